@@ -29,6 +29,7 @@ from holdfast.values import (
     Publication,
     Refused,
     RunIdentity,
+    SideRows,
     Span,
     Staged,
     Task,
@@ -42,8 +43,8 @@ __all__ = [
     "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded", "Broadcasting", "Carried",
     "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "Growable", "Guarantee", "Guaranteeing",
     "Held", "Inspectable", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity",
-    "SeekableSpec", "Sink", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task",
-    "Volatile", "Withdrawal", "Writer", "WriterFactory",
+    "SeekableSpec", "SideRows", "Sink", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store",
+    "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip
 
 
@@ -421,8 +422,8 @@ class StatefulSpec(Protocol):
     input_names: tuple[str, ...]
     """The names under which its step knows the node's inputs, in their order; that of a single one is ``rows``."""
 
-    side_outputs: tuple[str, ...]
-    """Outputs of its step besides ``rows`` that can be used: ``late``, ``shed``."""
+    side_outputs: Mapping[str, SideRows]
+    """Outputs of its step besides ``rows`` that can be used: ``late``, ``shed``, ``unmatched``."""
 
     time_columns: tuple[str | None, ...]
     """For each input the timestamp column that it uses; None: that of the stream."""

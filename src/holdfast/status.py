@@ -129,6 +129,8 @@ class OperatorStatus(_Picture):
         What else its steps counted in this run: ``dropped``, ``forgotten``, ...
     waits : tuple of Wait
         The longest waits, the longest first; ten at most.
+    reasons : mapping of str to mapping of str to int
+        Of late, shed, dropped and unmatched rows, how many for which reason.
     """
 
     name: str
@@ -140,6 +142,7 @@ class OperatorStatus(_Picture):
     shed: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
+    reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -206,6 +206,34 @@ class Span:
     row_count: int | None = None
     size_bytes: int | None = None
 
+
+@dataclass(frozen=True)
+class SideRows:
+    """What is known of a side output of an operator before anything runs.
+
+    Parameters
+    ----------
+    columns : tuple of str, optional
+        Its columns; None: those of the operator's rows, and their timestamp.
+    timestamp : str, optional
+        The column that holds event time.
+    keeps_bounds : bool
+        Whether the bounds of the operator's rows hold for these, too.  Otherwise only the end is known: that all of its
+        inputs have ended.
+    """
+
+    columns: tuple[str, ...] | None = None
+    timestamp: str | None = None
+    keeps_bounds: bool = False
+
+    @staticmethod
+    def of_inputs(by: Sequence[str], inputs: Sequence[str], *, keeps_bounds: bool = False) -> SideRows:
+        """Return rows of inputs with a reason: key, :data:`SIDE_COLUMNS`, and the whole row as a struct."""
+        return SideRows((*by, *SIDE_COLUMNS, *inputs), SIDE_COLUMNS[0], keeps_bounds)
+
+
+SIDE_COLUMNS = ("timestamp", "input", "reason")
+"""Of a row that leaves an operator beside its rows: its event time, the input it came by, and why."""
 
 REJECT_COLUMN = "__holdfast_reject"
 """Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""

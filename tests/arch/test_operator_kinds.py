@@ -11,7 +11,7 @@ import pytest
 
 import holdfast.operators
 from holdfast.errors import InternalError
-from holdfast.graph.nodes import SIDE_OUTPUTS, Rejects
+from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects
 from holdfast.operators.lowering import (
     LOWERINGS,
     SOURCE,

@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 
 from holdfast.graph.naming import origin
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.ports import SideRows
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Result, StateTable, StepTime
 
@@ -37,7 +38,7 @@ class Counting:
     fails_once: str = ""
     """A file: until it exists, a task fails after it has created it."""
     kind: str = field(default="stateful", init=False)
-    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+    side_outputs: ClassVar[Mapping[str, SideRows]] = {"late": SideRows(("k", "v", "input"))}
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:

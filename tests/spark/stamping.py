@@ -12,6 +12,7 @@ from pyspark import cloudpickle
 
 from holdfast.graph.naming import origin
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.ports import SideRows
 from holdfast.state import tables
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 
@@ -27,7 +28,7 @@ class Stamping:
 
     input_names: tuple[str, ...] = ("rows",)
     kind: str = field(default="stateful", init=False)
-    side_outputs: ClassVar[tuple[str, ...]] = ()
+    side_outputs: ClassVar[Mapping[str, SideRows]] = {}
     time_columns: ClassVar[tuple[str | None, ...]] = (None,)
 
     def arguments(self) -> Mapping[str, Any]:

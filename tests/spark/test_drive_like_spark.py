@@ -102,12 +102,16 @@ def stateful_streams() -> dict[str, Stream]:
     second = hf.sync({"x": shaped, "y": within}, by="k", timestamps="ascending", name="second")
     third = mixed | hf.aggregate(by="k", window=hf.tumbling(10), disorder=5, n=hf.count(), name="third")
     fourth = both | hf.accumulate(by="k", sets=hf.count(), name="fourth")
+    # What leaves beside the rows, with them again; and what is alone, by its time.
+    again = hf.sync({"sets": both, "late": both.late}, by="k", timestamps="ascending", disorder=99, name="again")
+    alone = latest.unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="alone")
     return {
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
         "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
         "entry_late": entry.late, "sums": sums, "counts": counts, "shaped": shaped, "high": parts.high,
         "second": second, "second_late": second.late, "third": third, "fourth": fourth,
+        "both_unmatched": both.unmatched, "latest_unmatched": latest.unmatched, "again": again, "alone": alone,
     }  # fmt: skip
 
 

@@ -10,13 +10,15 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.clock import SystemClock
 from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.times import utc
-from holdfast.ports import Store
+from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
-from holdfast.quarantine.dead_letters import Letter, ledger_of, read_letters, rejection, send_again
-from holdfast.quarantine.mask import LETTERS
+from holdfast.quarantine.added import letters_of
+from holdfast.quarantine.dead_letters import Letter, add_letters, ledger_of, read_letters, rejection, send_again
+from holdfast.quarantine.mask import LETTERS, segment_of
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.spark_log import last_logged, read_offsets
 from holdfast.store.paths import checkpoint_directory
@@ -58,6 +60,28 @@ def replay_letters(
             )
 
 
+@app.command("add")
+def add_rows(
+    checkpoint: Checkpoint,
+    source: Annotated[str, typer.Option("--source", help="The source whose rows they become.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Parquet, JSON lines, or directories of these.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep rows of a side output (late, shed, unmatched), or corrected ones, as dead letters: replay sends them."""
+    with frame.settings(as_json):
+        if not force:
+            why = "a start that isolates rows writes the letters too, and would undo what is noted here."
+            frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
+        added = add(frame.existing_store(checkpoint), checkpoint_directory(checkpoint), source, paths, SystemClock())
+        if as_json:
+            frame.print_json({"added": [letter.name for letter in added]})
+        else:
+            frame.print_lines([*(letter.name for letter in added), f"{len(added)} rows are dead letters now."])
+
+
 # --- what the commands do and say ----------------------------------------------------------------------------------
 
 
@@ -75,7 +99,7 @@ def letter_lines(letters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{letter['name']}  epoch {letter['epoch']}, {utc(letter['at_us'])}, {letter['standing']}"
         yield f"  {letter['row']}"
         yield f"  {letter['error']['kind']}: {letter['error']['what']} {letter['error']['why']}"
-    waiting = sum(letter["standing"] == "left out" for letter in letters)
+    waiting = sum(letter["standing"] in ("left out", "added, not sent yet") for letter in letters)
     yield f"{len(letters)} dead letters, {waiting} of them not sent again."
 
 
@@ -104,13 +128,33 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
     return send_again(store, wanted, _finished(store, directory)[0])
 
 
+def add(store: Store, directory: Path, source: str, paths: Sequence[Path], clock: Clock) -> list[Letter]:
+    """Keep the rows of files as letters of a source; return those that were none yet.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the pipeline has no such source, it cannot be sent rows again, or a file holds no rows.
+    """
+    positions = _finished(store, directory)[0]
+    if source not in positions:
+        raise InvalidPipeline(
+            f"the pipeline of this checkpoint has no source {source!r}.",
+            why=f"it has: {', '.join(sorted(positions)) or 'none yet, as it has not run'}.",
+            do="name the source that the rows came from.",
+            participant=source,
+        )
+    segment_of(positions[source])
+    return add_letters(store, letters_of(source, paths, clock.now_us()))
+
+
 def _standing(
     letter: Letter, ledger: Mapping[int, Decided | Done], finished: Positions, retired: Collection[str]
 ) -> str:
     if letter.is_rejected:
         return rejection(letter, ledger).value
     if letter.again is None:
-        return "left out"
+        return "added, not sent yet" if letter.is_added else "left out"
     is_done = int(finished.get(letter.source, {}).get(LETTERS, 0)) > letter.again
     if is_done:
         return "replayed"

@@ -15,7 +15,8 @@ from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph import checks, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
-from holdfast.ports import REJECT_SCHEMA, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
+from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
+from holdfast.ports import Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -211,6 +212,17 @@ class Stream:
         return _side_output(self, "late")
 
     @property
+    def unmatched(self) -> Stream:
+        """Side output of ``sync`` and ``merge``: the rows that left without a row of another input, with the reason.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of ``sync`` or ``merge``.
+        """
+        return _side_output(self, "unmatched")
+
+    @property
     def shed(self) -> Stream:
         """Side output of ``limit_in_flight``: the rows that were dropped at its entry, unchanged.
 
@@ -232,21 +244,6 @@ class Stream:
     def __repr__(self) -> str:
         columns = "unknown columns" if self.columns is None else ", ".join(self.columns)
         return f"<stream of {self.node.kind} {self.name!r} built at {self.origin}: {columns}>"
-
-
-@dataclass(frozen=True)
-class Rejects:
-    """The malformed rows of a source, as rows of their own."""
-
-    kind: str = field(default="rejects", init=False)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Return none."""
-        return {}
-
-    def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Reason, raw text and position, whatever the source's columns are."""
-        return Shape(tuple(REJECT_SCHEMA.names))
 
 
 def _rejects(stream: Stream) -> Stream:
@@ -274,51 +271,9 @@ def _rejects(stream: Stream) -> Stream:
     return Stream(node)
 
 
-@dataclass(frozen=True)
-class SideOutput:
-    """A side output of a stateful operator.
-
-    Parameters
-    ----------
-    output : str
-        Which of the step's outputs it is: ``late`` or ``shed``.
-    """
-
-    output: str
-
-    @property
-    def kind(self) -> str:
-        """The output's name."""
-        return self.output
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Return none."""
-        return {}
-
-    def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return that of the rows for ``shed``; unknown for ``late``, whose struct columns follow from the schemas."""
-        return inputs[0] if self.output == "shed" else Shape()
-
-
 def is_stateful(node: Node | SinkNode) -> bool:
     """Return whether a node's operator keeps state: whether its declaration has a step."""
     return isinstance(node.spec, StatefulSpec)
-
-
-SIDE_OUTPUTS = {
-    "late": (
-        "late rows",
-        "rows can be late for operators that use event time: sync, merge, aggregate over tumbling, sliding and "
-        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
-        "aligned = hf.sync(...); aligned.late",
-    ),
-    "shed": (
-        "shed rows",
-        "only limit_in_flight drops rows at its entry.",
-        'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
-    ),
-}
-"""Name -> what it holds; who has it; how it is asked for."""
 
 
 def _side_output(stream: Stream, output: str) -> Stream:
@@ -335,7 +290,7 @@ def _side_output(stream: Stream, output: str) -> Stream:
     found = node.side_outputs.get(output)
     if found is None:
         name = naming.extended(node.name, output)
-        side = SideOutput(output)
+        side = SideOutput(output, node.stateful_spec.side_outputs[output])
         found = apply(side, (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
         node.side_outputs[output] = found
     return Stream(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.observe.times import utc
 from holdfast.status import OperatorStatus, Wait
 
@@ -13,11 +15,17 @@ def state_text(operator: OperatorStatus) -> str:
     --------
     >>> state_text(OperatorStatus("seen", "merge", 12_000, 4_500_000, waiting_rows=3, late=2, counts={"dropped": 1}))
     'state 12,000 rows, 4.5 MB; waiting 3, late 2, dropped 1'
+    >>> state_text(OperatorStatus("seen", late=2, reasons={"late": {"below the bound": 2}}))
+    'state 0 rows, 0 B; late 2 (below the bound 2)'
     """
     text = f"state {operator.state_rows:,} rows, {size_text(operator.state_bytes)}"
     counts = {"waiting": operator.waiting_rows, "late": operator.late, "shed": operator.shed, **operator.counts}
-    some = [f"{what} {count:,}" for what, count in counts.items() if count]
+    some = [f"{what} {count:,}{_why(operator.reasons.get(what, {}))}" for what, count in counts.items() if count]
     return f"{text}; {', '.join(some)}" if some else text
+
+
+def _why(reasons: Mapping[str, int]) -> str:
+    return f" ({', '.join(f'{reason} {count:,}' for reason, count in reasons.items())})" if reasons else ""
 
 
 def wait_text(wait: Wait) -> str:

@@ -44,6 +44,13 @@ class Clip:
         """Return the input's columns, with the timestamp now known."""
         return Shape(inputs[0].columns, self.column)
 
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds downstream of it."""
+        before = inputs[0].timestamp
+        return (
+            None if before == self.column else f"they are about {before!r}, and rows go by {self.column!r} from here on"
+        )
+
 
 @dataclass(frozen=True)
 class ClipAnywhere:

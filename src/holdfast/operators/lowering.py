@@ -66,11 +66,12 @@ class BoundsDownstream(Enum):
 
     OF_SOURCE = "those that the source gives"
     OF_STEP = "those that its step gives"
-    SAME = "every bound of its input: it drops rows, and changes none"
+    SAME = "every bound of its input, where rows keep their timestamp column: it drops rows, and changes none"
     WHERE_TIMED = "every bound of its inputs, where they have the same timestamp column"
     SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read, or Spark's plan of it)"
     ANALYSED = "those of the keys and the timestamp that Spark's plan of it leaves as they are: known at the start"
     MOVED = "those for all keys, shifted by the offset that it declares (offset); without one, only the end"
+    SIDE_OUTPUT = "those of the operator, if they hold as declared (rows); else only that all of its inputs have ended"
     END = "only the end of the stream: it may do anything to the timestamp"
 
 
@@ -107,7 +108,7 @@ SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsDownstream.OF_SOURCE)
 
 _STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsDownstream.OF_STEP, keeps_state=True)
 _CALLING = replace(_STATEFUL, calls_user=True)
-_SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.END)
+_SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.SIDE_OUTPUT)
 
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
@@ -123,7 +124,8 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "rejects": Lowering(InSpark.REJECTS, InArrow.REJECTS, BoundsDownstream.END),
     "late": _SIDE_OUTPUT,
     "shed": _SIDE_OUTPUT,
-    "released": _SIDE_OUTPUT,
+    "unmatched": _SIDE_OUTPUT,
+    "released": Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.END),
     "accumulate": _STATEFUL,
     "aggregate": _STATEFUL,
     "apply": _CALLING,

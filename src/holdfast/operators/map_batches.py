@@ -24,6 +24,7 @@ class MapBatches:
     schema: pa.Schema
     setup: Callable[[], Any] | None = None
     timestamp_offset: str | int | None = None
+    timestamp: str | None = None
     kind: ClassVar[str] = "map_batches"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -31,15 +32,22 @@ class MapBatches:
         schema = [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in self.schema]
         setup = {} if self.setup is None else {"setup": callable_text(self.setup)}
         offset = {} if self.timestamp_offset is None else {"timestamp_offset": self.timestamp_offset}
-        return {"fn": callable_text(self.fn), "schema": schema, **setup, **offset}
+        timestamp = {} if self.timestamp is None else {"timestamp": self.timestamp}
+        return {"fn": callable_text(self.fn), "schema": schema, **setup, **offset, **timestamp}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the schema; the timestamp stays where a column of its name and of event time does."""
-        timestamp = inputs[0].timestamp
+        timestamp = self.timestamp or inputs[0].timestamp
         index = -1 if timestamp is None else self.schema.get_field_index(timestamp)
         kind = self.schema.field(index).type if index >= 0 else pa.null()
         stays = pa.types.is_timestamp(kind) or kind == pa.int64()
-        if self.timestamp_offset is not None and not stays:
+        if self.timestamp is not None and not stays:
+            raise InvalidPipeline(
+                f"timestamp={self.timestamp!r} is no event time.",
+                why="it must be a column of schema=, TIMESTAMP or BIGINT.",
+                do="name one of these columns, or leave timestamp= out.",
+            )
+        if self.timestamp_offset is not None and (not stays or inputs[0].timestamp is None):
             raise InvalidPipeline(
                 f"timestamp_offset={self.timestamp_offset!r} has no timestamp to be about.",
                 why="the stream has none." if timestamp is None else f"schema= has no time in {timestamp!r}.",
@@ -68,6 +76,7 @@ def map_batches(
     *,
     setup: Callable[[], Any] | None = None,
     timestamp_offset: str | int | None = None,
+    timestamp: str | None = None,
     name: str | None = None,
 ) -> Operator:
     """Transform the stream batch by batch, as Arrow.
@@ -85,6 +94,9 @@ def map_batches(
         A promise: no row has a timestamp below the lowest of its input batch, shifted by this.  ``0`` where ``fn``
         keeps timestamps; ``"-1 s"``, or ticks where they are BIGINT, where it may go back as far.  Bounds for all keys
         then hold downstream of it, shifted so; without it downstream operators receive only the end.
+    timestamp : str, optional
+        The column of ``schema`` that holds event time, TIMESTAMP or BIGINT: for a stream that has none, such as the
+        rejected rows of a source, or has it in another column.
     name : str, optional
         The node's name.
 
@@ -115,4 +127,4 @@ def map_batches(
             check_callable(fn, "fn", ["batch", "loaded"], right=right)
             check_callable(setup, "setup", [], right="setup=lambda: load_model()")
         check_offset(timestamp_offset)
-        return Operator(MapBatches(fn, to_arrow(schema), setup, timestamp_offset), name, built_at)
+        return Operator(MapBatches(fn, to_arrow(schema), setup, timestamp_offset, timestamp), name, built_at)

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
 from holdfast.operators.stateful.gate_step import GateStep
@@ -23,9 +24,10 @@ from holdfast.plan.gating import check_gated
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import BOUND_ROWS, EVERY, Feed, Hosted, RowBounds, Stage, Stages
+from holdfast.plan.stages import BOUND_ROWS, EVERY, ROWS, Feed, Hosted, RowBounds, Stage, Stages
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.state.step import Selective
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,8 @@ class _Cutting:
         schemas = [self._schema[before] for before in node.inputs]
         with _at(node.kind, node.name, node.origin):
             step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
+            if isinstance(step, Selective):
+                step = step.giving(self._outputs_read(node))
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[node, ordinal]
@@ -355,6 +359,10 @@ class _Cutting:
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
+
+    def _outputs_read(self, operator: Node) -> frozenset[str]:
+        beside = (node for node in self._pipeline.nodes if isinstance(node.spec, SideOutput))
+        return frozenset(_output_name(node) for node in beside if node.inputs[0] is operator)
 
     def _sources_of(self, feeds: Sequence[Feed]) -> frozenset[str]:
         """Return the sources that feeds come from in the end."""
@@ -371,9 +379,11 @@ class _Cutting:
                 for feed in feeds_of(other, ordinal, self._analysis)
                 if feed.is_operator and feed.source == one.name
             ]
-            onward = tuple((number, with_key(feed, one.step.key.names)) for number, feed in ways)
-            offsets = {number: feed.offset for number, feed in ways if feed.offset}
-            hosted[one.name] = replace(one, onward=onward, offsets=offsets)
+            of_rows = [(number, feed) for number, feed in ways if feed.output == ROWS]
+            onward = tuple((number, with_key(feed, one.step.key.names)) for number, feed in of_rows)
+            offsets = {number: feed.offset for number, feed in of_rows if feed.offset}
+            ends = tuple((number, feed.output) for number, feed in ways if feed.output != ROWS)
+            hosted[one.name] = replace(one, onward=onward, offsets=offsets, ends=ends)
         return Stage(stage.program, stage.relays, hosted)
 
 
@@ -410,7 +420,7 @@ def _is_side_output(node: Node) -> bool:
 
 def _output_name(node: Node) -> str:
     """Return which of a step's outputs a node's rows are."""
-    return node.spec.output if isinstance(node.spec, SideOutput | Released) else "rows"
+    return node.spec.output if isinstance(node.spec, SideOutput | Released) else ROWS
 
 
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:

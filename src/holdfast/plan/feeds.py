@@ -108,6 +108,12 @@ def _of_step(node: Node, analysis: Analysis) -> list[Feed]:
     return [Feed(node.name, True, EVERY)]
 
 
+def _of_side_output(node: Node, analysis: Analysis) -> list[Feed]:
+    spec: Any = node.spec
+    feed = Feed(node.inputs[0].name, True, EVERY)
+    return [feed if spec.rows.keeps_bounds else replace(feed, bounds=CLOSED_ONLY, output=spec.output)]
+
+
 Passed = Callable[[Feed, Node, Node, Analysis], Feed]
 """Returns a feed of an input of a node as it holds downstream of the node."""
 
@@ -116,21 +122,25 @@ def _through(passed: Passed) -> Callable[[Node, Analysis], list[Feed]]:
     """Return what gives the feeds of a stateless operator: those of its inputs, as they hold downstream of it."""
 
     def feeds(node: Node, analysis: Analysis) -> list[Feed]:
-        found: dict[tuple[str, bool], Feed] = {}
+        found: dict[tuple[str, bool, str], Feed] = {}
         for before in node.inputs:
             for feed in feeds_downstream(before, analysis):
                 after = passed(feed, before, node, analysis)
-                known = found.get((feed.source, feed.is_operator))
+                of = (feed.source, feed.is_operator, feed.output)
+                known = found.get(of)
                 if known is not None and known != after:  # two paths from one feed that differ: only its end is sure
                     after = replace(after, bounds=CLOSED_ONLY)
-                found[feed.source, feed.is_operator] = after
+                found[of] = after
         return list(found.values())
 
     return feeds
 
 
 def _same(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
-    return feed
+    """Return the feed as it is; only its end where the timestamp is another column from here on (a clip can say so)."""
+    carries = (before.timestamp,) if feed.times is None else feed.times
+    is_same = node.timestamp in (None, *carries) or carries == (None,)
+    return feed if is_same else _end(feed, before, node, analysis)
 
 
 def _where_timed(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
@@ -201,6 +211,7 @@ WAYS: Mapping[BoundsDownstream, Callable[[Node, Analysis], list[Feed]]] = {
     BoundsDownstream.SELECTED: _through(_selected),
     BoundsDownstream.ANALYSED: _through(_analysed),
     BoundsDownstream.MOVED: _through(_moved),
+    BoundsDownstream.SIDE_OUTPUT: _of_side_output,
     BoundsDownstream.END: _through(_end),
 }
 """Which bounds hold downstream -> a node's feeds."""

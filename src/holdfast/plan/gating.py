@@ -16,7 +16,8 @@ from holdfast.graph.commit_at import CommitAtPts
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, SideOutput, SinkNode, Stream, is_stateful
+from holdfast.graph.nodes import Node, SinkNode, Stream, is_stateful
+from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of
 from holdfast.plan.stages import CLOSED_ONLY
@@ -201,8 +202,9 @@ def _check_progress_arrives(
                 raise InvalidPipeline(
                     f'commit_at="pts" of pipeline {pipeline!r}: {node.kind} {node.name!r}, built at {node.origin}, '
                     f"cannot know the progress of {feed.source!r}.",
-                    why="something between them may change timestamps (map_batches, a computed time column), or is a "
-                    f"function of yours with state; so rows below pts could follow.{''.join(reasons)}",
+                    why="something between them may change timestamps (map_batches, a computed time column), is a "
+                    "function of yours with state, or is a side output whose rows can have any timestamp (late); "
+                    f"so rows below pts could follow.{''.join(reasons)}",
                     do=f"move it downstream of {node.name!r}, or write it as filter, select, split, clip or union, or "
                     "with timestamp_offset=; or leave commit_at out.",
                     pipeline=pipeline,
@@ -231,15 +233,15 @@ def _without_state(node: Node) -> list[Node]:
 
 
 def _time_of(pipeline: str, sink: SinkNode) -> str | None:
-    """Return the timestamp column of a sink's rows; None of rows that need no timestamp: bad ones, late ones."""
+    """Return the timestamp column of a sink's rows; None of rows that keep no bounds: bad ones, late ones."""
     node = sink.inputs[0]
-    if node.timestamp is not None:
-        return node.timestamp
     first = node
     while first.inputs and first.kind in ("filter", "select", "split"):
         first = first.inputs[0]
-    if first.kind == "rejects" or (isinstance(first.spec, SideOutput) and first.spec.output == "late"):
+    if first.kind == "rejects" or (isinstance(first.spec, SideOutput) and not first.spec.rows.keeps_bounds):
         return None
+    if node.timestamp is not None:
+        return node.timestamp
     raise InvalidPipeline(
         f'commit_at="pts" of pipeline {pipeline!r}: the rows of sink {sink.name!r}, built at {sink.origin}, have no '
         "known timestamp column.",

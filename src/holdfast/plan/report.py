@@ -19,6 +19,7 @@ from holdfast.errors import invariant
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
+from holdfast.state.reasons import parted
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 KEEP_EVERY_S = 30
@@ -124,12 +125,14 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
     waits = heapq.nsmallest(
         WAITS_MAX, (wait for report in mine for wait in report.waits or ()), key=lambda wait: wait.since_us
     )
+    whole, by_reason = parted(counts)
     return OperatorStatus(
         name,
         kind,
-        late=counts.get("late", 0),
-        shed=counts.get("shed", 0),
-        counts={what: count for what, count in counts.items() if what not in ("late", "shed")},
+        late=whole.get("late", 0),
+        shed=whole.get("shed", 0),
+        counts={what: count for what, count in whole.items() if what not in ("late", "shed")},
+        reasons=by_reason,
         waits=tuple(waits),
         state_rows=sum(report.state_rows for report in mine),
         state_bytes=sum(report.state_bytes for report in mine),

@@ -27,6 +27,20 @@ CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
 BOUND_ROWS = "bounds/"
 """How Spark's plan of stage 0 calls the end of a source's bound rows: this, and the source."""
 
+ROWS = "rows"
+"""The output of an operator that bounds are about."""
+
+
+def feed_label(operator: str, output: str, bucket: int) -> str:
+    """Return the name under which a bucket gives bounds of its rows, or the end of a side output.
+
+    Examples
+    --------
+    >>> feed_label("aligned", "rows", 3), feed_label("aligned", "late", 3)
+    ('aligned/3', 'aligned.late/3')
+    """
+    return f"{operator if output == ROWS else f'{operator}.{output}'}/{bucket}"
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -47,6 +61,8 @@ class Feed:
         Ticks by which its bounds are shifted on the path.
     times : tuple of str, optional
         The columns that its bounds hold for, where Spark's plan shows it; None: the timestamp of the input.
+    output : str
+        Whose end it gets: that of the operator's rows, or of a side output, which ends when all inputs have ended.
     """
 
     source: str
@@ -55,6 +71,13 @@ class Feed:
     columns: tuple[tuple[str, str], ...] | None = None
     offset: int = 0
     times: tuple[str, ...] | None = None
+    output: str = ROWS
+
+    def labels(self, buckets: int) -> list[str]:
+        """Return the names under which bounds for all keys come: the source, or each bucket of the operator."""
+        if not self.is_operator:
+            return [self.source]
+        return [feed_label(self.source, self.output, bucket) for bucket in range(buckets)]
 
     def column(self, name: str) -> str | None:
         """Return the feed's column that a column of the input equals; None where it is computed."""
@@ -88,6 +111,8 @@ class Hosted:
         Input -> the sources upstream of it.
     offsets : mapping of int to int
         Target -> ticks by which its bounds are shifted on the path there, where they are.
+    ends : tuple of (int, str)
+        Targets that get the end of a side output, and of which one.
     """
 
     name: str
@@ -98,6 +123,7 @@ class Hosted:
     onward: tuple[tuple[int, str], ...] = ()
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
+    ends: tuple[tuple[int, str], ...] = ()
 
     def active_until(self, of_sources: Mapping[str, int]) -> dict[str, int]:
         """Return for each input the time up to which it counts as active, from those of its sources.

@@ -31,7 +31,7 @@ from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
-from holdfast.quarantine.mask import LETTERS, Address, Mask
+from holdfast.quarantine.mask import ADDED, LETTERS, Address, Mask
 from holdfast.quarantine.refit import refitted
 from holdfast.sources.formats.convert import Unfit
 from holdfast.store import checked_json, records
@@ -90,6 +90,11 @@ class Letter:
     def is_rejected(self) -> bool:
         """Whether a sink has refused it, of an epoch that was decided."""
         return self.address.segment == REJECTED
+
+    @property
+    def is_added(self) -> bool:
+        """Whether somebody has added it: nothing is left out of its source for it."""
+        return self.address.segment.startswith(ADDED)
 
     @property
     def table(self) -> pa.Table:
@@ -265,7 +270,7 @@ def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
             participant=source,
         )
         rows = tuple(again.get(number, b"") for number in range(max(again, default=-1) + 1))
-        masks[source] = Mask(frozenset(one.address for one in mine), rows)
+        masks[source] = Mask(frozenset(one.address for one in mine if not one.is_added), rows)
     return masks
 
 
@@ -301,6 +306,29 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
     if newest and sent:
         store.put(newest, _encoded(letters))
     return sent
+
+
+def add_letters(store: Store, letters: Sequence[Letter]) -> list[Letter]:
+    """Keep rows that somebody adds; return those that were not kept before.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint, of which no run is alive.
+    letters : sequence of Letter
+        The rows.
+
+    Notes
+    -----
+    One put, into the newest object as :func:`send_again` does.  Where there is none it is made as of no generation: the
+    next start copies it under its own.
+    """
+    known = list(read_letters(store))
+    have = {(one.source, one.address) for one in known}
+    new = [letter for letter in letters if (letter.source, letter.address) not in have]
+    if new:
+        store.put(_newest(store) or f"{PREFIX}{0:08d}.json", _encoded([*known, *new]))
+    return new
 
 
 def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:

@@ -31,6 +31,9 @@ from holdfast.sources.wrapped import WrappedSource
 LETTERS = "letters"
 """Segment of the rows that are sent again."""
 
+ADDED = "added-"
+"""Segments of rows that are no position of their source begin so: somebody has added them."""
+
 
 class Address(NamedTuple):
     """The address of a row of one source."""

@@ -15,10 +15,9 @@ from holdfast.graph.checks import a_type, no_such_column
 from holdfast.graph.nodes import Stream
 from holdfast.state.timeline import CLOSED
 from holdfast.types import units
+from holdfast.values import SIDE_COLUMNS
 
 Ticks = npt.NDArray[np.int64]
-LATE = ("timestamp", "input", "reason")
-"""Columns of a late row between its key and the row itself."""
 
 
 def key_names(by: Any, argument: str = "by") -> tuple[str, ...]:
@@ -152,12 +151,12 @@ def late_schema(key: pa.Schema, time: pa.DataType, inputs: Mapping[str, pa.Schem
     InvalidPipeline
         If two of these columns would have one name.
     """
-    names = [*key.names, *LATE, *inputs]
+    names = [*key.names, *SIDE_COLUMNS, *inputs]
     twice = next((name for at, name in enumerate(names) if name.lower() in {n.lower() for n in names[:at]}), None)
     if twice is not None:
         raise InvalidPipeline(
             f"late rows would have two columns {twice!r}.",
-            why=f"they have the key columns, {', '.join(LATE)} and a column per input.",
+            why=f"they have the key columns, {', '.join(SIDE_COLUMNS)} and a column per input.",
             do=f'give the column another name before: stream | hf.select("*", other="{twice}")',
         )
     return pa.schema(
@@ -189,7 +188,6 @@ def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: 
     why : str or pa.Array
         What the bound follows from, for the reason; one for all rows, or one for each.
     """
-    count = rows.num_rows
     kind = schema.field("timestamp").type
     stamps = pc.cast(rows.column(time), kind)
     texts = pc.cast(stamps, pa.string())
@@ -199,10 +197,24 @@ def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: 
         pc.binary_join_element_wise("timestamp ", texts, ": the input has ended", ""),
         pc.binary_join_element_wise("timestamp", texts, "is below the bound", bounds, why, " "),
     )
+    return side_rows(schema, source, rows, time, reasons)
+
+
+def side_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, reasons: pa.Array) -> pa.Table:
+    """Return rows of one input with the reasons why they leave beside the others.
+
+    Parameters
+    ----------
+    schema, source, rows, time
+        As of :func:`late_rows`.
+    reasons : pa.Array
+        One for each row.
+    """
+    count = rows.num_rows
     columns: list[Any] = []
     for field in schema:
         if field.name == "timestamp":
-            columns.append(stamps)
+            columns.append(pc.cast(rows.column(time), field.type))
         elif field.name == "input":
             columns.append(pa.repeat(pa.scalar(source), count))
         elif field.name == "reason":

@@ -10,9 +10,9 @@ It does not know where it runs: levels host it in production, a dictionary in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -169,3 +169,11 @@ class Step(Protocol):
         at : StepTime
             The epoch and its logged time.
         """
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """What a step may offer: an output that it gives only where the graph reads it, as it costs something."""
+
+    def giving(self, outputs: Collection[str]) -> Step:
+        """Return the step that gives these of its side outputs, besides those that cost nothing."""

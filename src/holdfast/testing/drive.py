@@ -36,6 +36,7 @@ from holdfast.ports import Source, Span
 from holdfast.sinks.memory import MemorySpec
 from holdfast.state import encoding
 from holdfast.state.bucket_report import BucketReport
+from holdfast.state.reasons import parted
 from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.given import Item, Time, ends_in, given_spec, ticks_of
 
@@ -113,6 +114,8 @@ class Drive:
     ----------
     counts : dict of (str, str) to int
         (operator, what) -> sum over buckets of the last epoch.
+    reasons : dict of (str, str) to dict of str to int
+        (operator, what) -> of these rows, how many for which reason.
     dues : list of int or None
         For each epoch, when something leaves next although nothing arrives.
     """
@@ -127,6 +130,7 @@ class Drive:
         behind: Sequence[Collection[str]] = (),
     ) -> None:
         self.counts: dict[tuple[str, str], int] = {}
+        self.reasons: dict[tuple[str, str], dict[str, int]] = {}
         self.dues: list[int | None] = []
         self._times = _times(sources, batch_times)
         self._behind = behind
@@ -161,12 +165,16 @@ class Drive:
 
     def _note(self, reports: Reports) -> None:
         """Take in what the buckets reported of an epoch, as the driver of a run does."""
-        self.counts = {}
+        self.counts, self.reasons = {}, {}
         for bucket, report in reports.items():
             operator = bucket.rpartition("/")[0]
             waiting = {} if report.waiting_rows is None else {"waiting_rows": report.waiting_rows}
-            for what, count in {**report.counts, **waiting}.items():
+            whole, by_reason = parted(report.counts)
+            for what, count in {**whole, **waiting}.items():
                 self.counts[operator, what] = self.counts.get((operator, what), 0) + count
+            for what, found in by_reason.items():
+                known = self.reasons.setdefault((operator, what), {})
+                known |= {reason: known.get(reason, 0) + count for reason, count in found.items()}
         self._due_times.take(reports)
         self.dues.append(self._due_times.next_us)
 

@@ -289,7 +289,10 @@ def test_a_side_output_is_a_stream_of_its_own_and_the_same_one_when_asked_for_ag
 def test_shed_rows_have_the_columns_of_the_rows_and_late_rows_have_their_own():
     entry = limited()
     assert entry.shed.columns == entry.columns
-    assert entry.late.columns is None
+    assert (entry.late.columns, entry.late.timestamp) == (
+        ("camera", "timestamp", "input", "reason", "rows"),
+        "timestamp",
+    )
 
 
 @pytest.mark.parametrize(

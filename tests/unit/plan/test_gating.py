@@ -72,6 +72,20 @@ def test_rows_without_a_place_in_time_are_taken_as_such() -> None:
     assert dict(gate(pipeline(late, a)).times) == {"sink0": None, "sink1": "t"}
 
 
+def test_rows_without_a_partner_wait_for_pts_where_they_leave_in_order() -> None:
+    a, b = source("a"), source("b")
+    settled = hf.sync({"a": a, "b": b}, by="k", name="sets").unmatched
+    barrier = hf.sync({"a": a, "b": b}, by="k", policy=hf.policy.barrier(), name="pairs").unmatched
+    assert dict(gate(pipeline(settled, barrier)).times) == {"sink0": "timestamp", "sink1": None}
+
+
+def test_an_operator_downstream_of_late_rows_has_no_bounds_and_is_refused() -> None:
+    a = source("a")
+    late = (a | hf.distinct(by="k", horizon=1, name="once")).late
+    with pytest.raises(InvalidPipeline, match="cannot know the progress of 'once'"):
+        pipeline(late | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counted"))
+
+
 def test_the_same_pipeline_has_the_same_fingerprint_and_another_promise_another_one() -> None:
     assert pipeline(source("a")).fingerprint() == pipeline(source("a")).fingerprint()
     of = {pipeline(source("a"), commit_at=at).fingerprint() for at in (None, "pts", hf.pts(disorder=1))}

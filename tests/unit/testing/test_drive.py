@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +45,7 @@ class Seen:
     tables = {"count": StateTable(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",))}  # noqa: RUF012
     key = pa.schema([("k", pa.string())])
 
-    side_outputs = ()
+    side_outputs = MappingProxyType({})
 
     @property
     def input_names(self):

@@ -15,7 +15,8 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate.aggregates import Aggregate
-from holdfast.state import checks, declared_bounds, growth, keyed, tables
+from holdfast.ports import SideRows
+from holdfast.state import checks, declared_bounds, growth, keyed, reasons, tables
 from holdfast.state.keys import Ints, coded, found, numbers
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import bounds_before
@@ -35,9 +36,9 @@ class Accumulate:
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
     @property
-    def side_outputs(self) -> tuple[str, ...]:
+    def side_outputs(self) -> Mapping[str, SideRows]:
         """``late``, where rows have a timestamp that bounds speak of."""
-        return () if self.timestamp is None else ("late",)
+        return {} if self.timestamp is None else {"late": SideRows.of_inputs(self.by, self.input_names)}
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:
@@ -135,7 +136,7 @@ class AccumulateStep:
         late = declared_bounds.late_rows(
             self.outputs["late"], self.name, given.rows.filter(pa.array(is_late)), self.time, limits.of_rows[is_late]
         )
-        return Result({"rows": rows, "late": late}, changes, bounds, {"late": late.num_rows})
+        return Result({"rows": rows, "late": late}, changes, bounds, reasons.late_counts(limits.of_rows[is_late]))
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``running`` with values that it did not have: no key had one yet.  And no declared bounds."""

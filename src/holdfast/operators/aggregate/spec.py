@@ -22,6 +22,7 @@ from holdfast.operators.aggregate.parts import part_of
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
 from holdfast.operators.arguments import checked_limit, limit_of
+from holdfast.ports import SideRows
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
 from holdfast.types import units
@@ -70,9 +71,9 @@ class Aggregation:
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
     @property
-    def side_outputs(self) -> tuple[str, ...]:
+    def side_outputs(self) -> Mapping[str, SideRows]:
         """``late``, where event time decides."""
-        return ("late",) if self.window.kind in _BY_TIME else ()
+        return {"late": SideRows.of_inputs(self.by, self.input_names)} if self.window.kind in _BY_TIME else {}
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:

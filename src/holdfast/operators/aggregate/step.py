@@ -16,7 +16,7 @@ from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
-from holdfast.state import checks, growth, keyed, tables
+from holdfast.state import checks, growth, keyed, reasons, tables
 from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
@@ -137,7 +137,7 @@ class AggregateStep:
             late = self.outputs["late"]
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
-        return Result(outputs, changes, bounds, {"late": rows.late.num_rows}, due_us)
+        return Result(outputs, changes, bounds, reasons.late_counts(rows.limits), due_us)
 
     def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: StepTime) -> int | None:
         """Return when the next window of a timer ends."""

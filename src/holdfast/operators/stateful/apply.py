@@ -21,6 +21,7 @@ from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput
 from holdfast.operators.stateful.key_state import KeyState
 from holdfast.operators.stateful.timers import BATCH, EVENT, EpochTimers, TimerRules, TimerTable, checked_clocks
+from holdfast.ports import SideRows
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
@@ -45,7 +46,7 @@ class Apply:
     timers: TimerRules | None = None
     kind: ClassVar[str] = "apply"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
-    side_outputs: ClassVar[tuple[str, ...]] = ()
+    side_outputs: ClassVar[Mapping[str, SideRows]] = {}
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:

@@ -17,7 +17,8 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.arguments import checked_limit, limit_of
-from holdfast.state import checks, declared_bounds, joins, keyed, tables
+from holdfast.ports import SideRows
+from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 
@@ -38,7 +39,11 @@ class Distinct:
     max_waiting_rows: int | None = None
     kind: ClassVar[str] = "distinct"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
-    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def side_outputs(self) -> Mapping[str, SideRows]:
+        """``late``."""
+        return {"late": SideRows.of_inputs(self.by, self.input_names)}
 
     @property
     def time_columns(self) -> tuple[str, ...]:
@@ -140,7 +145,10 @@ class DistinctStep:
             {"rows": kept.drop_columns([PLACE]), "late": late},
             changes,
             given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None,
-            {"late": late.num_rows, "dropped": fresh.num_rows - kept.num_rows},
+            {
+                **reasons.late_counts(limits[is_late]),
+                **reasons.counted("dropped", {reasons.DUPLICATE: fresh.num_rows - kept.num_rows}),
+            },
         )
 
     def _reached(self, newest: int) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Shape
 from holdfast.operators.stateful.gate_step import GateStep, InputClock
+from holdfast.ports import SideRows
 from holdfast.state import keyed
 
 NAME = "commit_at_pts"
@@ -91,7 +92,7 @@ class Gate:
     clocks: Mapping[str, ClockArguments]
     max_waiting_rows: int
     kind: ClassVar[str] = "gate"
-    side_outputs: ClassVar[tuple[str, ...]] = ()
+    side_outputs: ClassVar[Mapping[str, SideRows]] = {}
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.stateful.limit_step import DONE, ROWS, LimitStep
+from holdfast.ports import SideRows
 from holdfast.state import checks, keyed
 from holdfast.types import units
 
@@ -47,8 +48,12 @@ class LimitInFlight:
     per: str | None = None
     forget_after: str | None = None
     kind: ClassVar[str] = "limit_in_flight"
-    side_outputs: ClassVar[tuple[str, ...]] = ("late", "shed")
     wakes: ClassVar[bool] = False
+
+    @property
+    def side_outputs(self) -> Mapping[str, SideRows]:
+        """``late``, and ``shed``: rows as they came."""
+        return {"late": SideRows.of_inputs(self.by, [ROWS]), "shed": SideRows(keeps_bounds=True)}
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import checks, declared_bounds, joins, keyed, tables
+from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables
 from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
@@ -113,7 +113,8 @@ class LimitStep:
         changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), silent, at)
         if (change := _without(silent, state["bounds"], declared_limits.change, names)) is not None:
             changes["bounds"] = change
-        counts = {"shed": int((fates == _SHED).sum()), "late": late.num_rows}
+        counts = reasons.counted("shed", {self._limit(): int((fates == _SHED).sum())})
+        counts |= reasons.late_counts(limits[is_late])
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         bounds = arrivals[ROWS].bounds
@@ -127,6 +128,9 @@ class LimitStep:
             bounds.drop_columns([PLACE]) if bounds.num_rows else None,
             counts,
         )
+
+    def _limit(self) -> str:
+        return f"{self.n} in flight" if self.per_us is None else f"{self.n} in {self.per_us / 1e6:g} s"
 
     def _keys(self, given: Arrivals) -> pa.Table:
         schema = pa.schema([field.with_nullable(True) for field in self.key])

@@ -15,6 +15,7 @@ from holdfast.graph.nodes import Shape, Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.stateful.merge_step import MAIN, MergeStep
+from holdfast.ports import SideRows
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
 from holdfast.types import units
@@ -54,7 +55,14 @@ class Merge:
     forget_after: str | None
     max_waiting_rows: int | None = None
     kind: ClassVar[str] = "merge"
-    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def side_outputs(self) -> Mapping[str, SideRows]:
+        """``late``, and ``unmatched``: rows of the main input, which leave in the order of time."""
+        return {
+            "late": SideRows.of_inputs(self.by, self.input_names),
+            "unmatched": SideRows.of_inputs(self.by, self.input_names, keeps_bounds=True),
+        }
 
     @property
     def input_names(self) -> tuple[str, ...]:

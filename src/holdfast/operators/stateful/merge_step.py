@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import checks, joins, keyed, tables
+from holdfast.state import checks, joins, keyed, reasons, tables
 from holdfast.state.input_bounds import InputReport, reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
@@ -54,6 +54,7 @@ class MergeStep:
     idle_us: int | None
     forget_us: int | None
     max_waiting_rows: int | None = None
+    gives_unmatched: bool = False
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property
@@ -77,13 +78,16 @@ class MergeStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Main rows with a struct column for each slow input, and late rows."""
+        """Main rows with a struct column for each slow input, late rows, and main rows without any slow one."""
         slow = [pa.field(name, self._struct(name)) for name in self.slow]
         time = self.inputs[MAIN].field(self.times[MAIN]).type
-        return {
-            "rows": pa.schema([*self.inputs[MAIN], *slow]),
-            "late": keyed.late_schema(self.key, time, self.inputs),
-        }
+        beside = keyed.late_schema(self.key, time, self.inputs)
+        found = {"rows": pa.schema([*self.inputs[MAIN], *slow]), "late": beside}
+        return found | ({"unmatched": beside} if self.gives_unmatched else {})
+
+    def giving(self, outputs: Collection[str]) -> MergeStep:
+        """Return the step that seeks main rows without a slow row where they are read."""
+        return replace(self, gives_unmatched="unmatched" in outputs)
 
     def _struct(self, name: str) -> pa.StructType:
         return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
@@ -133,12 +137,18 @@ class MergeStep:
         changes["inputs"] = self._inputs_change(state["inputs"], everywhere, seq + fresh.num_rows)
         forgotten = self._forget(state, touched, changes, at)
         out = self._output_bounds(touched, floor, everywhere[MAIN], state["waiting"], changes["waiting"])
-        counts = {"late": late.num_rows, "waiting_rows": state["waiting"].num_rows + int(stays.sum()) - before.num_rows}
+        waiting_rows = state["waiting"].num_rows + int(stays.sum()) - before.num_rows
+        counts = reasons.late_counts(np.concatenate([new.before[new.is_late] for new in news.values()]))
+        counts["waiting_rows"] = waiting_rows
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}
         due_us = self._due(since[stays], state["waiting"], touched, at)
-        return Result({"rows": rows, "late": late}, worth, out, counts, due_us)
+        outputs = {"rows": rows, "late": late}
+        if self.gives_unmatched:
+            outputs["unmatched"] = self._unmatched(rows)
+            counts |= reasons.counted("unmatched", {reasons.ALONE: outputs["unmatched"].num_rows})
+        return Result(outputs, worth, out, counts, due_us)
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -276,6 +286,17 @@ class MergeStep:
             indices = pa.array(np.maximum(found, 0), mask=found < 0)
             columns.append(keyed.structs(rows.take(indices), self._struct(name), found >= 0))
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+
+    def _unmatched(self, rows: pa.Table) -> pa.Table:
+        """Return those of the merged rows that no slow row was found for."""
+        is_alone = np.ones(rows.num_rows, bool)
+        for name in self.slow:
+            is_alone &= np.asarray(rows.column(name).is_null())
+        main = rows.filter(pa.array(is_alone))
+        within = "" if self.tolerance is None else ", within the tolerance"
+        reason = f"no row of {', '.join(self.slow)} at or before its timestamp{within}"
+        why = pa.repeat(reason, main.num_rows)
+        return keyed.side_rows(self.outputs["unmatched"], MAIN, main, self.times[MAIN], why)
 
     # --- what stays -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput
+from holdfast.ports import SideRows
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
@@ -41,7 +42,7 @@ class Stateful:
     state: Mapping[str, StateTable]
     kind: ClassVar[str] = "stateful"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
-    side_outputs: ClassVar[tuple[str, ...]] = ()
+    side_outputs: ClassVar[Mapping[str, SideRows]] = {}
     wakes: ClassVar[bool] = False
 
     @property

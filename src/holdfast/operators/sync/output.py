@@ -155,8 +155,28 @@ def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
     return pa.concat_tables(parts) if parts else tables.empty(schema)
 
 
+def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
+    """Return the rows that leave without a row of another input: alone in a set, or in none, input by input."""
+    place, count = numbered(decision.ranks)
+    input_count = np.zeros(count, np.int64)
+    for where in place:
+        input_count[np.unique(where)] += 1
+    names, parts = list(step.inputs), [tables.empty(step.outputs["unmatched"])]
+    for i, (pool, rows, where) in enumerate(zip(epoch.pools, decision.rows, place, strict=True)):
+        others = ", ".join(name for name in names if name != names[i])
+        alone = rows[input_count[where] == 1]
+        for found, reason in (
+            (alone, f"alone in its set: no row of {others}"),
+            (np.flatnonzero(decision.fates[i] == DROP), decision.dropped_because),
+        ):
+            if len(found):
+                inorder = found[np.argsort(pool.order[found], kind="stable")]
+                parts.append(side_rows(step, i, pool.table.take(pa.array(inorder)), reason))
+    return pa.concat_tables(parts)
+
+
 def side_rows(step: SyncStep, place: int, rows: pa.Table, reason: str) -> pa.Table:
-    """Return rows of one input as rows of the output ``late``, all for one reason."""
+    """Return rows of one input as rows of ``late`` or ``unmatched``, all for one reason."""
     return _side_rows(step, place, rows, pa.repeat(reason, rows.num_rows))
 
 

@@ -354,6 +354,11 @@ def groups_of(policy: Policy, inputs: Sequence[str]) -> tuple[tuple[int, ...], .
     return (*groups, rest) if rest else groups
 
 
+def leaves_in_order(policy: Policy) -> bool:
+    """Return whether rows without a partner keep the bounds of the sets: where a policy drops none, and moves none."""
+    return isinstance(policy, Settled | Within)
+
+
 def ascends(policy: Policy, groups: int) -> bool:
     """Return whether a policy's sets ascend by time, where inputs settle in this number of groups."""
     if isinstance(policy, Immediate | Barrier | FixedSize) or groups > 1:

@@ -30,6 +30,7 @@ from holdfast.operators.sync.checks import (
 from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.policy import Mux, Policy, Within
 from holdfast.operators.sync.step import SyncStep
+from holdfast.ports import SideRows
 from holdfast.state.timeline import Promise
 
 
@@ -67,7 +68,14 @@ class Sync:
     max_waiting_rows: int | None = None
     forget_us: int | None = None
     kind: ClassVar[str] = "sync"
-    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def side_outputs(self) -> Mapping[str, SideRows]:
+        """``late`` and ``unmatched``."""
+        return {
+            "late": SideRows.of_inputs(self.by, self.names),
+            "unmatched": SideRows.of_inputs(self.by, self.names, keeps_bounds=policies.leaves_in_order(self.policy)),
+        }
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -37,7 +37,7 @@ from holdfast.operators.sync.policy import (
     Within,
     ascends,
 )
-from holdfast.state import joins, tables, timeline
+from holdfast.state import joins, reasons, tables, timeline
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
@@ -74,6 +74,8 @@ class SyncStep:
         Microseconds after which a key without rows is forgotten.
     delay : int, optional
         Ticks, of the policy ``custom``.
+    gives_unmatched : bool
+        Whether the rows without a partner are a side output: they are sought only then.
     """
 
     key: pa.Schema
@@ -88,6 +90,7 @@ class SyncStep:
     max_waiting_rows: int | None = None
     forget_us: int | None = None
     delay: int | None = None
+    gives_unmatched: bool = False
     for_all_keys: ClassVar[Mapping[str, str]] = {INPUTS: ""}
 
     @property
@@ -140,7 +143,7 @@ class SyncStep:
 
     @cached_property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """``rows``: the sets; ``late``: rows that reached none."""
+        """``rows``: the sets; ``late``: rows that reached none; ``unmatched``: those without a row of another input."""
         time = pa.field("timestamp", self.time_type)
         columns, late = [], []
         for name, promise in zip(self.inputs, self.promises, strict=True):
@@ -148,10 +151,13 @@ class SyncStep:
             late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
             columns.append(pa.field(name, kind if self._holds_one(promise) else pa.list_(kind)))
         reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]
-        return {
-            "rows": pa.schema([*self.key, time, *columns]),
-            "late": pa.schema([*self.key, time, *reason, *late]),
-        }
+        beside = pa.schema([*self.key, time, *reason, *late])
+        found = {"rows": pa.schema([*self.key, time, *columns]), "late": beside}
+        return found | ({"unmatched": beside} if self.gives_unmatched else {})
+
+    def giving(self, outputs: Collection[str]) -> SyncStep:
+        """Return the step that seeks rows without a partner where they are read."""
+        return replace(self, gives_unmatched="unmatched" in outputs)
 
     def _holds_one(self, promise: Promise) -> bool:
         if isinstance(self.policy, Within | Barrier):
@@ -174,13 +180,19 @@ class SyncStep:
             **_input_changes(self, epoch),
             **_waiting_changes(self, epoch, decision),
         }
+        dropped = sum(int((fates == DROP).sum()) for fates in decision.fates)
         counts = {
-            "late": sum(late.rows.num_rows for late in epoch.late),
-            "dropped": sum(int((fates == DROP).sum()) for fates in decision.fates),
+            **_late_counts(epoch),
+            **reasons.counted("dropped", {decision.dropped_because: dropped}),
             "sets": rows.num_rows,
         }
+        outputs = {"rows": rows, "late": late}
+        if self.gives_unmatched:
+            outputs["unmatched"] = output.unmatched(self, epoch, decision)
+            alone = outputs["unmatched"].num_rows - dropped
+            counts |= reasons.counted("unmatched", {reasons.ALONE: alone, decision.dropped_because: dropped})
         due_us = _due(self, epoch, decision, waits, is_idle, at)
-        result = Result({"rows": rows, "late": late}, changes, _bounds(self, state, epoch, decision), counts, due_us)
+        result = Result(outputs, changes, _bounds(self, state, epoch, decision), counts, due_us)
         return self._forgetting(state, result, at)
 
     def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: StepTime) -> Result:
@@ -193,10 +205,22 @@ class SyncStep:
             if forgotten is not None:
                 rows, changes = forgotten
                 counts["forgotten"] = rows.num_rows
-                outputs["late"] = pa.concat_tables([outputs["late"], rows]) if "late" in outputs else rows
+                for name in ("late", "unmatched") if self.gives_unmatched else ("late",):
+                    outputs[name] = pa.concat_tables([outputs[name], rows]) if name in outputs else rows
+                if self.gives_unmatched and rows.num_rows:
+                    known = counts.get("unmatched", 0)
+                    counts |= reasons.counted("unmatched", {reasons.FORGOTTEN: rows.num_rows})
+                    counts["unmatched"] += known
         counts["waiting_rows"] = _waiting_count(self, state, changes)
         dues = [due for due in (done.due_us, forgetting_due(self, state, changes)) if due is not None]
         return Result(outputs, changes, done.bounds, counts, min(dues, default=None))
+
+
+def _late_counts(epoch: Epoch) -> dict[str, int]:
+    repeated = sum(int(late.is_repeat.sum()) for late in epoch.late)
+    ended = sum(int(((late.below == CLOSED) & ~late.is_repeat).sum()) for late in epoch.late)
+    below = sum(late.rows.num_rows for late in epoch.late) - repeated - ended
+    return reasons.counted("late", {reasons.BELOW: below, reasons.ENDED: ended, reasons.REPEATED: repeated})
 
 
 def struct_of(step: SyncStep, name: str) -> pa.StructType:

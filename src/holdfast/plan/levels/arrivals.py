@@ -36,14 +36,7 @@ class FeedBounds:
         self.has_moved = False
         self._operator = hosted.name
         self._expected = {
-            name: [
-                source
-                for feed in feeds
-                for source in (
-                    [f"{feed.source}/{bucket}" for bucket in range(buckets)] if feed.is_operator else [feed.source]
-                )
-            ]
-            for name, feeds in hosted.feeds.items()
+            name: [source for feed in feeds for source in feed.labels(buckets)] for name, feeds in hosted.feeds.items()
         }
         self._is_single = {name: len(feeds) == 1 for name, feeds in hosted.feeds.items()}
 
@@ -62,6 +55,11 @@ class FeedBounds:
         self.has_moved = True
         after = self._least(name)
         return after if after is not None and (before is None or after > before) else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every input has ended."""
+        return all(self._least(name) == CLOSED for name in self._expected)
 
     def takes_keyed(self, name: str) -> bool:
         """Return whether bounds of single keys hold: where there is one feed."""

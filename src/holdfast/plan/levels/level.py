@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.checkpoint.snapshot import Bucket
 from holdfast.errors import invariant
 from holdfast.operators.waits import longest_waits
-from holdfast.plan.bounds import moved
+from holdfast.plan.bounds import all_keys, moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
@@ -25,11 +25,11 @@ from holdfast.plan.levels.seed import Seeds, adopted
 from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance, compacted, load
 from holdfast.plan.pressure import is_costly, pressure_of
 from holdfast.plan.report import Pace
-from holdfast.plan.stages import Hosted, Stage
+from holdfast.plan.stages import Hosted, Stage, feed_label
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call
-from holdfast.state.step import Result, StepTime
+from holdfast.state.step import CLOSED, Result, StepTime
 from holdfast.status import Wait
 
 
@@ -199,6 +199,8 @@ class Level:
                 yield from self._computed(f"{hosted.name}/{output}", rows, packer, counts)
         yield from packer.rows()
         yield from self._bounds(bucket, result, packer)
+        if feeds.has_moved and feeds.has_ended:
+            yield from self._ends(bucket, packer)
         report = self._report(bucket, result, record, state)
         if self._snapshot_parts is not None:
             kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
@@ -232,6 +234,17 @@ class Level:
             said = moved(result.bounds, hosted.offsets.get(number, 0))
             for to, bounds in bounds_for(said, hosted.step.key, target.key, passes, self._routing.buckets):
                 yield packer.bounds(number, to, bucket.name, bounds)
+
+    def _ends(self, bucket: _Bucket, packer: Packer) -> Iterator[Chunk]:
+        """Yield the ends of an operator's side outputs, once all of its inputs have ended.
+
+        The bounds of its step do not imply them: the rows of ``merge`` end with the main input, and rows of a slow
+        input may still be late.
+        """
+        for number, output in bucket.hosted.ends:
+            label = feed_label(bucket.hosted.name, output, bucket.number)
+            for to in range(self._routing.buckets):
+                yield packer.bounds(number, to, label, all_keys(self._routing.targets[number].key, CLOSED))
 
     def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
         """Return the bucket's report to the driver."""

@@ -284,8 +284,10 @@ class _ReceivedBounds:
         by_bucket: dict[str, dict[int, int]] = {}
         for source, bound in of.items():
             operator, slash, bucket = source.rpartition("/")
-            now = self.names.get(operator, operator)
-            if slash and now in self.redistributed:
+            operator, dot, output = operator.partition(".")
+            is_redistributed = self.names.get(operator, operator) in self.redistributed
+            now = f"{self.names.get(operator, operator)}{dot}{output}"
+            if slash and is_redistributed:
                 by_bucket.setdefault(now, {})[int(bucket)] = bound
             else:
                 found[f"{now}{slash}{bucket}"] = bound

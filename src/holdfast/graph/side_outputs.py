@@ -1,0 +1,86 @@
+"""Side outputs: the streams that leave a source or an operator beside its rows, as a graph declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.ports import REJECT_SCHEMA, SideRows
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Shape
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """The malformed rows of a source, as rows of their own."""
+
+    kind: str = field(default="rejects", init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Reason, raw text and position, whatever the source's columns are."""
+        return replace(inputs[0], columns=tuple(REJECT_SCHEMA.names), timestamp=None)
+
+
+@dataclass(frozen=True)
+class SideOutput:
+    """A side output of a stateful operator.
+
+    Parameters
+    ----------
+    output : str
+        Which of the step's outputs it is: ``late``, ``shed`` or ``unmatched``.
+    rows : SideRows
+        What the operator's declaration says of it.
+    """
+
+    output: str
+    rows: SideRows
+
+    @property
+    def kind(self) -> str:
+        """The output's name."""
+        return self.output
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns that are declared, with their timestamp; or those of the rows."""
+        columns = self.rows.columns
+        return inputs[0] if columns is None else replace(inputs[0], columns=columns, timestamp=self.rows.timestamp)
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound of the operator holds for these rows."""
+        if self.rows.keeps_bounds:
+            return None
+        return (
+            f"{SIDE_OUTPUTS[self.output][0]} can have any timestamp; downstream operators go by disorder=, idle_after="
+        )
+
+
+SIDE_OUTPUTS = {
+    "late": (
+        "late rows",
+        "rows can be late for operators that use event time: sync, merge, aggregate over tumbling, sliding and "
+        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
+        "aligned = hf.sync(...); aligned.late",
+    ),
+    "shed": (
+        "shed rows",
+        "only limit_in_flight drops rows at its entry.",
+        'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
+    ),
+    "unmatched": (
+        "unmatched rows",
+        "only sync and merge put rows of several inputs together.",
+        'aligned = hf.sync({"camera": cameras, "radar": radars}, ...); aligned.unmatched',
+    ),
+}
+"""Name -> what it holds; who has it; how it is asked for."""
