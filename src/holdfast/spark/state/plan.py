@@ -292,7 +292,7 @@ def compile_stateful(
         )
         if has_user_code(pipeline.nodes):  # it belongs into workers
             packed, each = each, {}
-        else:  # small epochs are read in this process, and nobody else is to read them before
+        else:  # small epochs are read in this process, and not before by planning processes
             packed, reader = each, replace(reader, prefetch_bytes=0)
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
     frame = with_levels(chunks, levels, stages.routing, str(reader.directory), reader.spark_directory)
