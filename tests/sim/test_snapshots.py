@@ -52,7 +52,7 @@ class World:
     def _checkpointer(self, store: Store, generation: int) -> Checkpointer:
         def write(at: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
             # One bucket changes in every epoch, the other in every third.
-            versions = {0: at.epoch, 1: max(1, at.epoch // 3)}
+            versions = {0: at.epoch, 1: 1 + at.epoch // 3}
             states = {number: write_bucket(store, bucket(number, of)) for number, of in versions.items()}
             return {"counted": OperatorState(KEEPS, states)}
 

@@ -21,6 +21,7 @@ from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.cutting import require_one_way, stages_in_arrow
 from holdfast.plan.levels import division, seed
 from holdfast.plan.levels.arrivals import FeedBounds
+from holdfast.plan.levels.journal import BucketChange, StateJournal
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.store import Record, StatePart, advance, load
 from holdfast.plan.pressure import BackPressure, Limited
@@ -96,6 +97,13 @@ def test_versions_of_a_bucket_ascend_and_its_parts_lead_to_its_record() -> None:
     assert load(cells, replace(known, version=4, parts=(part,)), step, None).keys() == step.tables.keys()
     with pytest.raises(InternalError, match="lead to version 4, and its record says 5"):
         load(cells, replace(known, parts=(part,)), step, None)
+
+
+def test_a_bucket_changes_once_in_an_epoch() -> None:
+    change = BucketChange(("counts", 0), "{}", {})
+    journal = StateJournal(SimulatedStore(), "spark/1", 7)
+    with pytest.raises(InternalError, match="bucket 0 of 'counts' has changed twice in one epoch"):
+        journal.write(0, [change, change])
 
 
 def test_a_seed_with_rows_has_a_version() -> None:

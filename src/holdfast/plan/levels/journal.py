@@ -33,7 +33,7 @@ from holdfast.store import checked_json
 log = logging.getLogger("holdfast.checkpoint")
 
 WHOLE_EVERY = 32
-"""So many entries after a whole one the next is whole: a reader reads no more than these."""
+"""Entries from one whole one to the next: a reader reads no more than these."""
 
 At = tuple[str, int]
 """A bucket: operator and number."""
@@ -317,20 +317,20 @@ class _Entry:
                 "buckets": buckets,
             }
         )
-        # The place of a piece in here is counted from the end of the head, whose length depends on what it says.
+        # The place of a piece in here is counted from the end of the head, whose length depends on its contents.
         return b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *pieces])
 
     @staticmethod
     def parsed(key: str, data: bytes) -> _Entry:
-        behind_head = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
-        head = checked_json.load(data[_HEAD_BYTES:behind_head])
+        head_end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+        head = checked_json.load(data[_HEAD_BYTES:head_end])
         if head["format"] != _FORMAT:
             raise ValueError(f"it has the format {head['format']}, and this version knows {_FORMAT}")
         buckets = {
             (str(operator), int(number)): StoredBucket(
                 str(record),
                 {
-                    (part, at): StoredPiece(place or key, offset + (0 if place else behind_head), size, checksum)
+                    (part, at): StoredPiece(place or key, offset + (0 if place else head_end), size, checksum)
                     for part, at, place, offset, size, checksum in pieces
                 },
             )
@@ -375,8 +375,8 @@ def write_part(store: Store, below: str, batch_id: int, change: BucketChange) ->
 
 
 def change_to_json(change: BucketChange) -> dict[str, Any]:
-    """Return a change without new pieces as a JSON value: a worker tells the driver of it."""
-    invariant(not change.written, "a change that is told of has its pieces in a part.")
+    """Return a change without new pieces as a JSON value: a worker reports it to the driver."""
+    invariant(not change.written, "a change that is reported has its pieces in a part.")
     pieces = [[*number, piece.key, piece.offset, piece.size, piece.checksum] for number, piece in change.kept.items()]
     return {"at": list(change.at), "record": change.record, "pieces": pieces}
 
@@ -447,6 +447,8 @@ class StateJournal:
         pieces: list[bytes] = []
         offset = 0
         for change in changes:
+            what = f"bucket {change.at[1]} of {change.at[0]!r} has changed twice in one epoch."
+            invariant(change.at not in changed, what, why="its step is called once.", generation=self._generation)
             places, new = _laid(key, change.written, offset)
             offset += sum(map(len, new))
             pieces += new
@@ -462,7 +464,7 @@ class StateJournal:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep everything that is there for the length of the block: somebody reads an older version."""
+        """Remove nothing for the length of the block, in which an older version is read."""
         with self._lock:
             self._readers += 1
         try:
@@ -472,7 +474,7 @@ class StateJournal:
                 self._readers -= 1
 
     def _remove_needless(self) -> None:
-        """Remove what neither the whole version before this one needs, nor any since: nobody begins further back."""
+        """Remove what neither the previous whole version needs, nor any since: no epoch begins further back."""
         with self._lock:
             if self._readers:
                 return  # at the next one

@@ -69,7 +69,7 @@ RUNTIME: dict[str, tuple[str, str]] = {
     ),
     "spark.sql.adaptive.enabled": (
         "false",
-        "stages of an adaptive plan are jobs of their own, whose tasks are not told which epoch it is",
+        "stages of an adaptive plan are jobs of their own, whose tasks do not know the epoch",
     ),
     "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "epochs without rows are planned by our sources"),
     "spark.sql.execution.arrow.maxBytesPerBatch": ("67108864", "chunks are large: a batch of 65536 of them is not"),

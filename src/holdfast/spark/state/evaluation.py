@@ -2,7 +2,7 @@
 
 A small epoch is evaluated in this process, by the same levels, where nothing in it is Spark's or the user's to compute:
 no job, no shuffle, no worker.  Every other one is a job of the plan.  Either way the journal has the epoch's state
-before anybody decides about its rows.
+before its rows are decided.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class StateEvaluation:
     observe : callable
         Returns what Spark counted at sources that it reads itself.
     barriers : Barriers, optional
-        Says which epochs are barriers; told what buckets report for the checkpointer.
+        Decides which epochs are barriers; receives what buckets report for the checkpointer.
     journal : StateJournal
         Keeps the state.
     here : EvaluationHere, optional

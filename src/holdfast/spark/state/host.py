@@ -1,8 +1,8 @@
 """Levels in tasks of Spark: between two levels a shuffle brings each bucket's chunks together.
 
 A task reads the state that its buckets have at the end of the epoch before out of the journal, which every worker sees,
-and writes what it changed as parts; the driver is told of them in a report, and makes them count.  What the driver says
-of an epoch comes as local properties of its job, so the plan is the same in every epoch.
+and writes what it changed as parts; a report names them to the driver, which makes them count.  What the driver sets
+for an epoch comes as local properties of its job, so the plan is the same in every epoch.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LevelTask:
                     self.level, self.routing, key, of_key, before, reader.piece, at, _worker.memory
                 )
                 if change is not None:
-                    out.append(self._told(store, batch_id, change))
+                    out.append(self._written(store, batch_id, change))
                 yield from self._batches(out)
 
     def _before(self, reader: JournalReader, entry: str) -> StateVersion:
@@ -109,8 +109,8 @@ class LevelTask:
         _worker.version = (place, version)
         return version
 
-    def _told(self, store: Store, batch_id: int, change: BucketChange) -> Chunk:
-        """Write what was changed; return what tells the driver of it."""
+    def _written(self, store: Store, batch_id: int, change: BucketChange) -> Chunk:
+        """Write what was changed; return the report of it to the driver."""
         operator, number = change.at
         report = EpochReport(state=(write_part(store, self.below, batch_id, change),))
         return Chunk(DRIVER, number, REPORT, 0, 0, operator, report.to_json().encode())

@@ -161,7 +161,7 @@ def compile_stateful(
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
         if has_user_code(pipeline.nodes):  # it belongs into workers
             packed, each = each, {}
-        else:  # small epochs are read in this process, and nobody else is to read them before
+        else:  # small epochs are read in this process, and not before by planning processes
             packed, reader = each, replace(reader, prefetch_bytes=0)
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
     frame = with_levels(chunks, levels, stages.routing, str(reader.directory), reader.spark_directory)

@@ -116,7 +116,7 @@ class Snapshotting:
                 found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
                 anew = {at: found[at] for at in missing if at in found}
                 for error in self._spoilt(seed, anew, known).values():
-                    raise error  # the journal does not have it, so nobody has
+                    raise error  # the journal does not have it either
             return found
 
         def read(ended: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:

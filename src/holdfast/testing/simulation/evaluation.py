@@ -30,7 +30,7 @@ class SimulatedEvaluation(Protocol):
         """Evaluate an epoch once for all sinks, and bring it to the driver."""
 
     def keep(self, epoch: int) -> None:
-        """Keep what the tasks of an epoch changed of state, before anybody decides about it."""
+        """Keep what the tasks of an epoch changed of state, before the epoch is decided."""
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate an epoch that every sink holds: for the state's sake alone."""

@@ -186,7 +186,7 @@ class StatefulEvaluation:
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
         self._reports: dict[tuple[int, int], list[EpochReport]] = {}
-        """Partition of the last level -> what the attempt of its task has reported that came last."""
+        """Level and partition -> what the last attempt of the task has reported."""
         self._pace = Pace()
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
