@@ -104,7 +104,7 @@ class KeepsRows(Protocol):
 
 
 def is_costly(step: Step, state_rows: int) -> bool:
-    """Return whether a look at a bucket of so many rows takes too long to be worth one in every epoch."""
+    """Return whether a bucket of this many rows is too large to be examined in every epoch."""
     is_large = min(state_rows, limit_of(step) or 0) >= WAITING_ROWS_MAX
     return is_large and not isinstance(step, GateStep)
 

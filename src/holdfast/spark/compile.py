@@ -31,7 +31,7 @@ RowWise = Callable[[Any, DataFrame], DataFrame]
 """What a declaration makes of a frame: a projection, a filter, or both."""
 
 _BOUNDS_MAY_PASS = (InSpark.FUNCTION, InSpark.SELECT, InSpark.SQL)
-"""Operators of which only their plan, or also their plan, tells what becomes of the timestamp."""
+"""Operators whose plan shows, alone or in part, what happens to the timestamp."""
 
 
 @dataclass(frozen=True)

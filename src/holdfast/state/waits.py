@@ -1,4 +1,4 @@
-"""The table of waits that every operator reports whose inputs wait for each other: which key, on whom, since when."""
+"""The table of waits of operators whose inputs wait for each other: which key, for which input, since when."""
 
 from __future__ import annotations
 

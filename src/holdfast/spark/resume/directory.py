@@ -105,7 +105,7 @@ def find_directory(
 
     Notes
     -----
-    A changed graph is ``OTHER`` here; :func:`directory_of` tells whether a sink is filled.
+    A changed graph is ``OTHER`` here; :func:`directory_of` decides whether a sink is filled.
     """
     number = newest_directory(store)
     if number == 0:
