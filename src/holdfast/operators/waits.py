@@ -11,9 +11,9 @@ import pyarrow as pa
 from holdfast.operators.stateful.merge_step import INPUT, MAIN, SINCE, MergeStep
 from holdfast.operators.sync import report
 from holdfast.operators.sync.step import SyncStep
+from holdfast.operators.waits_table import Waits
 from holdfast.state import joins, keyed
 from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
-from holdfast.state.waits import Waits
 
 WAITS_MAX = 10
 """A report is bounded: the longest waits say what is wrong, the others say it again."""
@@ -74,7 +74,7 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     Returns
     -------
     pa.Table
-        As of :meth:`~holdfast.state.waits.Waits.table`: a key waits since the batch time at which the first of the
+        As of :meth:`~holdfast.operators.waits_table.Waits.table`: a key waits since the batch time at which the first of the
         waiting rows arrived; ``waiting_rows`` are those that wait on the input.
     """
     names = step.key.names

@@ -29,10 +29,10 @@ from holdfast.operators.sync.epoch import (
 )
 from holdfast.operators.sync.intake import coded
 from holdfast.operators.sync.step import SyncStep
+from holdfast.operators.waits_table import Waits
 from holdfast.state import joins
 from holdfast.state.step import StepTime
 from holdfast.state.timeline import UNBOUNDED, Bools, Ints
-from holdfast.state.waits import Waits
 
 
 def waiting_rows(step: SyncStep, state: Mapping[str, pa.Table]) -> pa.Table:
@@ -78,7 +78,7 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     Returns
     -------
     pa.Table
-        As of :meth:`~holdfast.state.waits.Waits.table`: a key waits since the epoch since which no row or bound of
+        As of :meth:`~holdfast.operators.waits_table.Waits.table`: a key waits since the epoch since which no row or bound of
         that input has come.
     """
     epoch, counts = _standing(step, state)
