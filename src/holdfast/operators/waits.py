@@ -74,7 +74,7 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     Returns
     -------
     pa.Table
-        As of :meth:`~holdfast.operators.waits_table.Waits.table`: a key waits since the batch time at which the first of the
+        As of :meth:`.Waits.table`: a key waits since the batch time at which the first of the
         waiting rows arrived; ``waiting_rows`` are those that wait on the input.
     """
     names = step.key.names

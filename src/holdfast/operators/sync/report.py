@@ -78,7 +78,7 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     Returns
     -------
     pa.Table
-        As of :meth:`~holdfast.operators.waits_table.Waits.table`: a key waits since the epoch since which no row or bound of
+        As of :meth:`.Waits.table`: a key waits since the epoch since which no row or bound of
         that input has come.
     """
     epoch, counts = _standing(step, state)
