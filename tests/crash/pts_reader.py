@@ -131,6 +131,10 @@ class Reader:
         self._read: dict[tuple[Path, int], list[Any]] = {}
         self.report = Report()
 
+    def close(self) -> None:
+        """Leave the database."""
+        self._database.close()
+
     def look(self) -> None:
         """Look once at each sink."""
         looks = {"left_table": self._table, "both_files": self._files, "some_rows": self._rows}

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.postgres
 ROW = pa.schema({"k": pa.string(), "t": pa.int64(), "v": pa.int64()})
 CARRIED_SHARE = {"carried": 1.0, "staged": 0.0}
 EVENTS = 10
+SOON = 15
+"""Durable writes of a life; more than a recovery takes."""
 
 
 @pytest.fixture
@@ -140,15 +142,15 @@ def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("way", CARRIED_SHARE)
-def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(
+def test_a_second_crash_during_recovery_or_soon_behind_it_leaves_each_sink_at_its_pts(
     way: str, database: Database, new_path: Callable[[], Path]
 ) -> None:
-    """The second crash is in the recovery from the first, or soon behind it; every third place of the first."""
+    """Of every third place to die; every pair there is: ``tests/sim/test_commit_at_pts.py``."""
     for crash in places(3):
         for again in places():
             made, auditor = world(database, new_path, way, seed=crash.n % 2)
-            first_met, again_met = live(made, auditor, [crash, again])
-            if not (first_met and again_met) or again.n > 25:
+            first_met, _ = live(made, auditor, [crash, again])
+            if not first_met or again.n > SOON:
                 break
         if not first_met and crash.when == "after":
             break

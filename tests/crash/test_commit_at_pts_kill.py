@@ -7,13 +7,15 @@ ledger (design/0015).
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import faults
 from tests.crash.lives import MODES, Lives
-from tests.crash.pts_reader import Report, watched, write_input
+from tests.crash.pts_reader import Reader, Report, given, watched, write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 
@@ -41,6 +43,27 @@ def check(report: Report) -> None:
         assert moved == sorted(set(moved)), f"the pts of {sink} falls: {moved}"
         assert len(moved) > 3, f"the pts of {sink} hardly moves: {moved}"
         assert moved[-1] == CLOSED
+
+
+def test_the_reader_sees_a_row_too_many_one_too_few_and_what_nobody_decided(
+    tmp_path: Path, postgres_prepared: str
+) -> None:
+    write_input(tmp_path)
+    rows = sorted(given(tmp_path)["left_table"], key=lambda row: row[1])
+    pts = rows[20][1]
+    before = [row for row in rows if row[1] < pts]
+    with closing(sqlite3.connect(tmp_path / "left.db")) as database:
+        database.execute("CREATE TABLE holdfast_ledger (epoch, pts)")
+        database.execute("CREATE TABLE frames (camera, t, v)")
+        database.execute("INSERT INTO holdfast_ledger VALUES (1, ?)", [pts])
+        for shown in (before, [*before, rows[20]], before[1:]):
+            database.execute("DELETE FROM frames")
+            database.executemany("INSERT INTO frames VALUES (?, ?, ?)", shown)
+            database.commit()
+            with closing(Reader(tmp_path, postgres_prepared)) as reader:
+                reader.look()
+            undecided = f"left_table shows pts {pts} of epoch 1: decided is []"
+            assert (undecided in reader.report.problems, len(reader.report.problems)) == (True, 1 + (shown != before))
 
 
 def test_at_every_moment_each_sink_holds_exactly_what_lies_before_its_pts(

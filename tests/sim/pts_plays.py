@@ -183,7 +183,7 @@ def plain(count: int = 26) -> Play:
     return Play(pipeline, events, wanted)
 
 
-def windows() -> Play:
+def windows(count: int = 26) -> Play:
     """An aggregate and a sync of the two sources: pts waits for what they keep."""
 
     def pipeline() -> Pipeline:
@@ -198,7 +198,7 @@ def windows() -> Play:
             commit_at="pts",
         )
 
-    events = two_paces(random.Random(5), first=0)
+    events = two_paces(random.Random(5), count, first=0)
     rows = [(name, row) for name, row in events if row is not None]
 
     def counts(pts: int) -> Counter[tuple[Any, ...]]:

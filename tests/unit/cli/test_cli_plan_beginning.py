@@ -165,6 +165,7 @@ def test_a_pipeline_that_has_begun_goes_on_with_the_same_words_and_is_refused_wi
 # --- what inspect prints is what is accepted --------------------------------------------------------------------------
 
 KINDS = """
+    import pyarrow as pa
     import holdfast as hf
     schema = "k STRING, t TIMESTAMP, n BIGINT"
     one, two = (hf.read.rows([], schema=schema, timestamp="t", name=name) for name in ("one", "two"))
@@ -180,6 +181,8 @@ KINDS = """
         one | hf.distinct(by="k", horizon="1 h", name="once"),
         hf.merge(one, {"two": two}, by="k", tolerance="2 h", name="merged"),
         hf.sync({"one": one, "two": two}, by="k", name="synced"),
+        one | hf.stateful(lambda state, rows, at: (state, rows), by="k", schema=schema, name="own",
+                          state={"seen": hf.StateTable(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",))}),
         one | hf.limit_in_flight(30, by="k", per="1 s", name="limited"),
     ]
     pipeline = hf.Pipeline("kinds", *[each | hf.write.memory(f"rows_{each.name}") for each in operators])
@@ -192,7 +195,7 @@ def test_the_schema_that_inspect_prints_is_the_one_that_a_start_accepts(tmp_path
     code, text, error = holdfast("inspect", "flow.py", "--json")
     assert (code, error) == (0, "")
     kept = json.loads(text)["schemas"]
-    assert len(kept) == 8
+    assert len(kept) == 9
     options = []
     for of in kept:
         (tmp_path / of["operator"]).mkdir()
