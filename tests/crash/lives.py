@@ -34,18 +34,22 @@ class Lives:
         Module of ``tests.crash`` that declares it.
     environment : dict of str to str
         Further variables of its processes.
+    arguments : tuple of str
+        Further arguments of ``holdfast run``.
     """
 
     work: Path
     pipeline: str
     environment: dict[str, str]
     last_session: int = 0
+    arguments: tuple[str, ...] = ()
     chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
 
     def start(self, **more: str) -> subprocess.Popen[str]:
         """Start a life."""
         command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"]
         command += ["--checkpoint", str(self.work / "checkpoint"), "--master", "local[2]", "--available-now"]
+        command += self.arguments
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         temporary = self.work / "tmp"
         temporary.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from holdfast.ports import RunIdentity, Sink
@@ -109,7 +110,7 @@ class Database:
         self._opened.append(connection)
         return connection
 
-    def sink(self, name: str, **arguments: Any) -> SinkUnderTest:
+    def sink(self, name: str, schema: pa.Schema = SCHEMA, **arguments: Any) -> SinkUnderTest:
         """Return a table as a sink: any durable statement of it is a place to die."""
         spec = postgres_spec(self.dsn, name, **arguments)
         self._names.add(name)
@@ -118,9 +119,9 @@ class Database:
             self._process = process
             if not self._is_deaf and self._cut not in process.at_death:
                 process.at_death.append(self._cut)
-            return spec.connect(name, PIPELINE, SCHEMA)
+            return spec.connect(name, PIPELINE, schema)
 
-        return SinkUnderTest(name, connect, lambda: self.rows(name), self.leftovers)
+        return SinkUnderTest(name, connect, lambda: self.rows(name, schema), self.leftovers)
 
     def take(self, name: str, **arguments: Any) -> None:
         """Let a run have existed before: tables and ledger row are there, owned by generation 1."""
@@ -129,10 +130,18 @@ class Database:
         first.open(RunIdentity(PIPELINE, 1))
         first.close()
 
-    def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """Return what any reader sees."""
-        query = sql.SQL("SELECT id, segment, seq, value FROM {} ORDER BY id").format(sql.Identifier(table))
+    def rows(self, table: str, schema: pa.Schema = SCHEMA) -> list[tuple[Any, ...]]:
+        """Return what any reader sees, in the order of the first column."""
+        columns = sql.SQL(", ").join(map(sql.Identifier, schema.names))
+        query = sql.SQL("SELECT {} FROM {} ORDER BY 1").format(columns, sql.Identifier(table))
         return self._outside.execute(query).fetchall()
+
+    def pts(self, sink: str) -> int | None:
+        """Return the pts in a sink's ledger row; None before there is one."""
+        with suppress(psycopg.errors.UndefinedTable):
+            found = self._outside.execute("SELECT pts FROM holdfast_ledger WHERE sink = %s", [sink]).fetchone()
+            return None if found is None else found[0]
+        return None
 
     def leftovers(self) -> Sequence[str]:
         """Name everything that a pipeline at rest must not have in the database."""

@@ -1,4 +1,4 @@
-"""The pipeline that the process tests of ``commit_at="pts"`` kill: two sources of unlike pace, two unlike sinks."""
+"""The pipeline that the process tests of ``commit_at="pts"`` kill: two sources of unlike pace, three unlike sinks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ def source(name: str, files_per_epoch: int) -> hf.Stream:
 
 
 left, right = source("left", 2), source("right", 1)
+both = hf.union(left, right, name="both")
 pipeline = hf.Pipeline(
     "frames",
     left | hf.write.sqlite(WORK / "left.db", table="frames", name="left_table"),
-    hf.union(left, right, name="both") | hf.write.files(WORK / "both", name="both_files"),
+    both | hf.write.files(WORK / "both", name="both_files"),
+    both
+    | hf.filter("camera = 'a'", name="some")
+    | hf.write.postgres(os.environ["CRASH_DSN"], table="frames", name="some_rows"),
     commit_at="pts",
 )

@@ -1,27 +1,19 @@
 """A sample of the recorded cases of synchronisation, of every policy, through Spark (design/0007, section 4).
 
-All cases share one run: a case is a key.  Epoch ``n`` brings event ``n`` of each case that was recorded with the node
-running after each event, and the first one brings the whole of those where all was fed first.  Promises come as bound
-rows of the sources.
+All cases share one run (:class:`tests.spec.oracle_cases.SharedRun`).
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.operators.sync.policy import Mux
-from holdfast.operators.sync.spec import sync
 from holdfast.sinks import memory
-from holdfast.state.step import CLOSED
-from tests.spec.test_sync_oracle import ASKED, policy_of
+from tests.spec.oracle_cases import ASKED, SharedRun, expected_sets, late_at_last
 
 pytestmark = pytest.mark.spark
 
@@ -55,37 +47,8 @@ SAMPLE = (
     "timestamp_align-r-each-010",
     "timestamp_align-r-end-002",
 )
-SCHEMA = "k STRING, node INT, t BIGINT, v BIGINT, is_bound BOOLEAN"
-CASES = {case["id"]: case for case in ASKED if case["id"] in SAMPLE}
-
-
-def node_of(case: dict[str, Any]) -> str:
-    """Return what is the same for cases that one operator can take: the policy and the inputs."""
-    return json.dumps([case.get(what) for what in ("policy", "streams", "sync_sets", "fixed_size", "base")])
-
-
-NODES = {text: number for number, text in enumerate(dict.fromkeys(map(node_of, CASES.values())))}
-
-
-def fed(case: dict[str, Any]) -> list[list[Any]]:
-    """Return the events up to the one at which the reference ends its run with an error."""
-    error = case["expected"]["error"]
-    return case["events"] if error is None else case["events"][: error["event"] + 1]
-
-
-def row_of(case: dict[str, Any], event: list[Any]) -> dict[str, Any]:
-    _, what, *rest = event
-    time, value = (CLOSED, 0) if what == "close" else (*rest, 0)[:2]
-    return {"k": case["id"], "node": NODES[node_of(case)], "t": time, "v": value, "is_bound": what != "packet"}
-
-
-def epochs(ordinal: int) -> list[list[dict[str, Any]]]:
-    """Return the rows of one source, which feeds the input of that number of each case."""
-    each = []
-    for case in CASES.values():
-        rows = [[row_of(case, event)] if case["streams"].index(event[0]) == ordinal else [] for event in fed(case)]
-        each.append(rows if case["drain"] == "each" else [[row for one in rows for row in one]])
-    return [[row for part in parts for row in part] for parts in zip_longest(*each, fillvalue=[])]
+RUN = SharedRun(SAMPLE)
+CASES = RUN.cases
 
 
 def test_the_sample_has_every_policy_and_both_ways_of_feeding() -> None:
@@ -98,25 +61,10 @@ def test_the_sample_has_every_policy_and_both_ways_of_feeding() -> None:
 @pytest.fixture(scope="module")
 def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
     """Run all cases; return for each its sets and its late rows."""
-    sources = [
-        hf.read.rows(epochs(ordinal), schema=SCHEMA, timestamp="t", bounds="is_bound", name=f"source_{ordinal}")
-        for ordinal in range(max(len(case["streams"]) for case in CASES.values()))
-    ]
     sinks = []
     inputs_of: dict[int, list[str]] = {}
-    for case in CASES.values():
-        number = NODES[node_of(case)]
-        if number in inputs_of:
-            continue
-        inputs_of[number] = case["streams"]
-        inputs = {
-            name: source | hf.filter(f"node = {number}", name=f"for_{number}_{name}")
-            for name, source in zip(case["streams"], sources, strict=False)
-        }
-        policy = policy_of(case)
-        if isinstance(policy, Mux):
-            policy = replace(policy, column="v")
-        aligned = sync(inputs, by="k", policy=policy, name=f"sync_{number}")
+    for number, names, aligned in RUN.nodes(RUN.sources()):
+        inputs_of[number] = names
         sinks += [aligned | hf.write.memory(f"sets_{number}"), aligned.late | hf.write.memory(f"late_{number}")]
     checkpoint = tmp_path_factory.mktemp("oracle") / "checkpoint"
     hf.Pipeline("oracle", *sinks).run(checkpoint=str(checkpoint), trigger=hf.available_now(), session=spark)
@@ -135,13 +83,7 @@ def test_the_sets_and_their_order_are_those_of_the_reference(
     name: str, outcome: dict[str, dict[str, list[Any]]]
 ) -> None:
     case = CASES[name]
-    expected = [
-        (found["ts"], {of: value for of, (_, value) in found["packets"].items()})
-        for found in case["expected"]["sets"]
-        if found["packets"]
-    ]
-    assert outcome[name]["sets"] == expected
-    error = case["expected"]["error"]
-    if error is not None and error["kind"] == "late_packet":
-        of, _, time, _ = case["events"][error["event"]]
-        assert outcome[name]["late"][-1:] == [(of, time)]
+    assert outcome[name]["sets"] == expected_sets(case)
+    late = late_at_last(case)
+    if late is not None:
+        assert outcome[name]["late"][-1:] == [late]

@@ -9,18 +9,15 @@ with that event the sets are the same.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.operators.sync import policy as policies
 from holdfast.state.step import CLOSED
+from tests.spec.oracle_cases import ASKED, expected_sets, policy_of
 from tests.unit.operators.sync_driver import Event, run, step_of
 
-CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]
 COUNTS = {
     "default": 45,
     "sync_set": 21,
@@ -31,47 +28,6 @@ COUNTS = {
     "mux": 12,
     "timestamp_align": 8,
 }
-
-
-def is_asked(case: dict[str, Any]) -> bool:
-    """Whether a case is of one node, with packets, without batching, throttling and special timestamps."""
-    has_special_time = any(isinstance(event[2], str) for event in case["events"] if len(event) > 2)
-    return not (
-        case.get("kind")
-        or case.get("process_timestamp_bounds")
-        or case.get("batch_size")
-        or case["id"].startswith("backpressure-")
-        or has_special_time
-    )
-
-
-ASKED = [case for case in CASES if is_asked(case)]
-
-
-def policy_of(case: dict[str, Any]) -> policies.Policy:
-    match case["policy"]:
-        case "default":
-            return policies.settled()
-        case "sync_set":
-            return policies.sync_sets([group for group in case["sync_sets"] if group])
-        case "immediate":
-            return policies.immediate()
-        case "barrier":
-            return policies.barrier()
-        case "early_close":
-            return policies.early_close()
-        case "mux":
-            return policies.mux(case["streams"][-1])
-        case "timestamp_align":
-            return policies.timestamp_align(case["base"])
-        case "fixed_size":
-            sizes = case["fixed_size"]
-            return policies.fixed_size(
-                sizes.get("trigger_queue_size", 2),
-                sizes.get("target_queue_size", 1),
-                sizes.get("fixed_min_size", False),
-            )
-    raise AssertionError(case["policy"])
 
 
 def events_of(case: dict[str, Any], key: str | None) -> list[Event]:
@@ -89,18 +45,13 @@ def events_of(case: dict[str, Any], key: str | None) -> list[Event]:
 def test_the_sets_and_their_order_are_those_of_the_reference(case: dict[str, Any], key: str | None) -> None:
     events, error = events_of(case, key), case["expected"]["error"]
     step = step_of(case["streams"], policy_of(case), by=() if key is None else ("k",))
-    expected = [
-        (found["ts"], {name: value for name, (_, value) in found["packets"].items()})
-        for found in case["expected"]["sets"]
-        if found["packets"]  # calls without packets are no input sets
-    ]
     fed = events if error is None else events[: error["event"] + 1]
     drive = run(step, [[event] for event in fed] if case["drain"] == "each" else [fed])
     sets = [
         (row["timestamp"], {name: row[name]["v"] for name in case["streams"] if row[name] is not None})
         for row in drive.rows
     ]
-    assert sets == expected
+    assert sets == expected_sets(case)
     if error is not None and error["kind"] == "late_packet":
         assert [row["timestamp"] for row in drive.late[-1:]] == [events[error["event"]][3]]
         assert drive.counts["late"] == 1

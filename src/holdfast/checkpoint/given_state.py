@@ -157,19 +157,34 @@ def _one(operator: str, given: Any) -> tuple[pa.Table | Path, str]:
             raise InvalidPipeline(
                 f"the state of operator {operator!r} is given as {a_type(given)}.",
                 why="state is a set of tables.",
-                do="give a Parquet file, a pyarrow.Table, a polars or pandas frame, or a mapping of table names to "
-                "these.",
+                do="give a Parquet file, a pyarrow.Table, a frame of Spark, Polars or pandas, or a mapping of table "
+                "names to these.",
                 participant=operator,
             )
         given = pa.table(given)
+    given = _without_views(given)
     return given, f"{given.num_rows} rows, {_digest(given)}"
 
 
 def _digest(table: pa.Table) -> str:
+    """Return a digest of the rows in any order: what a query gives, of Spark for instance, has none."""
+    comparable = [column.name for column in table.schema if _is_comparable(column.type)]
+    if comparable:
+        table = table.sort_by([(name, "ascending") for name in comparable])
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as stream:
         stream.write_table(table.combine_chunks())
     return hashlib.sha256(out.getvalue()).hexdigest()[:8]
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return a table with columns that Arrow can sort and take rows of."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return table.cast(pa.schema([column.with_type(plain.get(column.type, column.type)) for column in table.schema]))
+
+
+def _is_comparable(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
 
 def _read(path: Path, operator: str) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
+from holdfast.ports import Held
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
@@ -48,6 +49,16 @@ app.add_typer(dead_letters.app, name="dead-letters")
 DropState = Annotated[
     list[str] | None,
     typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
+]
+
+
+FromCheckpoint = Annotated[
+    str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
+]
+BeginAt = Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")]
+BeginState = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=PATH", help="First start: the state of an operator (Parquet; see inspect TARGET)."),
 ]
 
 
@@ -84,16 +95,9 @@ def run(
         bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see plan.")
     ] = False,
     drop_state: DropState = None,
-    from_checkpoint: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="First start: the state of an operator (Parquet; see inspect TARGET)."),
-    ] = None,
+    from_checkpoint: FromCheckpoint = None,
+    at: BeginAt = None,
+    state: BeginState = None,
     on_poison: Annotated[
         str | None, typer.Option(metavar="stop|isolate", help="What happens to rows that crash the run repeatedly.")
     ] = None,
@@ -116,9 +120,7 @@ def run(
         if commit_every is not None:
             grouping = int(commit_every) if commit_every.isdigit() else commit_every
             check_commit_every(grouping, argument="--commit-every")
-        if at is not None and not at.isdigit():
-            time_us(at, argument="--at")
-        initial = _initial_state(state or ())
+        beginning = _beginning(from_checkpoint, at, state)
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
@@ -153,10 +155,8 @@ def run(
             "commit_every": grouping,
             "force": force or None,
             "drop_state": drop_state or None,
-            "from_checkpoint": from_checkpoint,
-            "at": at,
-            "state": initial or None,
             "on_poison": on_poison,
+            **beginning,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         waiting = Waiting() if is_spare() else None
@@ -306,34 +306,44 @@ def plan_(
     checkpoint: Checkpoint,
     force: Annotated[bool, typer.Option("--force", help="As run --force would start it.")] = False,
     drop_state: DropState = None,
+    from_checkpoint: FromCheckpoint = None,
+    at: BeginAt = None,
+    state: BeginState = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what happens to each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
     with frame.settings(as_json) as settings:
         from holdfast.observe.sink_answers import held_when_resolved
+        from holdfast.spark.resume.fork import StartAt
         from holdfast.spark.resume.plan import plan
 
+        given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
+        begins = StartAt.of(pipeline, **given)
         directory = checkpoint_directory(checkpoint)
         minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        if inspection is None:
-            begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning."
+        if inspection is None and not begins:
+            nothing = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning."
             answer = {"directory": None, "change": None, "warnings": minded}
-            frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
+            frame.answer(answer, [nothing, *words.warning_lines(minded)], as_json)
             return
-        # During a live run the sinks and Spark's log would be read at different moments: a comparison would be wrong.
-        held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
-        known = [inspection.last_done, *inspection.open_epochs]
-        last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
+        held: Mapping[str, Held] | None = {sink.name: Held() for sink in pipeline.sinks}  # none was opened so far
+        last_epoch = 0
+        if inspection is not None:
+            # During a live run the sinks and Spark's log would be read at different moments: a comparison would be
+            # wrong.
+            held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
+            known = [inspection.last_done, *inspection.open_epochs]
+            last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
         dropped = frozenset(drop_state or ())
-        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch, dropped)
+        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch, dropped, begins)
         if as_json:
-            warned = {"behind": inspected_json(inspection.behind), "warnings": minded}
-            frame.print_json({**words.plan_json(planned), **warned})
+            behind = () if inspection is None else inspection.behind
+            frame.print_json({**words.plan_json(planned), "behind": inspected_json(behind), "warnings": minded})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned))
-            frame.print_lines(words.behind_lines(inspection))
+            frame.print_lines(() if inspection is None else words.behind_lines(inspection))
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(
@@ -360,6 +370,14 @@ def explain(
             frame.print_json(answer | ({"diagram": pipeline.diagram()} if diagram else {}))
         else:
             frame.print_lines([pipeline.diagram() if diagram else pipeline.explain()])
+
+
+def _beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str] | None) -> dict[str, Any]:
+    """Return how a pipeline is to begin, as arguments of a start; here, for errors to name what was typed."""
+    if at is not None and not at.isdigit():
+        time_us(at, argument="--at")
+    given = {"from_checkpoint": from_checkpoint, "at": at, "state": _initial_state(state or ()) or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _initial_state(given: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from holdfast.status import as_json
 if TYPE_CHECKING:
     from holdfast.cli.resolve import Resolved
     from holdfast.spark.resume.directory import Directory
-    from holdfast.spark.resume.plan import Plan
+    from holdfast.spark.resume.plan import Plan, PlannedBeginning
 
 DECISIONS_SHOWN = 10
 
@@ -127,10 +127,14 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
 def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
     """Say what a start would do, what happens to each node, and to its state."""
     directory, change, case = plan.directory, plan.change, plan.case
-    if change is None:
+    if plan.begins is not None:
+        yield from _beginning_lines(pipeline, plan.begins)
+    elif change is None:
         yield f"pipeline {pipeline!r} continues in {directory.below}; there is nothing to compare it with."
     else:
-        yield from _change_lines(pipeline, directory, change)
+        yield _continues(pipeline, directory)
+    if change is not None:
+        yield from _change_lines(directory, change)
     for operator, why in plan.bounds_end.items():
         yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
     if case is None:
@@ -166,15 +170,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "reasons": list(chosen.reasons),
     }
     bounds_end = {"bounds_end": dict(plan.bounds_end)} if plan.bounds_end else {}
+    begins = {} if plan.begins is None else {"begins": as_json(plan.begins)}
     start = start_json(plan.case, plan.refusal)
-    return {"directory": directory, "change": as_json(plan.change), **start, **bounds_end}
+    return {"directory": directory, "change": as_json(plan.change), **begins, **start, **bounds_end}
 
 
-def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:
+def _beginning_lines(pipeline: str, begins: PlannedBeginning) -> Iterator[str]:
+    yield f"pipeline {pipeline!r} has not begun; it would begin with {begins.asked}."
+    if begins.checkpoint:
+        yield f"checkpoint {begins.checkpoint}  the end of epoch {begins.epoch} of {begins.of}; every file is whole"
+    for operator, tables in begins.state.items():
+        yield f"state of {operator}  " + ", ".join(f"{table} {rows:,} rows" for table, rows in tables.items())
+
+
+def _continues(pipeline: str, directory: Directory) -> str:
     if not directory.is_changed:
-        yield f"pipeline {pipeline!r} continues in {directory.below}, with all its state."
-    else:
-        yield f"pipeline {pipeline!r} has changed: it continues in {directory.below}, from the end of the last epoch."
+        return f"pipeline {pipeline!r} continues in {directory.below}, with all its state."
+    return f"pipeline {pipeline!r} has changed: it continues in {directory.below}, from the end of the last epoch."
+
+
+def _change_lines(directory: Directory, change: GraphChange) -> Iterator[str]:
     for reason in directory.reasons:
         yield f"* {reason}"
     if change.replay is not None:

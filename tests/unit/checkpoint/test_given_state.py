@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,12 +29,13 @@ def given(state: Any) -> GivenState:
     return found
 
 
-@pytest.mark.parametrize("way", ["table", "frame", "file", "directory", "by table"])
+@pytest.mark.parametrize("way", ["table", "frame", "frame of pandas", "file", "directory", "by table"])
 def test_a_table_is_given_in_any_of_these_ways(way: str, tmp_path: Path) -> None:
     pq.write_table(pa.table(ROWS), tmp_path / "counts.parquet")
     ways: dict[str, Any] = {
         "table": pa.table(ROWS).select(["sure", "k", "n"]),
         "frame": pl.DataFrame(ROWS),
+        "frame of pandas": pd.DataFrame(ROWS),
         "file": str(tmp_path / "counts.parquet"),
         "directory": tmp_path,
         "by table": {"counts": tmp_path / "counts.parquet"},
@@ -98,3 +100,6 @@ def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
 def test_what_was_given_has_one_name_as_long_as_it_is_the_same() -> None:
     assert given("counts.parquet") == given("counts.parquet") != given("other.parquet")
     assert given(pa.table(ROWS)).shown == given(pa.table(ROWS)).shown != given(pa.table(ROWS | {"n": [1, 3]})).shown
+    rows = pa.table(ROWS | {"n": pa.array([1, None]), "held": [[2], [1]]})
+    assert given(rows).shown == given(rows.take([1, 0])).shown, "a query gives its rows in any order"
+    assert given(rows).shown != given(rows.set_column(3, "held", [[[1], [2]]])).shown

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.given_state import GivenState
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
@@ -45,9 +44,7 @@ class StartOptions:
     commit_thread: bool
     session: SparkSession | None
     settings: Settings
-    from_checkpoint: str | None = None
-    at_us: int | None = None
-    state: tuple[GivenState, ...] = ()
+    begins: StartAt = field(default_factory=StartAt)
 
     @property
     def is_stateful(self) -> bool:
@@ -186,8 +183,8 @@ def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | 
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:
-    wanted = StartAt(asked.from_checkpoint, asked.at_us, asked.state)
-    if wanted == StartAt():
+    wanted = asked.begins
+    if not wanted:
         return None
     wanted.check_sources(asked.pipeline)
     return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest_directory(store) > 0) else None

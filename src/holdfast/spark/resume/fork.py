@@ -10,19 +10,22 @@ writes again; a start that begins at the beginning instead removes such a snapsh
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
-from holdfast.checkpoint.given_state import GivenState
+from holdfast.checkpoint.given_state import GivenState, given_states
 from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.event_time import begin_at
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
@@ -37,6 +40,7 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import lines_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.state.step import StepTime
+from holdfast.store.local import LocalStore
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -59,11 +63,40 @@ class StartAt:
     at_us: int | None = None
     state: tuple[GivenState, ...] = ()
 
+    @staticmethod
+    def of(
+        pipeline: Pipeline,
+        *,
+        from_checkpoint: str | None = None,
+        at: str | datetime | int | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> StartAt:
+        """Return what the arguments of a start ask for.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the time is none, or the state; or if they exclude each other.
+        """
+        if state is not None and from_checkpoint is not None:
+            raise InvalidPipeline(
+                "state= and from_checkpoint= exclude each other.",
+                why="a named checkpoint holds the state of every operator.",
+                do="edit it: holdfast checkpoint edit NAME --operator X --with FILE --as NEWNAME; then begin with "
+                "NEWNAME.",
+            )
+        at_us = begin_at(at, pipeline.sources)
+        return StartAt(from_checkpoint, at_us, () if state is None else given_states(state))
+
     def __str__(self) -> str:
         parts = [] if self.where is None else [f"from_checkpoint={self.where!r}"]
         parts += [] if self.at_us is None else [f"at={self.at_us}"]
         given = "; ".join(f"{each.operator}: {each.shown}" for each in self.state)
         return ", ".join([*parts, *([f"state=({given})"] if given else [])])
+
+    def __bool__(self) -> bool:
+        """Return whether anything is asked for."""
+        return self != StartAt()
 
     def is_due(self, store: Store, pipeline: str, *, has_begun: bool) -> bool:
         """Tell whether the pipeline still has to begin.
@@ -199,6 +232,29 @@ class Fork:
         began = replace(began, seek=(self._access_points(),))
         return self._with_state(began) if self.begins.state else began
 
+    def foreseen(self) -> GraphChange | None:
+        """Return what happens to the state of a named checkpoint; None where the pipeline begins with none.
+
+        Changes nothing.  What state would be refused for is in the answer (:func:`check_change`).
+
+        Raises
+        ------
+        InvalidPipeline
+            If a source cannot read on from where the checkpoint is.
+        Corrupt
+            If a file of the checkpoint is damaged: names it.
+        """
+        if self.found is None:
+            return None
+        for _ in self.found.files():
+            pass  # each checksum is compared
+        with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as place:
+            store = LocalStore(place)
+            for key, data in self.found.workspaces():
+                store.put(key, data)
+            self._check_can_read_on(self.found.manifest.ended.positions, Path(place))
+        return self._state_change(self.found)
+
     def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
         """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""
         if not held:
@@ -235,7 +291,7 @@ class Fork:
 
     def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
-        change = stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
+        change = self._state_change(found)
         check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
         for line in lines_of(change):
             log.info("%s", line)
@@ -243,7 +299,7 @@ class Fork:
             self.store.put(key, data)
         for key, data in found.workspaces():
             self.store.put(key, data)
-        self._check_can_read_on(ended.positions)
+        self._check_can_read_on(ended.positions, self.directory)
         ours = replace(found.plain, pipeline=self.pipeline.name, generation=self.generation)
         if change.sources and self.transfer.is_needed(ours, change.sources):
             ours = self.transfer.made(ours, change.sources)
@@ -264,12 +320,15 @@ class Fork:
             kept=change.restored,
         )
 
-    def _check_can_read_on(self, positions: Positions) -> None:
+    def _state_change(self, found: NamedCheckpoint) -> GraphChange:
+        return stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
+
+    def _check_can_read_on(self, positions: Positions, directory: Path) -> None:
         for node in self.pipeline.sources:
             if node.name not in positions:
                 continue  # nothing of it was read
             spec = cast("SourceSpec", node.spec)
-            workspace = str(self.directory / "sources" / node.name)
+            workspace = str(directory / "sources" / node.name)
             why = spec.obstacle(node.name, workspace, plain(positions[node.name])[0])
             if why:
                 raise InvalidPipeline(

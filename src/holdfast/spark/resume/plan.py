@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.portable import find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
@@ -16,6 +18,7 @@ from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import ResumeCase
+from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
@@ -23,6 +26,7 @@ from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.beginning import beginning_of
 from holdfast.spark.resume.directory import Directory, directory_of
+from holdfast.spark.resume.fork import Fork, StartAt
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
@@ -30,6 +34,30 @@ from holdfast.spark.resume.state_change import compared
 from holdfast.spark.state.plan import compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import Division, StateShape
 from holdfast.spark.state.transfer import Transfer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class PlannedBeginning:
+    """Where a pipeline would begin that has not begun.
+
+    Parameters
+    ----------
+    asked : str
+        The options that say so.
+    state : mapping of str to mapping of str to int
+        Operator -> state table -> rows that are given.
+    checkpoint, epoch, of : str, int, str
+        The named checkpoint, the epoch whose end it is, and the pipeline that made it; empty and 0 without one.
+    """
+
+    asked: str
+    state: Mapping[str, Mapping[str, int]]
+    checkpoint: str = ""
+    epoch: int = 0
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +76,8 @@ class Plan:
         What a start would be refused for, apart from the change.
     bounds_end : mapping of str to str
         Operator -> why no bound but the end of the stream holds downstream of it, by Spark's plan of it.
+    begins : PlannedBeginning, optional
+        Where it would begin, other than at the beginning of its sources; None where it has begun.
     """
 
     directory: Directory
@@ -55,6 +85,7 @@ class Plan:
     case: ResumeCase | None = None
     refusal: HoldfastError | None = None
     bounds_end: Mapping[str, str] = field(default_factory=dict)
+    begins: PlannedBeginning | None = None
 
 
 def plan(
@@ -65,6 +96,7 @@ def plan(
     held: Mapping[str, Held] | None = None,
     last_epoch: int = 0,
     drop_state: frozenset[str] = frozenset(),
+    begins: StartAt | None = None,
 ) -> Plan:
     """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
 
@@ -82,34 +114,43 @@ def plan(
         Highest epoch that any sink or the ledger knows.
     drop_state : frozenset of str
         Operators whose state is not wanted any more, besides those of the settings.
+    begins : StartAt, optional
+        Where the pipeline is to begin.
 
     Raises
     ------
     InvalidPipeline
-        If the graph cannot be compiled, or a rewind was interrupted.
+        If the graph cannot be compiled, or a rewind was interrupted; if the pipeline cannot begin there, or has begun
+        otherwise.
     Corrupt
         If a record of the checkpoint cannot be read.
     """
     Rewinding(pipeline, store, checkpoint, settings).check_finished("what happens to the graph after it")
+    begins = _due(begins, pipeline, store)
     asked = Division(settings.buckets, settings.partitions)
     chosen = directory_of(pipeline, store, checkpoint, asked)
     stages = _stages(pipeline, settings)
     state_schemas = {} if stages is None else state_schemas_of(pipeline, stages)
     upgrades = {} if stages is None else upgrades_of(pipeline, stages)
+    fingerprint = state_fingerprint(pipeline)
+    transfer = Transfer(store, pipeline.name, fingerprint, state_schemas, upgrades, 0, 0, SystemClock())
+    first = None if begins is None else _fork(begins, pipeline, store, checkpoint, transfer)
     change = compared(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
     if change is not None and change.backfilled:
         Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
     planned = Plan(chosen, change, bounds_end={} if stages is None else stages.bounds_end)
+    if first is not None:
+        planned = replace(planned, change=first.foreseen(), begins=_planned_beginning(first))
     if held is None:
         return planned
-    fingerprint = state_fingerprint(pipeline)
     beginning = beginning_of(
         pipeline,
         store,
         checkpoint,
         chosen,
         state_schemas,
-        transfer=Transfer(store, pipeline.name, fingerprint, state_schemas, upgrades, 0, 0, SystemClock()),
+        transfer=transfer,
+        first=first,
         drop_state=settings.dropped | drop_state,
     )
     findings = look(beginning, held)
@@ -121,6 +162,31 @@ def plan(
     except HoldfastError as error:
         return replace(planned, refusal=error)
     return planned
+
+
+def _due(begins: StartAt | None, pipeline: Pipeline, store: Store) -> StartAt | None:
+    """Return where the pipeline still has to begin; refuse what a start refuses before it looks at anything else."""
+    if not begins:
+        return None
+    begins.check_sources(pipeline)
+    return begins if begins.is_due(store, pipeline.name, has_begun=newest_directory(store) > 0) else None
+
+
+def _fork(begins: StartAt, pipeline: Pipeline, store: Store, checkpoint: Path, transfer: Transfer) -> Fork:
+    """Return how it would begin; refuse state that does not fit.  Only its checks are used: nothing begins with it."""
+    found = None if begins.where is None else find(store, begins.where)
+    given = begins.tables(pipeline.name, transfer.state_schemas, transfer.upgrades, transfer.clock.now_us())
+    reader = SourceReader(cast("SparkSession", None), checkpoint, 1, 0, "", "")
+    graph = described(pipeline, transfer.state_schemas)
+    return Fork(begins, found, store, checkpoint, pipeline, reader, 0, graph, transfer, False, given_state=given)
+
+
+def _planned_beginning(first: Fork) -> PlannedBeginning:
+    state = {name: {table: rows.num_rows for table, rows in of.items()} for name, of in first.given_state.items()}
+    if first.found is None:
+        return PlannedBeginning(first.given, state)
+    manifest = first.found.manifest
+    return PlannedBeginning(first.given, state, first.found.shown, manifest.ended.epoch, manifest.pipeline)
 
 
 def state_schemas(pipeline: Pipeline, settings: Settings) -> dict[str, StateSchema]:

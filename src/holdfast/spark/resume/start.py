@@ -10,16 +10,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.given_state import GivenState, given_states
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.event_time import begin_at, commit_every_ticks
+from holdfast.graph.event_time import commit_every_ticks
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.early import is_evaluated_outside
 from holdfast.spark.resume.context import StartOptions
+from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
 from holdfast.spark.run import Run
 
@@ -91,8 +91,8 @@ def start(
         sinks; every source needs ``timestamp=``.
     state : mapping of str to table, path, or mapping of str to these, optional
         Operator -> the state that it begins with, by the schema that ``holdfast inspect`` prints: a Parquet file, a
-        directory of them, a pyarrow.Table, or a frame that speaks Arrow; for an operator of several state tables a
-        mapping of their names to these.  For the first start, with new sinks.
+        directory of them, a pyarrow.Table, or a frame that speaks Arrow (of Spark, Polars, pandas); for an operator of
+        several state tables a mapping of their names to these.  For the first start, with new sinks.
     on_poison : str, optional
         ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
         setting ``HOLDFAST_ON_POISON``.
@@ -134,9 +134,7 @@ def start(
         commit_thread=commit_thread,
         session=session,
         settings=settings,
-        from_checkpoint=from_checkpoint,
-        at_us=begin_at(at, pipeline.sources),
-        state=_initial(state, from_checkpoint),
+        begins=StartAt.of(pipeline, from_checkpoint=from_checkpoint, at=at, state=state),
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
@@ -148,18 +146,6 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
-
-
-def _initial(state: Mapping[str, Any] | None, from_checkpoint: str | None) -> tuple[GivenState, ...]:
-    if state is None:
-        return ()
-    if from_checkpoint is not None:
-        raise InvalidPipeline(
-            "state= and from_checkpoint= exclude each other.",
-            why="a named checkpoint holds the state of every operator.",
-            do="edit it: holdfast checkpoint edit NAME --operator X --with FILE --as NEWNAME; then begin with NEWNAME.",
-        )
-    return given_states(state)
 
 
 def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
