@@ -24,7 +24,7 @@ from holdfast.testing.drive import drive
 from holdfast.testing.given import bound, close
 from holdfast.testing.simulation.levels import Event
 from holdfast.testing.simulation.world import PIPELINE
-from tests.sim.test_commit_at_pts import CLOSED, Play, Wanted, live
+from tests.sim.pts_plays import CLOSED, Play, Wanted, live
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
