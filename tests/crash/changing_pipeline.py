@@ -184,6 +184,29 @@ def _count(name: str = "counted", sinks: Sequence[str] = ("counts",), columns: S
     return epoch
 
 
+TWO_COUNTS = {"counting": "counting", "adding": "adding"}
+
+
+def _two_counts_build(more: int | None) -> Any:
+    """Return a sum behind a count, and between them, where it is said, what only Spark evaluates."""
+
+    def build(of: Build) -> list[SinkNode]:
+        stream = counted(of.source(), "counting")
+        if more is not None:
+            stream = stream | hf.sql(f"select k, t, v + {more} as v, n from input", name="between")
+        return [of.table(summed(stream, "adding"), "sums", "k", "n", "s")]
+
+    return build
+
+
+def _two_counts_epoch(more: int) -> Any:
+    def epoch(memory: Memory, given: Rows, _: Rows) -> None:
+        rows = [{**row, "v": row["v"] + more} for row in count(memory.of("counting"), given)]
+        memory.give("sums", *only(add(memory.of("adding"), rows), "k", "n", "s"))
+
+    return epoch
+
+
 KEPT = {"counted": "counted"}
 COUNTS = Version(_counts(), _count(), moves=KEPT)
 
@@ -407,6 +430,19 @@ CHANGES: dict[str, Change] = {
                 "adding": CHANGED,
                 "both_columns": CHANGED,
             },
+        ),
+    ),
+    "a map added between two operators, edited and left out": Change(
+        (
+            Version(_two_counts_build(None), _two_counts_epoch(0)),
+            Version(_two_counts_build(1), _two_counts_epoch(1), moves=TWO_COUNTS),
+            Version(_two_counts_build(3), _two_counts_epoch(3), moves=TWO_COUNTS),
+            Version(_two_counts_build(None), _two_counts_epoch(0), moves=TWO_COUNTS),
+        ),
+        (
+            {"given": CHANGED, "between": NEW, "adding": CHANGED},
+            {"given": CHANGED, "between": CHANGED},
+            {"given": CHANGED, "between": GONE, "adding": CHANGED},
         ),
     ),
     "another window length": Change(

@@ -1,6 +1,7 @@
 """The stateful pipeline that the process tests kill: two operators in sequence, fan-outs behind state, late rows.
 
-``sync`` waits for rows of two sources, and ``counted`` counts its sets.
+``sync`` waits for rows of two sources, and ``counted`` counts its sets.  Between them stand a function of batches and a
+Python UDF of Spark's, so that rows leave the worker of one state and come to that of the other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.operators.sync.spec import sync
@@ -42,7 +44,8 @@ aligned = sync(sides, by="k", name="aligned")
 sets = aligned | hf.map_batches(
     flat, schema="k STRING, t BIGINT, left_v BIGINT, right_v BIGINT, v BIGINT", name="flattened"
 )
-counted = counting(sets, name="counted")
+once = sets | hf.map(lambda rows: rows.withColumn("v", F.udf(lambda v: v * 1, "bigint")("v")), name="once")
+counted = counting(once, name="counted")
 pipeline = hf.Pipeline(
     "stateful",
     sets | hf.write.sqlite(DB, table="sets", name="sets_table"),

@@ -159,6 +159,7 @@ def computed(versions: Sequence[Version], ends: Sequence[int]) -> dict[str, list
 SAMPLE = {
     "one more aggregate column": GAP,
     "two operators swapped": GAP,
+    "a map added between two operators, edited and left out": GAP,
     "a sink dropped": GAP,
     "a sink added without state, with everything": CLEAN,
     "two partitions to five": CLEAN,

@@ -22,6 +22,7 @@ from holdfast.ports import Store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.simulation.levels import Event, StatefulWorkload
 from holdfast.testing.simulation.world import PIPELINE, SinkUnderTest
+from holdfast.testing.stand_in import StandIn
 
 CLOSED = 2**63 - 1
 NANOSECOND = 1_767_225_600_000_000_000
@@ -116,6 +117,7 @@ class Play:
     events: list[Event]
     wanted: Mapping[str, Wanted]
     ways: Sequence[str] = ("transaction", "prepared")
+    stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
 
     def world(
         self, seed: int, *, commit_every: int | None = None, max_rows_per_epoch: int = 5
@@ -140,7 +142,15 @@ class Play:
         store: Store | None = None,
     ) -> tuple[World, Auditor]:
         """Return a new world, and who looks at its sinks."""
-        work = StatefulWorkload(self.pipeline(), self.events, self._judge, buckets=2, partitions=2, failure_rate=0.05)
+        work = StatefulWorkload(
+            self.pipeline(),
+            self.events,
+            self._judge,
+            buckets=2,
+            partitions=2,
+            failure_rate=0.05,
+            stand_ins=self.stand_ins,
+        )
         load = Load(
             row_count=len(self.events),
             epoch_rows_max=max_rows_per_epoch,
@@ -183,16 +193,21 @@ def plain(count: int = 26) -> Play:
     return Play(pipeline, events, wanted)
 
 
-def windows(count: int = 26) -> Play:
+def windows(count: int = 26, *, through_spark: bool = False) -> Play:
     """An aggregate and a sync of the two sources: pts waits for what they keep."""
+    columns = ["k", "window_start", "n"]
+    of_spark = StandIn(lambda batch: batch.select(columns), lambda schema: pa.schema(map(schema.field, columns)))
 
     def pipeline() -> Pipeline:
         fast, slow = source("fast"), source("slow")
+        chosen = hf.select(*columns, name="told")
+        if through_spark:
+            chosen = hf.sql("select k, window_start, n from input", name="told")
         counted = fast | hf.aggregate(by="k", window=hf.tumbling(4), n=hf.count(), name="counted")
         sets = hf.sync({"fast": fast, "slow": slow}, by="k", timestamps="ascending", name="sets")
         return hf.Pipeline(
             PIPELINE,
-            counted | hf.select("k", "window_start", "n", name="told") | hf.write.memory(name="counts"),
+            counted | chosen | hf.write.memory(name="counts"),
             sets | hf.select("k", "timestamp", name="times") | hf.write.memory(name="settled"),
             slow | hf.write.memory(name="of_slow"),
             commit_at="pts",
@@ -210,7 +225,7 @@ def windows(count: int = 26) -> Play:
         "settled": lambda pts: Counter({(row["k"], row["t"]) for _, row in rows if row["t"] < pts}),
         "of_slow": lambda pts: Counter(tuple(row.values()) for name, row in rows if name == "slow" and row["t"] < pts),
     }
-    return Play(pipeline, events, wanted)
+    return Play(pipeline, events, wanted, stand_ins={"told": of_spark})
 
 
 def back(batch: pa.RecordBatch) -> pa.RecordBatch:

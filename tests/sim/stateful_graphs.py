@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import holdfast as hf
-from holdfast.graph.nodes import SinkNode, Stream
+from holdfast.graph.nodes import SinkNode, Stream, is_stateful
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.aggregates import count, max, sum
 from holdfast.operators.aggregate.spec import aggregate
@@ -25,11 +27,13 @@ from holdfast.operators.stateful.spec import stateful
 from holdfast.operators.sync import policy
 from holdfast.operators.sync.spec import sync
 from holdfast.testing.simulation.levels import Event
+from holdfast.testing.stand_in import StandIn
 
 Row = dict[str, Any]
 Lines = dict[str, list[Row]]
 """Key -> its rows, in the order in which they come."""
 
+STATELESS = frozenset({"filter", "select", "union", "map", "sql", "explode"})
 KEYS = "abc"
 FAR = 10**6
 """Disorder that nothing exceeds."""
@@ -94,13 +98,14 @@ class Graph:
     expected: dict[str, list[Row]] = field(default_factory=dict)
     kinds: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    stand_ins: dict[str, StandIn] = field(default_factory=dict)
     count: int = 0
     late_count: int = 0
 
     @property
     def state_count(self) -> int:
         """How many operators have state."""
-        return len([kind for kind in self.kinds if kind not in ("filter", "select", "union")])
+        return len([kind for kind in self.kinds if kind not in STATELESS])
 
     def name(self, kind: str) -> str:
         """Return a name that is not taken."""
@@ -215,14 +220,14 @@ def _is_ordered(flow: Flow) -> bool:
     return flow.is_ordered
 
 
-def _pick(graph: Graph, wanted: Callable[[Flow], bool] = _is_any) -> Flow | None:
-    """Choose a flow, rather a late one: so that graphs grow deep."""
-    fitting = [flow for flow in graph.flows if wanted(flow)]
+def _pick(graph: Graph, wanted: Callable[[Flow], bool] = _is_any, *, is_known: bool = True) -> Flow | None:
+    """Choose a flow, rather a late one, so that graphs grow deep; one whose columns are known, where that matters."""
+    fitting = [flow for flow in graph.flows if wanted(flow) and not (is_known and flow.stream.columns is None)]
     return graph.chance.choice([*fitting, *fitting[-2:]]) if fitting else None
 
 
 def _filter(graph: Graph) -> None:
-    flow = _pick(graph)
+    flow = _pick(graph, is_known=False)
     assert flow is not None
     least = graph.chance.choice((2, 100, 300))
     lines = {key: [row for row in rows if row[flow.value] >= least] for key, rows in flow.lines.items()}
@@ -254,6 +259,62 @@ def _union(graph: Graph) -> None:
     graph.flows.append(Flow(stream, lines, is_ordered=False))
 
 
+def _is_behind_state(flow: Flow) -> bool:
+    waiting = [flow.stream.node]
+    while waiting:
+        node = waiting.pop()
+        if is_stateful(node):
+            return True
+        waiting += node.inputs
+    return False
+
+
+def _kept(value: str, least: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.greater_equal(batch.column(value), least))
+
+
+def _sql(graph: Graph) -> None:
+    """A statement that only Spark evaluates; it says what becomes of columns and of the timestamp."""
+    flow = _pick(graph, _is_behind_state)
+    if flow is None:
+        return
+    least, name = graph.chance.choice((2, 100)), graph.name("sql")
+    lines = {key: [row for row in rows if row[flow.value] >= least] for key, rows in flow.lines.items()}
+    stream = flow.stream | hf.sql(f"select * from input where {flow.value} >= {least}", name=name)
+    graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
+    graph.flows.append(replace(flow, stream=stream, lines=lines))
+
+
+def _twice(column: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    rows = batch.take(pa.array([row for row in range(batch.num_rows) for _ in (0, 1)], pa.int64()))
+    return rows.append_column(column, pa.array([0, 1] * batch.num_rows, pa.int32()))
+
+
+def _explode(graph: Graph) -> None:
+    """Every row becomes two."""
+    flow = _pick(graph, _is_behind_state)
+    if flow is None or graph.kinds.count("explode") > 1:
+        return
+    name = graph.name("explode")
+    column = f"copy_{name}"
+    lines = {key: [{**row, column: copy} for row in rows for copy in (0, 1)] for key, rows in flow.lines.items()}
+    stream = flow.stream | hf.select("*", **{column: "explode(array(0, 1))"}, name=name)
+    graph.stand_ins[name] = StandIn(partial(_twice, column), lambda schema: schema.append(pa.field(column, pa.int32())))
+    graph.flows.append(replace(flow, stream=stream, lines=lines, is_strict=False))
+
+
+def _map(graph: Graph) -> None:
+    """A function of a frame: nothing is known of its columns before the run, and only the end passes it."""
+    flow = _pick(graph, _is_behind_state, is_known=False)
+    if flow is None:
+        return
+    least, name = graph.chance.choice((2, 100)), graph.name("map")
+    lines = {key: [row for row in rows if row[flow.value] >= least] for key, rows in flow.lines.items()}
+    stream = flow.stream | hf.map(lambda frame: frame.filter(f"{flow.value} >= {least}"), name=name)
+    graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
+    graph.flows.append(replace(flow, stream=stream, lines=lines))
+
+
 def _is_wide(flow: Flow) -> bool:
     return flow.stream.columns is None or tuple(flow.stream.columns) != ("k", "t", "v")
 
@@ -262,7 +323,7 @@ def _is_wide(flow: Flow) -> bool:
 
 
 def _aggregate(graph: Graph) -> None:
-    flow = _pick(graph)
+    flow = _pick(graph, is_known=False)
     assert flow is not None
     chance = graph.chance
     size = chance.choice((2, 5, 11))
@@ -270,6 +331,7 @@ def _aggregate(graph: Graph) -> None:
     stream = flow.stream | aggregate(
         by="k",
         window=session(size) if is_session else tumbling(size),
+        timestamp=flow.time,
         disorder=flow.promise,
         name=graph.name("aggregate"),
         n=count(),
@@ -373,11 +435,13 @@ def _merge(graph: Graph) -> None:
 
 
 def _distinct(graph: Graph) -> None:
-    flow = _pick(graph, _is_ordered)
+    flow = _pick(graph, _is_ordered, is_known=False)
     if flow is None:
         return
     horizon = graph.chance.choice((2, 6))
-    stream = flow.stream | distinct(by="k", horizon=horizon, disorder=FAR, name=graph.name("distinct"))
+    stream = flow.stream | distinct(
+        by="k", horizon=horizon, timestamp=flow.time, disorder=FAR, name=graph.name("distinct")
+    )
     lines: Lines = {}
     for key, rows in flow.lines.items():
         kept: list[Row] = []
@@ -419,7 +483,7 @@ def _difference(time: str, value: str, tables: Any, rows: Any, at: Any) -> Any:
 
 
 def _stateful(graph: Graph) -> None:
-    flow = _pick(graph, _is_ordered)
+    flow = _pick(graph, _is_ordered, is_known=False)
     if flow is None:
         return
     stream = flow.stream | stateful(
@@ -532,6 +596,10 @@ MAKERS: Sequence[Callable[[Graph], None]] = (
     _filter,
     _select,
     _union,
+    _sql,
+    _sql,
+    _explode,
+    _map,
     _aggregate,
     _aggregate,
     _sync,

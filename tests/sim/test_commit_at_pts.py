@@ -101,6 +101,11 @@ def test_nothing_is_published_while_pts_stands_still() -> None:
             assert len({pts for _, pts in moves}) == len(moves), f"seed {seed}: {sink} was published twice at one pts"
 
 
+def test_a_detour_through_sparks_plan_before_the_gate_keeps_the_promise() -> None:
+    for number in (9, 25, 41):
+        live(*windows(through_spark=True).world(number), [CrashAt(number, "before"), CrashAt(number, "after")])
+
+
 def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
     world, auditor = windows().world(4, commit_every=6)
     live(world, auditor, [CrashAt(25, "after"), CrashAt(40, "before")])

@@ -21,6 +21,7 @@ from holdfast.spark.state.transfer import Transfer
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, KeptState, StatefulWorkload
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.stand_in import StandInPlan
 from holdfast.testing.store import SimulatedStore
 from tests.sim.stateful_graphs import random_graph
 
@@ -47,12 +48,13 @@ class Moving:
     """A pipeline whose state moves from one division to another."""
 
     pipeline: hf.Pipeline
+    plan: StandInPlan
     store: SimulatedStore = field(default_factory=SimulatedStore)
     generation: int = 0
 
     def stages(self, buckets: int) -> Stages:
         return build_stages(
-            self.pipeline, lambda schema: schema, "t", buckets=buckets, partitions=1, prefix=lambda part: []
+            self.pipeline, lambda schema: schema, "t", buckets=buckets, partitions=1, prefix=self.plan.schemas
         )
 
     def taken_out(self, state: KeptState, epoch: int, before: Snapshots | None, buckets: int) -> Manifest:
@@ -86,11 +88,13 @@ def problems_of(seed: int) -> list[str]:
     graph = random_graph(seed)
     chance = random.Random(f"{seed} buckets")
     pipeline = hf.Pipeline("moving", *graph.sinks)
-    moving = Moving(pipeline)
+    moving = Moving(pipeline, StandInPlan(graph.stand_ins))
     names = frozenset(sink.name for sink in graph.sinks)
     shown: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
     buckets = chance.choice((1, 2, 3))
-    work = StatefulWorkload(pipeline, graph.events, graph.problems, buckets=buckets, failure_rate=0.0)
+    work = StatefulWorkload(
+        pipeline, graph.events, graph.problems, buckets=buckets, failure_rate=0.0, stand_ins=graph.stand_ins
+    )
     epoch = start = 0
     while start < len(graph.events):
         evaluation = work.evaluation(Process(), chance, epoch)

@@ -164,13 +164,6 @@ def test_an_operator_that_watches_the_clock_has_epochs_without_rows(spark: Spark
     assert sqlite_rows(tmp_path / "out.db", "SELECT epoch, k, n FROM rows") == [(1, "a", 1), (1, "b", 1)]
 
 
-def test_what_needs_sparks_plan_is_refused_behind_the_state(spark: SparkSession, tmp_path: Path) -> None:
-    counted = counting(hf.read.rows(epochs("a"), schema=SCHEMA, name="given"))
-    sink = counted | hf.map(lambda rows: rows, name="mapped") | hf.write.console(name="out")
-    with pytest.raises(InvalidPipeline, match="downstream of a stateful operator"):
-        run(hf.Pipeline("refused", sink), tmp_path, spark)
-
-
 def test_labels_spread_buckets_evenly_over_sparks_partitions(spark: SparkSession) -> None:
     pairs = [(name, label(name, b, 6, 4), b % 4) for name in ("", "counted", "späte_Züge") for b in range(6)]
     frame = spark.createDataFrame(pairs, "operator string, label int, wanted int")

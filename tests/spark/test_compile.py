@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -159,11 +162,65 @@ def test_rejects_leave_the_main_stream_whether_they_are_used_or_not(spark: Spark
     assert both == {"out": [(1, "w1")], "bad": [("no number", "x", "f:2")]}
 
 
+def add_one(n):  # type: ignore[no-untyped-def]  # Spark looks at annotations
+    if n is None:
+        raise ValueError("a row of another branch")
+    return n + 1
+
+
+def tenfold(numbers: pd.Series) -> pd.Series:
+    assert numbers.notnull().all()
+    return numbers * 10
+
+
+def hundredfold(numbers: pa.Array) -> pa.Array:
+    assert numbers.null_count == 0
+    return pc.multiply(numbers, 100)
+
+
+BEHIND_A_FAN_OUT: dict[str, tuple[Any, list[Any]]] = {
+    "udf": (lambda df: df.select((F.udf(add_one, "long")("n") * 2).alias("x")), [2, 4, 6]),
+    "udf of udf": (lambda df: df.select(F.udf(add_one, "long")(F.udf(add_one, "long")("n"))), [2, 3, 4]),
+    "udf in a filter": (lambda df: df.select("n").filter(F.udf(add_one, "long")("n") > 1), [1, 2]),
+    "named": (lambda df: df.select(F.udf(lambda a, b: a - b, "long")(b=df.n, a=F.lit(5))), [5, 4, 3]),
+    "row by row in Arrow": (lambda df: df.select(F.udf(add_one, "long", useArrow=True)("n")), [1, 2, 3]),
+    "pandas": (lambda df: df.select(F.pandas_udf(tenfold, "long")("n")), [0, 10, 20]),
+    "arrow": (lambda df: df.select(F.arrow_udf(hundredfold, "long")("n")), [0, 100, 200]),
+    "explode": (lambda df: df.select(F.explode(F.sequence(F.lit(1), "n"))).filter("col > 0"), [1, 1, 1, 2]),
+    "explode of none": (lambda df: df.select(F.explode(F.expr("if(n = 1, array(n, n), null)"))), [1, 1]),
+    "explode outer": (lambda df: df.select(F.explode_outer(F.expr("if(n = 1, array(n, n), array())"))),
+                      [None, 1, 1, None]),
+    "posexplode": (lambda df: df.select("n", F.posexplode(F.array("n", "n"))).selectExpr("pos + col"),
+                   [0, 1, 1, 2, 2, 3]),
+    "a map": (lambda df: df.select(F.explode(F.create_map(F.lit("a"), "n"))).select("value"), [0, 1, 2]),
+    "inline": (lambda df: df.selectExpr("inline(array(struct(n, n as m), struct(n, n + 1 as m)))").select("m"),
+               [0, 1, 1, 2, 2, 3]),
+    "udf of exploded": (lambda df: df.select(F.explode(F.array("n", "n")).alias("e"))
+                        .select(F.udf(add_one, "long")("e")), [1, 1, 2, 2, 3, 3]),
+}  # fmt: skip
+"""What stands in one branch of several -> what it gives of 0, 1 and 2."""
+
+
+@pytest.mark.parametrize("name", BEHIND_A_FAN_OUT)
+def test_functions_and_generators_behind_a_fan_out_touch_their_own_branch_only(spark: SparkSession, name: str) -> None:
+    a = given("a")
+    fn, wanted = BEHIND_A_FAN_OUT[name]
+    pipeline = hf.Pipeline("p", a | hf.map(fn, name="one") | to("x"), a | to("y"))
+    found = rows_of(spark, pipeline, a=TEN[:3])
+    assert found["x"] == sorted([(value,) for value in wanted], key=repr)
+    assert found["y"] == [tuple(row) for row in TEN[:3]]
+
+
+def over_iterators(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    yield from batches
+
+
 @pytest.mark.parametrize(
     ("operator", "reason"),
     [
-        (lambda: hf.map(lambda df: df.select(F.explode(F.array("n", "n"))), name="burst"), "Generate"),
-        (lambda: hf.map(lambda df: df.withColumn("u", F.udf(lambda n: n, "long")("n")), name="udf"), "Python UDF"),
+        (lambda: hf.map(lambda df: df.mapInPandas(lambda given: given, df.schema), name="burst"), "MapInPandas"),
+        (lambda: hf.map(lambda df: df.selectExpr("stack(2, n, n)"), name="stacked"), "the generator Stack"),
+        (lambda: hf.map(lambda df: df.select(F.pandas_udf(over_iterators, "long")("n"))), "takes an iterator"),
     ],
 )
 def test_an_operator_that_cannot_share_a_plan_is_refused_with_a_cure(

@@ -92,6 +92,30 @@ def test_a_fork_goes_on_as_the_original_did(spark: SparkSession, tmp_path: Path)
     assert rows(tmp_path, "damaged") == []
 
 
+def test_a_fork_goes_on_with_the_state_on_both_sides_of_what_spark_evaluates(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What stands between the two keeps nothing: a checkpoint, also a portable one, is theirs alone."""
+
+    def run_both(name: str, **options: Any) -> list[Any]:
+        given = hf.read.files(str(tmp_path / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
+        between = counting(given, name="counts") | hf.sql("select upper(k) as k, n as v from input", name="between")
+        sink = counting(between, name="again") | hf.write.sqlite(tmp_path / f"{name}.db", table="rows", name="table")
+        options = {"checkpoint": str(tmp_path / name), "trigger": hf.available_now(), "settings": SETTINGS, **options}
+        hf.Pipeline(name, sink).run(session=spark, **options)
+        return rows(tmp_path, name)
+
+    give(tmp_path, 2)
+    run_both("trips", checkpoint_freq=0)
+    made = holdfast("create", "second", "--checkpoint", tmp_path / "trips", "--force")
+    assert made["rows"] == 6  # type: ignore[call-overload]
+    holdfast("export", "second", tmp_path / "exported", "--checkpoint", tmp_path / "trips")
+    give(tmp_path, 3)
+    later = [(3, "A", 2), (3, "B", 3), (3, "C", 2)]
+    assert run_both("fork", from_checkpoint=str(tmp_path / "exported")) == later
+    assert [row for row in run_both("trips") if row[0] > 2] == later
+
+
 @pytest.mark.parametrize("has_state", [True, False], ids=["with state, snapshots switched off", "without state"])
 def test_a_name_keeps_rows_of_a_feed_where_nothing_else_does(
     spark: SparkSession, tmp_path: Path, has_state: bool

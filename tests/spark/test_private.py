@@ -172,8 +172,8 @@ def test_a_plan_is_a_tree_of_kinds(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_python_function_in_a_plan_is_seen(spark: SparkSession) -> None:
     plain = rows(spark).select((F.col("id") + 1).alias("x"))
     called = rows(spark).select((F.udf(lambda number: number + 1, "long")("id") + 1).alias("x"))
-    assert not private.has_python_function(spark, private.analyzed(plain))
-    assert private.has_python_function(spark, private.analyzed(called))
+    found = [private.listed(private.analyzed(frame).projectList())[0] for frame in (plain, called)]
+    assert [private.calls_python(spark, expression) for expression in found] == [False, True]
 
 
 def test_an_expression_of_a_plan_is_a_column_again_and_keeps_its_identity(spark: SparkSession) -> None:

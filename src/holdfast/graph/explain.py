@@ -42,6 +42,28 @@ class BoundsEnding(Protocol):
 
 
 @runtime_checkable
+class OnFrames(Protocol):
+    """What an operator's declaration may say: that Spark alone evaluates it, whatever the types are."""
+
+    @property
+    def is_of_frames(self) -> bool:
+        """Whether it does."""
+
+
+def is_detour(node: Node) -> bool:
+    """Tell whether an operator is known to lead rows through Spark's plan behind state."""
+    if not isinstance(node.spec, OnFrames) or not node.spec.is_of_frames:
+        return False
+    waiting = list(node.inputs)
+    while waiting:
+        before = waiting.pop()
+        if is_stateful(before):
+            return True
+        waiting += before.inputs
+    return False
+
+
+@runtime_checkable
 class BoundsDeciding(Protocol):
     """What an operator's declaration may say: that only Spark's plan shows what happens to the timestamp."""
 
@@ -141,6 +163,8 @@ def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Ite
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
+    if is_detour(node):
+        yield "      evaluated by Spark's plan, behind state: its rows are copied into the JVM and back"
     if feeds_state and (line := bounds_line(node)) is not None:
         yield f"      {line}"
     if len(sinks) > 1:

@@ -27,6 +27,11 @@ class Filter:
         """Return the condition."""
         return {"condition": condition_text(self.condition)}
 
+    @property
+    def is_of_frames(self) -> bool:
+        """Whether it is written on a DataFrame, so that Spark alone evaluates it."""
+        return callable(self.condition)
+
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the input's shape, after checking the columns that the condition reads."""
         if isinstance(self.condition, str):

@@ -25,6 +25,7 @@ class Map:
     fn: Callable[[DataFrame], DataFrame]
     timestamp: str | None = None
     kind: ClassVar[str] = "map"
+    is_of_frames: ClassVar[bool] = True
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and the hash of its code, and the timestamp where it is named."""

@@ -25,6 +25,7 @@ class Sql:
 
     query: str
     kind: ClassVar[str] = "sql"
+    is_of_frames: ClassVar[bool] = True
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the query."""

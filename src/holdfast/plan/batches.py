@@ -120,9 +120,9 @@ class BatchFunction:
     def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for one batch, checked."""
         if self.setup is not None and self.token not in _ready:
-            with _explained(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
+            with explained(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
                 _ready[self.token] = self.setup()
-        with _explained(f"map_batches {self.operator!r}", self.fn, self.operator):
+        with explained(f"map_batches {self.operator!r}", self.fn, self.operator):
             result = self.fn(batch) if self.setup is None else self.fn(batch, _ready[self.token])
         if result is None:
             return
@@ -216,7 +216,7 @@ class BranchFunction:
 
 
 @contextmanager
-def _explained(what: str, function: Callable[..., Any], operator: str) -> Iterator[None]:
+def explained(what: str, function: Callable[..., Any], operator: str) -> Iterator[None]:
     """Name the operator, the exception and its line in whatever a user's function raises."""
     try:
         yield

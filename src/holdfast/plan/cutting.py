@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,40 +21,29 @@ from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
 from holdfast.plan.feeds import Unchanged, bounds_ended, feeds_of, with_key
 from holdfast.plan.gating import check_gated
+from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import BOUND_ROWS, EVERY, ROWS, Feed, Hosted, RowBounds, Stage, Stages
+from holdfast.plan.stages import (
+    BOUND_ROWS,
+    EVERY,
+    ROWS,
+    Detour,
+    End,
+    Feed,
+    Hosted,
+    RowBounds,
+    SparkPart,
+    Stage,
+    Stages,
+)
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.state.step import Selective
 
-
-@dataclass(frozen=True)
-class End:
-    """A pseudo sink: where a stage ends, for the compiler of Spark's plans."""
-
-    name: str
-    node: Node
-    is_bounds: bool = False
-    """Whether it takes the bound rows of a source, and not its rows."""
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The node whose rows it takes."""
-        return (self.node,)
-
-
-@dataclass(frozen=True)
-class FirstStage:
-    """The first stage as a pipeline of its own."""
-
-    nodes: tuple[Node, ...]
-    sinks: tuple[End, ...]
-
-
-Prefix = Callable[[FirstStage], Sequence[pa.Schema]]
-"""Compiles a part through Spark's plan; returns the schemas of its ends."""
+Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
+"""Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
 
 
 def has_state(pipeline: Pipeline) -> bool:
@@ -96,7 +85,7 @@ def build_stages(
     buckets, partitions : int
         How many buckets each operator's state has, and how many tasks a level.
     prefix : callable
-        Called for stage 0 where Arrow cannot evaluate it: compiles it through Spark's plan.
+        Called for what Arrow cannot evaluate, stage 0 or what stands behind state: compiles it through Spark's plan.
     is_columnar : bool
         False lets Spark compute stage 0 in any case.
     analysis : mapping of str to Unchanged
@@ -105,20 +94,34 @@ def build_stages(
     Raises
     ------
     InvalidPipeline
-        If Arrow cannot evaluate an operator downstream of a stateful one, or a step refuses its inputs; or if pts
-        cannot be known, because Spark's plan computes timestamps.
+        If a step refuses its inputs; or if pts cannot be known, because Spark's plan computes timestamps.
     """
-    return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar, analysis).cut()
+    needs_spark = {node for node in pipeline.nodes if lowering_of(node).in_arrow is InArrow.SPARK_ONLY}
+    while True:  # whether Arrow evaluates an expression is known once the types before it are
+        try:
+            return _Cutting(
+                pipeline, normal, token, buckets, partitions, prefix, is_columnar, needs_spark, analysis
+            ).cut()
+        except _NotInArrow as found:
+            needs_spark.add(found.node)
+
+
+class _NotInArrow(Exception):
+    """An operator behind state turned out to be Spark's to evaluate."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
 
 
 class _NeedsSpark(Exception):
-    """Stage 0 can only be compiled through Spark's plan."""
+    """Some part of a graph can only be compiled through Spark's plan."""
 
 
 def stages_in_arrow(
     pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
 ) -> Stages | None:
-    """Return the stages of a pipeline with state, in one bucket each; None where Spark's plan computes stage 0.
+    """Return the stages of a pipeline with state, in one bucket each; None where Spark's plan computes any of it.
 
     Parameters
     ----------
@@ -126,13 +129,24 @@ def stages_in_arrow(
         As for :func:`build_stages`.
     """
 
-    def refuse(part: FirstStage) -> Sequence[pa.Schema]:
+    def refuse(part: SparkPart) -> Sequence[pa.Schema]:
         raise _NeedsSpark
 
     try:
         return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=refuse, is_columnar=is_columnar)
     except _NeedsSpark:
         return None
+
+
+class _Way(NamedTuple):
+    """What rows of a stage are needed for: an input of an operator, a sink, or what stands further down."""
+
+    to: Node | SinkNode
+    """The operator or sink; for rows that go past levels the node that they come from."""
+    ordinal: int
+    """Which input; for rows that go past levels -1 - the level behind which, or in which, they are needed."""
+    is_opened: bool = False
+    """Whether Spark's plan takes them in that level."""
 
 
 class _Cutting:
@@ -145,6 +159,7 @@ class _Cutting:
         partitions: int,
         prefix: Prefix,
         is_columnar: bool,
+        needs_spark: Collection[Node],
         analysis: Mapping[str, Unchanged],
     ) -> None:
         self._pipeline = pipeline
@@ -155,15 +170,15 @@ class _Cutting:
         self._prefix = prefix
         self._is_columnar = is_columnar
         self._analysis = analysis
-        self._depth = _depths(pipeline.nodes)
-        self._levels = max(self._depth.values())
+        self._line = line_of(pipeline.nodes, needs_spark)
+        self._depth = self._line.depth
+        self._levels = self._line.levels
         self._schema: dict[Node, pa.Schema] = {}
         self._ends = [self._ends_of(stage) for stage in range(self._levels + 1)]
-        self._numbers: dict[tuple[Node | SinkNode, int], int] = {}
-        """(consumer, ordinal of its input), or (node, -1 - stage) for rows that bypass a level -> target."""
-        flat = [key for ends in self._ends for key, _ in ends]
-        self._numbers = {key: number for number, key in enumerate(flat)}
+        self._numbers = {way: number for number, (way, _) in enumerate(end for ends in self._ends for end in ends)}
+        """What rows are needed for -> target."""
         self._targets: dict[int, ChunkTarget] = {}
+        self._parts: dict[int, SparkPart] = {}
         self._operators = [node for node in pipeline.nodes if _keeps_state(node)]
         self._sources: dict[str, frozenset[str]] = {}
         """Stateful operator -> the sources upstream of it."""
@@ -173,15 +188,14 @@ class _Cutting:
         hosted: dict[str, Hosted] = {}
         for number in range(self._levels + 1):
             hosted = {node.name: self._hosted(node) for node in self._operators if self._depth[node] == number}
-            program, relays = self._compiled(number, hosted)
-            stages.append(Stage(program, relays, hosted))
+            stages.append(self._compiled(number, hosted))
         check_gated(self._pipeline.name, self._pipeline.nodes, self._analysis)
         stages = [self._with_onward(stage) for stage in stages]
         targets = tuple(self._targets[number] for number in range(len(self._numbers)))
         require_one_way(stages, targets)
         by_name = {node.name: node for node in self._operators}
-        sinks = {self._numbers[sink, 0]: sink.name for sink in self._pipeline.sinks}
-        schemas = [targets[self._numbers[sink, 0]].schema for sink in self._pipeline.sinks]
+        sinks = {self._numbers[_Way(sink, 0)]: sink.name for sink in self._pipeline.sinks}
+        schemas = [targets[self._numbers[_Way(sink, 0)]].schema for sink in self._pipeline.sinks]
         return Stages(
             tuple(stages),
             Routing(targets, self._buckets, self._partitions),
@@ -207,6 +221,7 @@ class _Cutting:
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
             self._row_bounds([one for stage in stages for one in stage.hosted.values()]),
             bounds_ended(self._pipeline.nodes, self._analysis),
+            self._parts,
         )
 
     def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
@@ -255,79 +270,101 @@ class _Cutting:
 
     # --- where rows go ------------------------------------------------------------------------------------------
 
-    def _ends_of(self, stage: int) -> list[tuple[tuple[Node | SinkNode, int], Node]]:
+    def _ends_of(self, stage: int) -> list[tuple[_Way, Node]]:
         """Return what the rows of a stage are needed for, each with the node whose rows it takes."""
-        ends: dict[tuple[Node | SinkNode, int], Node] = {}
+        in_spark = self._line.in_spark
+        ends: dict[_Way, Node] = {}
         for node in self._pipeline.nodes:
             for ordinal, before in enumerate(node.inputs):
                 if self._depth[before] != stage or _is_side_output(node):
                     continue
                 if _keeps_state(node):
-                    ends[node, ordinal] = before
+                    ends[_Way(node, ordinal)] = before
                 elif self._depth[node] > stage:
-                    ends[before, -1 - self._depth[node]] = before
+                    ends[_Way(before, -1 - self._depth[node], node in in_spark)] = before
         for sink in self._pipeline.sinks:
             if self._depth[sink.inputs[0]] == stage:
-                ends[sink, 0] = sink.inputs[0]
+                ends[_Way(sink, 0)] = sink.inputs[0]
         return list(ends.items())
 
-    def _target(self, key: tuple[Node | SinkNode, int], schema: pa.Schema) -> ChunkTarget:
-        node, ordinal = key
-        number = self._numbers[key]
+    def _target(self, way: _Way, schema: pa.Schema) -> ChunkTarget:
+        node, ordinal, is_opened = way
+        number = self._numbers[way]
         if isinstance(node, SinkNode):
             return ChunkTarget(number, self._levels + 1, "", node.name, schema)
         if ordinal < 0:
-            return ChunkTarget(number, -1 - ordinal, "", _relay(node), schema)
+            name = _opened(node) if is_opened else _relay(node)
+            return ChunkTarget(number, -1 - ordinal, "", name, schema)
         return ChunkTarget(number, self._depth[node], node.name, node.stateful_spec.input_names[ordinal], schema)
 
     # --- stages -------------------------------------------------------------------------------------------------
 
-    def _compiled(self, stage: int, hosted: Mapping[str, Hosted]) -> tuple[Program | None, dict[int, str]]:
+    def _compiled(self, stage: int, hosted: Mapping[str, Hosted]) -> Stage:
         """Compile a stage; note the schemas of its ends."""
-        nodes = [node for node in self._pipeline.nodes if self._depth[node] == stage]
+        in_spark = self._line.in_spark
+        nodes = [node for node in self._pipeline.nodes if self._depth[node] == stage and node not in in_spark]
         ends = self._ends[stage]
         if stage == 0 and not (self._is_columnar and all(node.kind != "spark" for node in self._pipeline.sources)):
-            self._through_spark(nodes, ends)
-            return None, {}
+            return self._through_spark(nodes, ends)
         builder = Builder(self._normal, self._token)
         heads: dict[str, pa.Schema] = {}
         relays: dict[int, str] = {}
         if stage == 0:
             for node in self._pipeline.sources:
                 heads[node.name] = builder.steps[builder.source(node)].schema
-        for (passing, ordinal), number in self._numbers.items():
-            if stage and ordinal == -1 - stage and isinstance(passing, Node):
+        for (passing, ordinal, is_opened), number in self._numbers.items():
+            if stage and ordinal == -1 - stage and isinstance(passing, Node) and not is_opened:
                 relays[number] = _relay(passing)
                 heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
+        detour = self._detour(stage) if stage in self._line.through_spark else None
+        if detour is not None:
+            for end, schema in zip(self._parts[stage].sinks, detour.routes.schemas, strict=True):
+                heads[end.name] = builder.steps[builder.head(end.node, schema)].schema
         for node in nodes:
             if _keeps_state(node) or _is_side_output(node):
                 operator = hosted[(node if _keeps_state(node) else node.inputs[0]).name]
                 schema = self._output(operator, node)
                 heads[f"{operator.name}/{_output_name(node)}"] = builder.steps[builder.head(node, schema)].schema
         for node in nodes:
-            if _keeps_state(node) or _is_side_output(node):
+            if _keeps_state(node) or _is_side_output(node) or builder.add(node):
                 continue
-            if not builder.add(node):
-                if stage == 0:
-                    self._through_spark(nodes, ends)
-                    return None, {}
-                raise _not_in_arrow(node)
+            if stage == 0:
+                return self._through_spark(nodes, ends)
+            raise _NotInArrow(node)
         numbers = tuple(builder.number_of(before) for _, before in ends)
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)
-        routes = Routes(tuple(str(self._numbers[key]) for key, _ in ends), schemas)
-        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes)), relays
+        routes = Routes(tuple(str(self._numbers[way]) for way, _ in ends), schemas)
+        program = Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes))
+        return Stage(program, relays, hosted, detour)
 
-    def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
-        own = [End(str(self._numbers[key]), before) for key, before in ends]
+    def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[_Way, Node]]) -> Stage:
+        own = [End(str(self._numbers[way]), before) for way, before in ends]
         marked = [node for node in nodes if isinstance(node.spec, MarkedSpec)]
         bounds = [End(f"{BOUND_ROWS}{node.name}", node, is_bounds=True) for node in marked]
-        self._note(ends, self._prefix(FirstStage(tuple(nodes), (*own, *bounds)))[: len(own)])
+        self._note(ends, self._prefix(SparkPart(tuple(nodes), (*own, *bounds)))[: len(own)])
+        return Stage(None)
 
-    def _note(self, ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]], schemas: Sequence[pa.Schema]) -> None:
-        for (key, before), schema in zip(ends, schemas, strict=True):
+    def _detour(self, stage: int) -> Detour:
+        """Compile what Spark's plan evaluates in a level."""
+        nodes = self._line.through_spark[stage]
+        heads = {
+            way.to: number
+            for way, number in self._numbers.items()
+            if way.ordinal == -1 - stage and way.is_opened and isinstance(way.to, Node)
+        }
+        taken = {before for node in self._pipeline.nodes if node not in nodes for before in node.inputs}
+        taken.update(sink.inputs[0] for sink in self._pipeline.sinks)
+        ends = tuple(End(_behind(node), node) for node in nodes if node in taken)
+        schemas = {node: self._targets[number].schema for node, number in heads.items()}
+        self._parts[stage] = SparkPart(nodes, ends, schemas)
+        routes = Routes(tuple(end.name for end in ends), tuple(self._prefix(self._parts[stage])))
+        return Detour(tuple(zip(heads.values(), schemas.values(), strict=True)), routes)
+
+    def _note(self, ends: Sequence[tuple[_Way, Node]], schemas: Sequence[pa.Schema]) -> None:
+        for (way, before), schema in zip(ends, schemas, strict=True):
             self._schema[before] = schema
-            self._targets[self._numbers[key]] = self._target(key, schema)
+            self._targets[self._numbers[way]] = self._target(way, schema)
 
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
         output = _output_name(node)
@@ -351,7 +388,7 @@ class _Cutting:
                 step = step.giving(self._outputs_read(node))
         targets = {}
         for ordinal, name in enumerate(names):
-            number = self._numbers[node, ordinal]
+            number = self._numbers[_Way(node, ordinal)]
             old = self._targets[number]
             self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
@@ -373,7 +410,7 @@ class _Cutting:
         hosted = {}
         for one in stage.hosted.values():
             ways = [
-                (self._numbers[other, ordinal], feed)
+                (self._numbers[_Way(other, ordinal)], feed)
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
                 for feed in feeds_of(other, ordinal, self._analysis)
@@ -384,7 +421,7 @@ class _Cutting:
             offsets = {number: feed.offset for number, feed in of_rows if feed.offset}
             ends = tuple((number, feed.output) for number, feed in ways if feed.output != ROWS)
             hosted[one.name] = replace(one, onward=onward, offsets=offsets, ends=ends)
-        return Stage(stage.program, stage.relays, hosted)
+        return replace(stage, hosted=hosted)
 
 
 def require_one_way(stages: Sequence[Stage], targets: Sequence[ChunkTarget]) -> None:
@@ -423,17 +460,16 @@ def _output_name(node: Node) -> str:
     return node.spec.output if isinstance(node.spec, SideOutput | Released) else ROWS
 
 
-def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
-    """Return for each node how many stateful operators its longest upstream path has, itself included."""
-    depths: dict[Node, int] = {}
-    for node in nodes:
-        before = max((depths[each] for each in node.inputs), default=0)
-        depths[node] = before + (1 if _keeps_state(node) else 0)
-    return depths
-
-
 def _relay(node: Node) -> str:
     return f"relay/{node.name}"
+
+
+def _opened(node: Node) -> str:
+    return f"opened/{node.name}"
+
+
+def _behind(node: Node) -> str:
+    return f"spark/{node.name}"
 
 
 class _at:
@@ -451,14 +487,3 @@ class _at:
             raise InvalidPipeline(
                 f"{self._what}: {error.what}", why=error.why, do=error.do, participant=self._name
             ) from error
-
-
-def _not_in_arrow(node: Node) -> InvalidPipeline:
-    return InvalidPipeline(
-        f"{node.kind} {node.name!r}, built at {node.origin}, is downstream of a stateful operator and needs "
-        "Spark's plan.",
-        why="what is downstream of state runs on Arrow batches in the same worker; "
-        "it can be filter, select, split, clip with expressions that Arrow evaluates, union and map_batches.",
-        do="write it as map_batches, or move it upstream of the stateful operator.",
-        participant=node.name,
-    )

@@ -32,6 +32,7 @@ from holdfast.plan.program import (
 )
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
+from holdfast.types.casting import nullable_field
 
 Made = tuple[Operation, pa.Schema, Evaluations]
 """A step to be added: what it does, the schema of its rows, and what has been evaluated of them."""
@@ -101,22 +102,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
     Whether a sink sees NOT NULL must not depend on how a run evaluates its rows.
     """
-    return pa.schema([_nullable_field(field) for field in schema])
-
-
-def _nullable_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_nullable_type(field.type)).with_nullable(True)
-
-
-def _nullable_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which every member of a struct may be null; elements and values of a map stay as they are."""
-    if pa.types.is_struct(kind):
-        return pa.struct([_nullable_field(field) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_nullable_type(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(_nullable_type(kind.item_type)))
-    return kind
+    return pa.schema([nullable_field(field) for field in schema])
 
 
 class Builder:

@@ -21,9 +21,18 @@ STEP = "__holdfast_step"
 """Column that says which step's row this is, where several steps share one frame."""
 
 
+PASSING = -1
+"""Step of a row that is no row of any: it passes unchanged."""
+
+
 def struct_name(index: int) -> str:
     """Return the name of the column that holds the rows of one sink."""
     return f"sink_{index}"
+
+
+def column_name(step: int, index: int) -> str:
+    """Return the name of a step's column where several steps share one frame: unique, whatever users call theirs."""
+    return f"c{step}_{index}"
 
 
 @dataclass(frozen=True)

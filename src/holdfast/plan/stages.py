@@ -8,18 +8,28 @@ of a pipeline with state is one line::
 A *level* hosts every stateful operator of one depth; chunks for other levels pass through it unchanged.  The
 stateless operators after a level (its *stage*) run in the same process, on the batches that the steps returned.
 So every stream is computed once, however many read it.
+
+What only Spark evaluates between two levels with state is a level without state, a *detour*: there the chunks of some
+targets are opened into typed rows, Spark's plan computes on these, and what comes of them is closed to chunks again
+(:mod:`holdfast.plan.levels.opened`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from holdfast.plan.bounds import Bounding
 from holdfast.plan.chunks import Routing
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.state.step import Step
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node
 
 CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
 """Which bounds hold after a path of stateless operators: only the end of the stream; those for all keys; every one."""
@@ -139,6 +149,56 @@ class Hosted:
 
 
 @dataclass(frozen=True)
+class End:
+    """A pseudo sink: where a stage ends, for the compiler of Spark's plans."""
+
+    name: str
+    node: Node
+    is_bounds: bool = False
+    """Whether it takes the bound rows of a source, and not its rows."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class SparkPart:
+    """What Spark's plan computes of a graph, as a pipeline of its own: stage 0, or a detour between two levels.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        Its operators, inputs first; for stage 0 with the sources.
+    sinks : tuple of End
+        Where it ends.
+    heads : mapping of Node to pa.Schema
+        For a detour: the nodes before it, whose rows it takes.
+    """
+
+    nodes: tuple[Node, ...]
+    sinks: tuple[End, ...]
+    heads: Mapping[Node, pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A level in which Spark's plan evaluates what Arrow does not.  Picklable.
+
+    Parameters
+    ----------
+    heads : tuple of (int, pa.Schema)
+        Targets whose chunks are opened into rows, with the schemas of these.
+    routes : Routes
+        What comes back, by heads of the program behind it.
+    """
+
+    heads: tuple[tuple[int, pa.Schema], ...]
+    routes: Routes
+
+
+@dataclass(frozen=True)
 class Stage:
     """What is computed between two levels.
 
@@ -150,11 +210,14 @@ class Stage:
         Target -> head: rows that bypassed a level.
     hosted : mapping of str to Hosted
         The operators of the level before it.
+    detour : Detour, optional
+        What Spark's plan evaluates in the level before it, which then has no operators with state.
     """
 
     program: Program | None
     relays: Mapping[int, str] = field(default_factory=dict)
     hosted: Mapping[str, Hosted] = field(default_factory=dict)
+    detour: Detour | None = None
 
 
 @dataclass(frozen=True)
@@ -199,6 +262,8 @@ class Stages:
         Source -> the bounds that its rows give, where the pipeline commits at pts.
     bounds_end : mapping of str to str
         Operator upstream of a stateful one, analysed by Spark -> why no bound but the end holds downstream of it.
+    detours : mapping of int to SparkPart
+        Level -> what Spark's plan evaluates in it, for who compiles that.
     """
 
     stages: tuple[Stage, ...]
@@ -211,6 +276,7 @@ class Stages:
     bounding: Mapping[str, Bounding] = field(default_factory=dict)
     row_bounds: Mapping[str, RowBounds] = field(default_factory=dict)
     bounds_end: Mapping[str, str] = field(default_factory=dict)
+    detours: Mapping[int, SparkPart] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:

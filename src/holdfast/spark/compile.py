@@ -20,12 +20,12 @@ from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
-from holdfast.plan.cutting import FirstStage
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.routes import STEP, TAG, Routes, struct_name
+from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, struct_name
+from holdfast.plan.stages import SparkPart
 from holdfast.spark import apply, private
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
-from holdfast.spark.fanout import WideFrame, column_name
+from holdfast.spark.fanout import WideFrame
 
 RowWise = Callable[[Any, DataFrame], DataFrame]
 """What a declaration makes of a frame: a projection, a filter, or both."""
@@ -53,7 +53,7 @@ class Compiled:
     analysis: Mapping[str, Unchanged] = field(default_factory=dict)
 
 
-def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+def compile_pipeline(pipeline: Pipeline | SparkPart, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
     Parameters
@@ -72,11 +72,43 @@ def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], Dat
         downstream of a fan-out is neither a filter nor a projection nor ``map_batches``.
     """
     steps = steps_of(pipeline)
-    compiler = _Compiler(steps, read, token, analyses=isinstance(pipeline, FirstStage))
+    compiler = _Compiler(steps, read, token, analyses=isinstance(pipeline, SparkPart))
     frames = compiler.sink_frames()
     schemas = [_schema(frame.schema) for _, frame in sorted(frames.items())]
     routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas))
     return Compiled(compiler.united(frames), routes, compiler.analysis)
+
+
+def compile_opened(
+    part: SparkPart, opened: DataFrame, kept: Sequence[str], token: str
+) -> tuple[DataFrame, Mapping[str, Unchanged]]:
+    """Return what Spark's plan makes of rows that were opened between two levels, and what it leaves of their columns.
+
+    What comes back is tagged, and in a struct for each end.
+
+    Parameters
+    ----------
+    part : SparkPart
+        A detour: with heads.
+    opened : DataFrame
+        Rows of all heads in one frame, each with the number of its head for a tag; rows of none pass unchanged.
+    kept : sequence of str
+        Further columns of the frame, which each row keeps.
+    token : str
+        Unique for the run.
+
+    Raises
+    ------
+    InvalidPipeline
+        If Spark cannot resolve an operator, or it does more than can be told apart from the rows of other branches.
+    """
+    compiler = _Compiler(steps_of(part), _not_read, token, analyses=True)
+    frame = _WideCompiler(compiler, range(len(part.sinks))).behind(part, opened, kept)
+    return frame, compiler.analysis
+
+
+def _not_read(node: Node) -> DataFrame:
+    raise InternalError(f"{node.kind} {node.name!r} is read between two levels.", why="its rows are there.", do=REPORT)
 
 
 class _Compiler:
@@ -203,6 +235,21 @@ class _WideCompiler:
             self._tag[head] = head.number
             self._columns[head] = [(name, column_name(head.number, i)) for i, name in enumerate(frame.columns)]
         self._wide = WideFrame.of([(head.number, self._parent._frame(head)) for head in heads])
+        self._grow(heads)
+        return self._finish()
+
+    def behind(self, part: SparkPart, opened: DataFrame, kept: Sequence[str]) -> DataFrame:
+        """Return the same of rows that stand in one frame from the beginning, beside columns that they keep."""
+        heads = [step for step in self._needed if not step.inputs]
+        for head in heads:
+            self._tag[head] = head.number
+            names = part.heads[head.node].names
+            self._columns[head] = [(name, column_name(head.number, i)) for i, name in enumerate(names)]
+        self._wide = WideFrame(opened, [PASSING, *(head.number for head in heads)], "between two operators with state")
+        self._grow(heads)
+        return self._finish(kept)
+
+    def _grow(self, heads: Sequence[CompileStep]) -> None:
         for step in self._needed:
             if step in heads:
                 self._fan_out(step)
@@ -210,7 +257,6 @@ class _WideCompiler:
                 with explained_at(step):
                     self._add(step)
                 self._fan_out(step)
-        return self._finish()
 
     def _is_head(self, step: CompileStep) -> bool:
         if any(self._parent._is_shared(before) for before in step.inputs):
@@ -268,8 +314,7 @@ class _WideCompiler:
         self._tag[step] = tag
         proxy = self._wide.proxy(self._columns[before])
         applied = self._parent._made(step, proxy, apply_to)
-        name = f"{step.node.kind} {step.node.name!r}"
-        self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
+        self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), step)
 
     def _add_batches(self, step: CompileStep, tags: list[int]) -> None:
         (tag,), (before,) = tags, step.inputs
@@ -289,8 +334,8 @@ class _WideCompiler:
         self._wide.frame = frame.mapInArrow(branch, schema)
         self._columns[step] = outputs
 
-    def _finish(self) -> DataFrame:
-        """Return the rows with the tags of sinks, one struct for each sink."""
+    def _finish(self, kept: Sequence[str] = ()) -> DataFrame:
+        """Return the rows with the tags of sinks, one struct for each sink, and the columns that are kept."""
         step_tag = F.col(STEP)
         tag = None
         structs = []
@@ -301,7 +346,7 @@ class _WideCompiler:
             row = _row(self._wide.frame, dict(self._columns[end]))
             structs.append(F.when(condition, row).alias(struct_name(sink)))
         assert tag is not None
-        return self._wide.frame.select(tag.alias(TAG), *structs)
+        return self._wide.frame.select(tag.alias(TAG), *kept, *structs)
 
 
 # --- each way that an operator is done ------------------------------------------------------------------

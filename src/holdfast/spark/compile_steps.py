@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, lowering_of
-from holdfast.plan.cutting import End, FirstStage
+from holdfast.plan.stages import End, SparkPart
 from holdfast.spark.failure import summary
 
 
@@ -47,10 +47,11 @@ class Steps:
         return step
 
 
-def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
-    """Return the steps of a pipeline that lead to a sink."""
+def steps_of(pipeline: Pipeline | SparkPart) -> Steps:
+    """Return the steps of a pipeline that lead to a sink; those of the heads of a part have the first numbers."""
     found = Steps()
-    good: dict[Node, CompileStep] = {}
+    heads = pipeline.heads if isinstance(pipeline, SparkPart) else {}
+    good: dict[Node, CompileStep] = {node: found.add(InSpark.HOSTED, (), node) for node in heads}
     raw: dict[Node, CompileStep] = {}
     bounds: dict[Node, CompileStep] = {}
     marked = {sink.inputs[0] for sink in pipeline.sinks if _takes_bounds(sink)}

@@ -6,24 +6,30 @@ shared prefix; after that every operator of a branch is written as guarded expre
 
     filter c       ->  filter (tag <> t OR c)
     project e AS x ->  x = CASE WHEN tag = t THEN e END
+    explode a AS x ->  x = explode_outer(CASE WHEN tag = t THEN a END), for the rows of t where a is not empty
 
 So the prefix is computed once, in one task, and even a random value is the same for every sink: no cache, no second
 scan, and no lost executor can make two sinks see two values.
 
-The guarded expressions are the operator's own: it is applied to a proxy frame, and the projections and filters that it
-added to the analysed plan are grafted onto the wide one.  An operator that adds anything else is refused.
+The guarded expressions are the operator's own: it is applied to a proxy frame, and the projections, filters and
+generators that it added to the analysed plan are grafted onto the wide one.  Its Python UDFs are told which rows are
+theirs (:mod:`holdfast.spark.plans.guarded`).  An operator that adds anything else is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
-from holdfast.plan.routes import STEP
+from holdfast.plan.routes import STEP, column_name
 from holdfast.spark import private
+from holdfast.spark.compile_steps import CompileStep
+from holdfast.spark.plans import catalyst
+from holdfast.spark.plans.guarded import guarded_udf
 
 
 class WideFrame:
@@ -32,10 +38,12 @@ class WideFrame:
     Columns of step ``n`` are named ``c<n>_<i>``: unique, whatever names users choose.
     """
 
-    def __init__(self, frame: DataFrame, tags: list[int]) -> None:
+    def __init__(self, frame: DataFrame, tags: list[int], where: str = "downstream of a fan-out") -> None:
         self.frame = frame
         self._session: SparkSession = frame.sparkSession
         self._only_tag = tags[0] if len(tags) == 1 else None
+        self._where = where
+        self._generated = 0
 
     @staticmethod
     def of(heads: list[tuple[int, DataFrame]]) -> WideFrame:
@@ -80,7 +88,9 @@ class WideFrame:
         self.frame = self.frame.select(step, *others, *[value.alias(wide) for _, wide, value in merged])
         return [(name, wide) for name, wide, _ in merged]
 
-    def graft(self, tag: int, proxy: DataFrame, applied: DataFrame, into: int, operator: str) -> list[tuple[str, str]]:
+    def graft(
+        self, tag: int, proxy: DataFrame, applied: DataFrame, into: int, step: CompileStep
+    ) -> list[tuple[str, str]]:
         """Write what an operator did to the proxy as guarded expressions on this frame.
 
         Parameters
@@ -91,72 +101,104 @@ class WideFrame:
             Its input, and its result.
         into : int
             Number of the step, for the names of its columns.
-        operator : str
-            Kind and name, for the error.
+        step : CompileStep
+            The operator, for errors.
 
         Raises
         ------
         InvalidPipeline
-            If the operator is neither a filter nor a projection.
+            If the operator is more than filters, projections and generators.
         """
-        layers = self._layers(private.analyzed(proxy), private.analyzed(applied), operator)
+        layers = self._layers(private.analyzed(proxy), private.analyzed(applied), step)
         before = self.frame.columns
         for layer in layers:
-            if private.kind_of(layer) == "Filter":
-                self.frame = self.frame.filter(
-                    (F.col(STEP) != tag) | private.column_of(self._session, layer.condition())
-                )
+            kind = private.kind_of(layer)
+            if kind == "Filter":
+                self.frame = self.frame.filter((F.col(STEP) != tag) | self._column(tag, layer.condition(), step))
+            elif kind == "Generate":
+                self._generate(tag, layer, step)
             else:
-                self._project(tag, layer.projectList())
+                self._project(tag, layer.projectList(), step)
         output = private.listed(private.analyzed(applied).output())
         names = [(name, column_name(into, i)) for i, name in enumerate(applied.columns)]
         columns = [private.column_of(self._session, output[i]).alias(wide) for i, (_, wide) in enumerate(names)]
         self.frame = self.frame.select(*before, *columns)
         return names
 
-    def _layers(self, base: Any, plan: Any, operator: str) -> list[Any]:
-        """Return the projections and filters above ``base``, lowest first, ``base`` itself included."""
+    def _layers(self, base: Any, plan: Any, step: CompileStep) -> list[Any]:
+        """Return the projections, filters and generators above ``base``, lowest first."""
         layers = []
         while not plan.equals(base):
             kind = private.kind_of(plan)
-            if kind not in ("Project", "Filter", *private.TRANSPARENT):
-                raise _not_row_wise(operator, kind)
+            if kind not in ("Project", "Filter", "Generate", *private.TRANSPARENT):
+                raise self._not_row_wise(step, kind)
             if kind not in private.TRANSPARENT:
                 layers.append(plan)
-            if private.has_python_function(self._session, plan):
-                # It would be called, with nulls, on the rows of the other branches too.
-                raise _not_row_wise(operator, "a Python UDF")
             plan = plan.child()
         return [base, *reversed(layers)]
 
-    def _project(self, tag: int, expressions: Any) -> None:
-        """Add the new columns of a projection, with the identities by which later layers refer to them."""
+    def _project(self, tag: int, expressions: Any, step: CompileStep) -> None:
+        """Add the new columns of a projection, with the identities that later layers refer to them by."""
         added: list[Column] = []
         for named in private.listed(expressions):
             if private.kind_of(named) != "Alias":
                 continue  # a column that is there already
-            child = private.column_of(self._session, named.child())
-            guarded = self._resolved(F.when(F.col(STEP) == tag, child))
-            added.append(private.alias_of(self._session, guarded, named))
+            child = self._column(tag, named.child(), step)
+            value = self._resolved(F.when(F.col(STEP) == tag, child))
+            added.append(private.alias_of(self._session, value, named))
         if added:
             self.frame = self.frame.select("*", *added)
+
+    def _generate(self, tag: int, layer: Any, step: CompileStep) -> None:
+        """Let rows become several, or none; a row of another step stays one, with nothing in the new columns."""
+        generator = layer.generator()
+        generate = _GENERATORS.get(private.kind_of(generator))
+        if generate is None:
+            raise self._not_row_wise(step, f"the generator {private.kind_of(generator)}")
+        self._generated += 1
+        name = f"g{self._generated}"
+        value = F.when(F.col(STEP) == tag, self._column(tag, generator.child(), step))
+        self.frame = self.frame.select("*", value.alias(name))
+        if not layer.outer():
+            self.frame = self.frame.filter((F.col(STEP) != tag) | (F.size(name) > 0))
+        output = private.listed(layer.generatorOutput())
+        names = [f"{name}_{index}" for index in range(len(output))]
+        self.frame = self.frame.select("*", generate(name).alias(*names))
+        made = [self._resolved(F.col(each)) for each in names]
+        columns = [catalyst.renamed(self._session, each, like) for each, like in zip(made, output, strict=True)]
+        self.frame = self.frame.select("*", *columns)
+
+    def _column(self, tag: int, expression: Any, step: CompileStep) -> Column:
+        """Return an operator's expression; a Python UDF in it is called for the rows of its step only."""
+        if private.calls_python(self._session, expression):
+            guard = self._resolved(F.col(STEP) == tag)
+
+            def rewrite(function: Any, eval_type: int) -> Any:
+                return guarded_udf(function, eval_type, step.title.rstrip(","), step.node.name)
+
+            expression = catalyst.with_guard(self._session, expression, guard, rewrite)
+        return private.column_of(self._session, expression)
 
     def _resolved(self, column: Column) -> Any:
         plan = private.analyzed(self.frame.select(column.alias("resolved")))
         return private.listed(plan.projectList())[0].child()
 
+    def _not_row_wise(self, step: CompileStep, found: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"{step.node.kind} {step.node.name!r} is {self._where} and is more than a filter or a projection: "
+            f"it adds {found}.",
+            why="the rows of all branches go through one plan, so that what they share is computed once; only filters, "
+            "projections, explode and map_batches can be made to ignore the other branches' rows.  Where there is "
+            'state, the bound rows of a source are a branch of it, and so are its timestamps with commit_at="pts".',
+            do="move it before the point where the stream is used twice, or before the state, or write it as "
+            "map_batches, or give this branch a pipeline of its own.",
+            participant=step.node.name,
+        )
 
-def column_name(step: int, index: int) -> str:
-    """Return the name of a step's column in the wide frame."""
-    return f"c{step}_{index}"
 
-
-def _not_row_wise(operator: str, found: str) -> InvalidPipeline:
-    return InvalidPipeline(
-        f"{operator} is downstream of a fan-out and is more than a filter or a projection: it adds {found}.",
-        why="the rows of all branches go through one plan, so that what they share is computed once; "
-        "only filters, projections and map_batches can be made to ignore the other branches' rows.  Where there is "
-        'state, the bound rows of a source are a branch of it, and so are its timestamps with commit_at="pts".',
-        do="move it before the point where the stream is used twice, write it as map_batches, "
-        "or give this branch a pipeline of its own.",
-    )
+_GENERATORS: Mapping[str, Callable[[str], Column]] = {
+    "Explode": F.explode_outer,
+    "PosExplode": F.posexplode_outer,
+    "Inline": F.inline_outer,
+}
+"""Catalyst's generators that can leave rows as they are -> the form that does."""

@@ -8,6 +8,7 @@ what Py4J documents.
 
 What leans on Spark's inside and stands elsewhere:
 
+- :mod:`holdfast.spark.plans.catalyst`: how an operator's plan is rewritten.
 - :mod:`holdfast.resume.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state, and
   checksums), which commands read without PySpark.
 - :mod:`holdfast.spark.launch.command`, the command line of a driver's JVM, which Spark's scripts compose otherwise.
@@ -294,14 +295,14 @@ def is_streaming(node: Any) -> bool:
     return bool(node.isStreaming())
 
 
-def has_python_function(session: SparkSession, node: Any) -> bool:
-    """Tell whether an expression of a plan node calls a Python UDF.
+def calls_python(session: SparkSession, expression: Any) -> bool:
+    """Tell whether an expression calls a Python UDF.
 
-    Seen in 4.3: ``TreePattern.PYTHON_UDF``, which Catalyst itself looks for.  If it changes: search the expressions for
+    Seen in 4.3: ``TreePattern.PYTHON_UDF``, which Catalyst itself looks for.  If it changes: search the expression for
     the class ``PythonUDF``.
     """
     pattern = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
-    return any(expression.containsPattern(pattern) for expression in listed(node.expressions()))
+    return bool(expression.containsPattern(pattern))
 
 
 def column_of(session: SparkSession, expression: Any) -> Column:

@@ -33,6 +33,7 @@ from holdfast.testing.simulation.scenario import (
 from holdfast.testing.simulation.seeds import SeedReport, simulate
 from holdfast.testing.simulation.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
 from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
+from holdfast.testing.stand_in import StandIn
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "SimulatedTarget",
     "SinkUnderTest",
     "Scene",
+    "StandIn",
     "SteppedLane",
     "Stop",
     "Workers",

@@ -17,13 +17,12 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import naming
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan import batches
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
 from holdfast.plan.counts import Counts, united
-from holdfast.plan.cutting import FirstStage, build_stages, has_state
+from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import EpochContext, WorkerMemory
@@ -32,6 +31,7 @@ from holdfast.plan.levels.packing import packings
 from holdfast.plan.levels.store import Cache, Record, load
 from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
+from holdfast.plan.stages import SparkPart
 from holdfast.ports import Source, Span
 from holdfast.sinks.memory import MemorySpec
 from holdfast.state import encoding
@@ -39,6 +39,7 @@ from holdfast.state.bucket_report import BucketReport
 from holdfast.state.reasons import parted
 from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.given import Item, Time, ends_in, given_spec, ticks_of
+from holdfast.testing.stand_in import StandIn, StandInPlan, without_spark
 
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
 
@@ -55,6 +56,7 @@ def drive(
     buckets: int = 1,
     batch_times: Sequence[Time] | None = None,
     behind: Sequence[Collection[str]] = (),
+    stand_ins: Mapping[str, StandIn] | None = None,
 ) -> list[list[dict[str, Any]]]:
     """Run a graph without Spark: everything that Arrow evaluates, and all stateful operators.
 
@@ -74,6 +76,8 @@ def drive(
         More times than epochs give epochs without rows.
     behind : sequence of collection of str, optional
         For each epoch the sources that have more rows than it takes: they count as active (``idle_after``).
+    stand_ins : mapping of str to StandIn, optional
+        Operators behind state that only Spark evaluates -> what they make of rows, in Arrow.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def drive(
     >>> drive(flights | hf.filter("delay > 15"), {"flights": [[{"origin": "JFK", "delay": 20}], []]})
     [[{'origin': 'JFK', 'delay': 20}], []]
     """
-    driven = Drive(stream, sources, buckets=buckets, batch_times=batch_times, behind=behind)
+    driven = Drive(stream, sources, buckets=buckets, batch_times=batch_times, behind=behind, stand_ins=stand_ins)
     return [table.to_pylist() for table in driven.tables()]
 
 
@@ -107,7 +111,7 @@ class Drive:
 
     Parameters
     ----------
-    stream, sources, buckets, batch_times, behind
+    stream, sources, buckets, batch_times, behind, stand_ins
         See :func:`drive`.
 
     Attributes
@@ -128,6 +132,7 @@ class Drive:
         buckets: int = 1,
         batch_times: Sequence[Time] | None = None,
         behind: Sequence[Collection[str]] = (),
+        stand_ins: Mapping[str, StandIn] | None = None,
     ) -> None:
         self.counts: dict[tuple[str, str], int] = {}
         self.reasons: dict[tuple[str, str], dict[str, int]] = {}
@@ -139,7 +144,7 @@ class Drive:
         nodes = _in_order(stream.node)
         _check_sources(nodes, sources)
         token = uuid4().hex
-        self._engine = _engine(_with_sources(nodes, sources), sources, buckets, token)
+        self._engine = _engine(_with_sources(nodes, sources), sources, buckets, token, stand_ins or {})
         weakref.finalize(self, batches.forget, token)  # what a set-up returns may be large, and tests are many
 
     def tables(self) -> list[pa.Table]:
@@ -243,14 +248,20 @@ class _Engine(Protocol):
         """Return the state of each operator's buckets."""
 
 
-def _engine(pipeline: Pipeline, sources: Mapping[str, Sequence[Sequence[Item]]], buckets: int, token: str) -> _Engine:
+def _engine(
+    pipeline: Pipeline,
+    sources: Mapping[str, Sequence[Sequence[Item]]],
+    buckets: int,
+    token: str,
+    stand_ins: Mapping[str, StandIn],
+) -> _Engine:
     # Sources arrive in the order in which the test gives them.
     specs = {node.name: node.source_spec for node in pipeline.sources}
     timestamps = {name: specs[name].timestamp for name in sources}
     opened = {name: specs[name].open(name, "") for name in sources}
     if not has_state(pipeline):
         return _ProgramEngine(pipeline, opened, timestamps, token)
-    return _LevelEngine(pipeline, opened, timestamps, token, buckets, sources)
+    return _LevelEngine(pipeline, opened, timestamps, token, buckets, sources, stand_ins)
 
 
 class _ProgramEngine:
@@ -292,12 +303,20 @@ class _LevelEngine:
         token: str,
         buckets: int,
         given: Mapping[str, Sequence[Sequence[Item]]],
+        stand_ins: Mapping[str, StandIn],
     ) -> None:
-        stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=_refuse)
+        self._plan = StandInPlan(stand_ins)
+
+        def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
+            if not part.heads:
+                raise _needs_spark(part.nodes)
+            return self._plan.schemas(part)
+
+        stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=through_spark)
         self._stages = stages
         self._sources = sources
         self._given = given
-        self._levels = levels_of(stages, token)
+        self._levels = {level.number: level for level in levels_of(stages, token)}
         self._packings = packings(stages, timestamps)
         self._outlets = Outlets.of(stages)
         self._stored: Stored = {}
@@ -307,7 +326,11 @@ class _LevelEngine:
         """Return the rows of the stream in an epoch, and what buckets reported."""
         memory = WorkerMemory(Cache(), self._pace)
         chunks = list(self._read(index))
-        for level in self._levels:
+        for number in range(1, len(self._stages.stages)):
+            if number not in self._levels:
+                chunks = self._plan.led_through(self._stages, number, chunks)
+                continue
+            level = self._levels[number]
             chunks = [
                 made
                 for key, mine in level.arriving(chunks)
@@ -338,20 +361,10 @@ class _LevelEngine:
                 yield from from_batch(batch)
 
 
-def _refuse(part: FirstStage) -> Sequence[pa.Schema]:
-    raise _needs_spark(part.nodes)
-
-
 def _needs_spark(nodes: Sequence[Node]) -> InvalidPipeline:
     """Return the error for what Arrow does not evaluate: the first such operator is named."""
     builder = Builder(as_it_is, "")
     for node in nodes:
         if node.is_source:
             builder.source(node)
-    node = next(node for node in nodes if not builder.add(node))
-    return InvalidPipeline(
-        f"{node.kind} {node.name!r}, built at {node.origin}, cannot be driven without Spark.",
-        why=f"its arguments are Spark's to evaluate: {naming.canonical_json(dict(node.arguments()))}.",
-        do="write it with expressions that Arrow evaluates, or test the graph with Pipeline.run.",
-        participant=node.name,
-    )
+    return without_spark(next(node for node in nodes if not builder.add(node)))

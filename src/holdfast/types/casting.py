@@ -39,6 +39,22 @@ def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
+def nullable_field(field: pa.Field) -> pa.Field:
+    """Return a field that may be null, as may every member of a struct in it."""
+    return field.with_type(nullable_type(field.type)).with_nullable(True)
+
+
+def nullable_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type in which every member of a struct may be null; elements and values of a map stay as they are."""
+    if pa.types.is_struct(kind):
+        return pa.struct([nullable_field(field) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(nullable_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(nullable_type(kind.item_type)))
+    return kind
+
+
 def same_in(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the same values in another type: members by name, missing ones null, others dropped.
 

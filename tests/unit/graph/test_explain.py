@@ -3,7 +3,7 @@
 import pytest
 
 import holdfast as hf
-from holdfast.graph.explain import arguments_text, sinks_behind, warnings
+from holdfast.graph.explain import arguments_text, is_detour, sinks_behind, warnings
 from holdfast.plan import feeds
 from holdfast.ports import Guarantee
 from tests.graphs import paper, source
@@ -49,6 +49,24 @@ def test_it_says_what_several_sinks_share():
         "late": ("late_table",),
     }
     assert pipeline.explain().count("shared by the sinks clean_table and late_table") == 2
+
+
+def test_it_says_where_spark_evaluates_behind_state():
+    flights = source(timestamp="time_hour")
+    seen = flights | hf.distinct(by="origin", horizon="1 h", name="seen")
+    chosen = (
+        flights
+        | hf.map(lambda df: df, name="before")
+        | hf.distinct(by="origin", horizon="1 h", timestamp="time_hour", name="after")
+        | hf.filter(lambda df: df.dep_delay > 15, name="late")
+    )
+    pipeline = hf.Pipeline(
+        "p",
+        seen | hf.filter("dep_delay > 15", name="plain") | hf.sql("select * from input", name="all") | paper("a"),
+        chosen | paper("b"),
+    )
+    assert [node.name for node in pipeline.nodes if is_detour(node)] == ["all", "late"]
+    assert pipeline.explain().count("evaluated by Spark's plan, behind state") == 2
 
 
 def test_it_warns_of_derived_names_of_sources_and_sinks():

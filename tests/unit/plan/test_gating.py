@@ -9,9 +9,9 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Stream
 from holdfast.operators.stateful.gate import NAME, Gate
-from holdfast.plan.cutting import FirstStage, build_stages
+from holdfast.plan.cutting import build_stages
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.stages import Stages
+from holdfast.plan.stages import SparkPart, Stages
 
 COLUMNS = "k STRING, t BIGINT, v BIGINT"
 
@@ -129,7 +129,7 @@ def cut(made: hf.Pipeline, said: Unchanged) -> Stages:
     """Cut a graph as if Spark had said this of its operator ``mapped``."""
     row = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
 
-    def by_spark(part: FirstStage) -> list[pa.Schema]:
+    def by_spark(part: SparkPart) -> list[pa.Schema]:
         return [pa.schema([row.field("t")]) if sink.node.kind == "clock" else row for sink in part.sinks]
 
     same: Any = {"normal": lambda schema: schema, "token": "test", "buckets": 1, "partitions": 1}

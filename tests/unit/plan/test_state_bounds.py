@@ -24,11 +24,11 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
 from holdfast.plan import feeds
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
-from holdfast.plan.cutting import FirstStage, build_stages
+from holdfast.plan.cutting import build_stages
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
 from holdfast.plan.levels.packing import Packing, packings
-from holdfast.plan.stages import Stages
+from holdfast.plan.stages import SparkPart, Stages
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound
@@ -189,7 +189,7 @@ def analysed(*through: Any, analysis: Mapping[str, Unchanged], timestamp: str | 
     pipeline = hf.Pipeline("p", reduce(or_, through, MARKED) | sums | hf.write.console(name="out"))
     row = pa.schema([("k", pa.string()), ("t", pa.int64()), ("at", pa.int64())])
 
-    def by_spark(part: FirstStage) -> list[pa.Schema]:
+    def by_spark(part: SparkPart) -> list[pa.Schema]:
         return [row for _ in part.sinks]
 
     return build_stages(

@@ -194,7 +194,7 @@ def test_more_batch_times_than_epochs_give_epochs_without_rows():
         (lambda: drive(source() | hf.map(lambda df: df), {"s": []}), "map .* cannot be driven without Spark"),
         (lambda: drive(source() | hf.sql("select * from input"), {"s": []}), "sql .* cannot be driven without Spark"),
         (lambda: drive(seen(source() | hf.map(lambda df: df)), {"s": []}), "map .* cannot be driven without Spark"),
-        (lambda: drive(seen(source()) | hf.map(lambda df: df), {"s": []}), "map .* downstream of a stateful operator"),
+        (lambda: drive(seen(source()) | hf.map(lambda df: df), {"s": []}), "map .* cannot be driven without Spark"),
         (lambda: drive(seen(timeless()), {"s": [[bound(1)]]}), "no timestamp, and is given a bound"),
         (lambda: drive(source(), {"s": [[bound(1, {"x": 1})]]}), "the key 'x', which is no column"),
         (lambda: drive(source(), {"s": [[malformed("?")]]}), "stops at the first one"),

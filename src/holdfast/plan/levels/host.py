@@ -22,10 +22,11 @@ ReadPiece = Callable[[StoredPiece], bytes]
 def levels_of(
     stages: Stages, token: str, seeds: Seeds | None = None, parts: SnapshotParts | None = None
 ) -> tuple[Level, ...]:
-    """Return the levels of a graph, in their order."""
+    """Return the levels of a graph that keep state, in their order."""
     return tuple(
         Level(number, stage, stages.routing, token, seeds, parts)
-        for number, stage in enumerate(stages.stages[1:], start=1)
+        for number, stage in enumerate(stages.stages)
+        if stage.hosted
     )
 
 
@@ -75,7 +76,7 @@ def call_bucket(
 
 
 class LevelsHere:
-    """All levels in this process, one after the other.
+    """All levels in this process, one after the other: where there is no detour between them that Spark evaluates.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ class Level:
         seeds: Seeds | None = None,
         parts: SnapshotParts | None = None,
     ) -> None:
-        self._number = number
+        self.number = number
         self._stage = stage
         self._routing = routing
         self._token = token
@@ -129,13 +129,13 @@ class Level:
             Of this process.
         """
         operator, label = key
-        strays = [chunk for chunk in chunks if self._routing.address(chunk, self._number) != key]
+        strays = [chunk for chunk in chunks if self._routing.address(chunk, self.number) != key]
         invariant(
             not strays,
-            f"level {self._number} got chunks of another bucket than {key}.",
+            f"level {self.number} got chunks of another bucket than {key}.",
             why="state is found where the hash of a key says.",
             epoch=at.epoch,
-            story=lambda: f"Addressed to: {[self._routing.address(chunk, self._number) for chunk in strays]}",
+            story=lambda: f"Addressed to: {[self._routing.address(chunk, self.number) for chunk in strays]}",
         )
         if not operator:
             return self._passed(in_order(chunks))
@@ -146,12 +146,12 @@ class Level:
         """Return chunks by the key under which they arrive, for a host without a shuffle; keys are sorted."""
         by_key: dict[tuple[str, int], list[Chunk]] = {}
         for chunk in chunks:
-            by_key.setdefault(self._routing.address(chunk, self._number), []).append(chunk)
+            by_key.setdefault(self._routing.address(chunk, self.number), []).append(chunk)
         return sorted(by_key.items())
 
     def onward(self, chunk: Chunk) -> tuple[str, int]:
         """Return the key under which a chunk goes to the next level."""
-        return self._routing.address(chunk, self._number + 1)
+        return self._routing.address(chunk, self.number + 1)
 
     # --- what passes ----------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Level:
         if record is not stored:
             bucket.cells.put_record(record.to_json())
         self._hold(bucket, record, state)
-        packer = Packer(self._routing, rank_of(self._number, hosted.number, bucket.number), bucket.number)
+        packer = Packer(self._routing, rank_of(self.number, hosted.number, bucket.number), bucket.number)
         counts = Counts({})
         for output, rows in result.outputs.items():
             if rows.num_rows:

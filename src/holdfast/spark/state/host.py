@@ -8,7 +8,7 @@ for an epoch comes as local properties of its job, so the plan is the same in ev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -140,10 +140,19 @@ def _context() -> tuple[EpochContext, int, str]:
     return EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier), int(batch_id or 0), before
 
 
-def with_levels(frame: DataFrame, levels: Sequence[Level], routing: Routing, checkpoint: str, below: str) -> DataFrame:
-    """Return a frame of chunks after all levels."""
-    for number, level in enumerate(levels, start=1):
+def with_levels(
+    frame: DataFrame,
+    levels: Sequence[Level],
+    routing: Routing,
+    checkpoint: str,
+    below: str,
+    detours: Callable[[DataFrame, int], DataFrame] = lambda frame, number: frame,
+) -> DataFrame:
+    """Return a frame of chunks after all levels; ``detours`` adds what Spark's plan evaluates behind each."""
+    for level in levels:
+        number = level.number
         task = LevelTask(level, number, routing, checkpoint, below)
         with private.workers_apart(frame, POOL_VARIABLE, f"level-{number}"):
             frame = frame.repartition(routing.partitions, "operator", "label").mapInArrow(task, CHUNKS)
+        frame = detours(frame, number)
     return frame

@@ -15,7 +15,7 @@ from holdfast.graph.naming import canonical_json
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.chunks import CHUNKS
-from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
+from holdfast.plan.cutting import build_stages, has_idle_rule
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import Level
@@ -24,12 +24,13 @@ from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.program_build import has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import Stages
+from holdfast.plan.stages import SparkPart, Stages
 from holdfast.ports import Bounded
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.spark.compile import as_spark_has_it, compile_pipeline
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
+from holdfast.spark.state.detour import Detours
 from holdfast.spark.state.host import with_levels
 from holdfast.spark.state.pack_task import PackTask, SourceClock
 from holdfast.spark.state.shape import StateShape
@@ -121,15 +122,22 @@ def compile_stateful(
     InvalidPipeline
         If an operator cannot be compiled at its place, a step refuses its inputs, or pts cannot be known.
     """
-    compiled: list[tuple[DataFrame, Routes]] = []
+    compiled: list[Compiled] = []
     analysis: dict[str, Unchanged] = {}
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
+    detours = Detours(reader.session, token)
 
-    def through_spark(part: FirstStage) -> Sequence[pa.Schema]:
-        found = compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token)
-        compiled.append((found.frame, found.routes))
-        analysis.update(found.analysis)
-        return found.routes.schemas
+    def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
+        if part.heads:
+            found = detours.compiled(part)
+            analysis.update(found.analysis)
+            return found.schemas
+        if not compiled:  # a graph that is cut again has the same stage 0, under other numbers
+            compiled.append(compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token))
+            analysis.update(compiled[0].analysis)
+        routes = Routes(tuple(sink.name for sink in part.sinks), compiled[0].routes.schemas)
+        compiled[0] = replace(compiled[0], routes=routes)
+        return routes.schemas
 
     stages = build_stages(
         pipeline,
@@ -147,9 +155,8 @@ def compile_stateful(
     levels = levels_of(stages, token, seeds, parts)
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
-        frame, routes = compiled[0]
-        task = PackTask(routes, stages.routing, stages.bounding, _clocks_of(stages))
-        chunks = frame.mapInArrow(task, CHUNKS)
+        task = PackTask(compiled[0].routes, stages.routing, stages.bounding, _clocks_of(stages))
+        chunks = compiled[0].frame.mapInArrow(task, CHUNKS)
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
@@ -159,10 +166,20 @@ def compile_stateful(
     else:
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
-        if has_user_code(pipeline.nodes):  # it belongs into workers
+        if stages.detours or has_user_code(pipeline.nodes):  # of a detour Spark's plan is part; the other needs workers
             packed, each = each, {}
         else:  # small epochs are read in this process, and not before by planning processes
             packed, reader = each, replace(reader, prefetch_bytes=0)
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
-    frame = with_levels(chunks, levels, stages.routing, str(reader.directory), reader.spark_directory)
+
+    def through_detours(frame: DataFrame, number: int) -> DataFrame:
+        while (part := stages.detours.get(number := number + 1)) is not None:
+            frame = detours.compiled(part).behind(frame, number, stages.stages[number], stages.routing)
+        return frame
+
+    if stages.detours:
+        evaluated = ", ".join(repr(node.name) for part in stages.detours.values() for node in part.nodes)
+        log.info("pipeline %r: Spark's plan evaluates %s, downstream of state", pipeline.name, evaluated)
+    directory, below = str(reader.directory), reader.spark_directory
+    frame = with_levels(chunks, levels, stages.routing, directory, below, through_detours)
     return StatefulPlan(frame, stages, levels, each)

@@ -39,12 +39,13 @@ from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.levels.store import Cache
 from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
-from holdfast.plan.stages import Stages
+from holdfast.plan.stages import SparkPart, Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US
+from holdfast.testing.stand_in import StandIn, StandInPlan
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
 Event = tuple[str, Mapping[str, Any] | None]
@@ -117,6 +118,8 @@ class StatefulWorkload:
         Takes what the levels give for snapshots.
     barriers : Barriers, optional
         Decides which epochs are barriers; receives what buckets report in epochs that are carried.
+    stand_ins : mapping of str to StandIn
+        What operators that only Spark evaluates make of rows.
     """
 
     pipeline: Pipeline
@@ -130,23 +133,26 @@ class StatefulWorkload:
     seeds: Seeds | None = None
     parts: SnapshotParts | None = None
     barriers: Barriers | None = None
+    stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
         self.state.objects.lose_power(lambda key: random_.random() < 0.5)
         token = f"run{random_.getrandbits(32)}"
+        plan = StandInPlan(self.stand_ins, random_)
+
+        def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
+            assert part.heads, "the simulation has no plan of Spark: what stands before state must be Arrow's"
+            return plan.schemas(part)
+
         stages = build_stages(
-            self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=_no_prefix
+            self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=through_spark
         )
-        return StatefulEvaluation(self, stages, token, process, random_)
+        return StatefulEvaluation(self, stages, plan, token, process, random_)
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Let the judge look."""
         return self.judge(visible)
-
-
-def _no_prefix(part: object) -> Sequence[pa.Schema]:
-    raise AssertionError("the simulation has no plan of Spark: what stands before state must be evaluated by Arrow")
 
 
 class StatefulEvaluation:
@@ -158,6 +164,8 @@ class StatefulEvaluation:
         What is run.
     stages : Stages
         Its graph, cut.
+    plan : StandInPlan
+        Evaluates its detours.
     token : str
         Unique for the run.
     process : Process
@@ -167,14 +175,21 @@ class StatefulEvaluation:
     """
 
     def __init__(
-        self, workload: StatefulWorkload, stages: Stages, token: str, process: Process, random_: random.Random
+        self,
+        workload: StatefulWorkload,
+        stages: Stages,
+        plan: StandInPlan,
+        token: str,
+        process: Process,
+        random_: random.Random,
     ) -> None:
         self._workload = workload
         self._stages = stages
+        self._plan = plan
         self._process = process
         self._random = random_
         levels = levels_of(stages, token, workload.seeds, workload.parts)
-        self._levels = [pickle.dumps(level) for level in levels]
+        self._levels = {level.number: pickle.dumps(level) for level in levels}
         self._here = LevelsHere(levels, stages.routing)
         workload.state.lives += 1
         self._objects = FaultyStore(workload.state.objects, process)
@@ -193,8 +208,8 @@ class StatefulEvaluation:
         """Run everything before the last level; return the tasks of that one, which write."""
         at = self._begun(epoch)
         chunks = self._read(self._workload.events[start:end])
-        last = len(self._levels)
-        for level in range(1, last):
+        *first, last = self._levels
+        for level in first:
             parts = self._shuffled(chunks, level)
             chunks = [chunk for number, part in enumerate(parts) for chunk in self._task(level, number, part, at)]
         return [
@@ -203,7 +218,7 @@ class StatefulEvaluation:
 
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate here, or run every task and gather the rows of each sink."""
-        if self._random.random() < 0.5:
+        if not self._stages.detours and self._random.random() < 0.5:
             found = [self._all_here(epoch, start, end, sinks)]
         else:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
@@ -308,7 +323,7 @@ class StatefulEvaluation:
     def _attempt(
         self, number: int, chunks: Sequence[Chunk], at: EpochContext, held: Cache
     ) -> tuple[list[Chunk], list[EpochReport]]:
-        level: Level = pickle.loads(self._levels[number - 1])
+        level: Level = pickle.loads(self._levels[number])
         memory, reader = WorkerMemory(held, self._pace), JournalReader(self._objects, BELOW)
         made: list[Chunk] = []
         reports = []
@@ -322,6 +337,10 @@ class StatefulEvaluation:
                 reports.append(EpochReport(state=(write_part(self._objects, BELOW, batch_id, change),)))
             elif change is not None:
                 return self._attempt(number, chunks, at, held)
+        behind = number + 1
+        while behind in self._stages.detours:  # in the same task
+            made = self._plan.led_through(self._stages, behind, made)
+            behind += 1
         return made, reports
 
     def _fails(self) -> bool:

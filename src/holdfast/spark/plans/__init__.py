@@ -1,0 +1,1 @@
+"""Plans of Catalyst's: what is done to the expressions and nodes that an operator has added to one."""

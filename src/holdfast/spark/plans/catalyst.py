@@ -1,0 +1,138 @@
+"""What of Catalyst is not public and is needed to rewrite a plan, beside what :mod:`holdfast.spark.private` has.
+
+Each name says in which version it was seen, what it leans on, and what to do when that changes; it is tried by
+``tests/spark/test_compile.py`` (every kind of function and generator) and ``tests/spark/test_behind_state.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from holdfast.errors import InvalidPipeline
+from holdfast.spark import private
+
+BATCHED, ARROW_BATCHED, PANDAS, ARROW = 100, 101, 200, 250
+"""How a Python UDF is called: once for each row, the same with rows sent as Arrow, with Series, with Arrow arrays.
+
+Seen in 4.3, in ``pyspark.util.PythonEvalType``; written to the wire, so they stay.
+"""
+
+Rewrite = Callable[[Any, int], Any]
+"""Returns the function to be called in the place of a Python UDF's, given that and how it is called."""
+
+
+def with_guard(session: SparkSession, expression: Any, guard: Any, rewrite: Rewrite) -> Any:
+    """Return an expression in which every Python UDF has one more argument, the first one, and another function.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Of the plan.
+    expression, guard : Expression
+        What is rewritten, resolved; the new argument.
+    rewrite : callable
+        Gives the function that takes it.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a UDF is larger than what Spark sends with a plan.
+
+    Notes
+    -----
+    Seen in 4.3: ``PythonUDF``, its ``func`` with seven members as ``SimplePythonFunction`` takes them, and what
+    ``pyspark.sql.udf.UserDefinedFunction._create_judf`` makes of them.  If they change: look there.
+    """
+    children = private.listed(expression.children())
+    made = [with_guard(session, child, guard, rewrite) for child in children]
+    if private.kind_of(expression) == "PythonUDF":
+        return _python_udf(session, expression, [guard, *made], rewrite)
+    if all(new is old for new, old in zip(made, children, strict=True)):
+        return expression
+    return expression.withNewChildren(_seq(session, made))
+
+
+def _python_udf(session: SparkSession, udf: Any, arguments: Sequence[Any], rewrite: Rewrite) -> Any:
+    jvm: Any = session._jvm
+    given = udf.func()
+    command = bytes(given.command().toArray(jvm.scala.reflect.ClassTag.Byte()))
+    known = private.unpickled(command)
+    if not isinstance(known, tuple):
+        raise InvalidPipeline(
+            f"the Python UDF {udf.name()} is too large to be called for the rows of one branch only.",
+            why="Spark broadcasts it, because with what it refers to it has more than a megabyte.",
+            do="write it as map_batches, and load what it needs in setup=.",
+        )
+    function, returned = known
+    packed = bytearray(private.pickled((rewrite(function, udf.evalType()), returned)))
+    simple = jvm.org.apache.spark.api.python.SimplePythonFunction(
+        packed,
+        given.envVars(),
+        given.pythonIncludes(),
+        given.pythonExec(),
+        given.pythonVer(),
+        given.broadcastVars(),
+        given.accumulator(),
+    )
+    return jvm.org.apache.spark.sql.catalyst.expressions.PythonUDF(
+        udf.name(),
+        simple,
+        udf.dataType(),
+        _seq(session, arguments),
+        udf.evalType(),
+        udf.udfDeterministic(),
+        udf.resultId(),
+    )
+
+
+def renamed(session: SparkSession, expression: Any, attribute: Any) -> Column:
+    """Return an expression under the name and the identity of a column that a plan node gives.
+
+    Seen in 4.3: the six arguments of Catalyst's ``Alias``, as in :func:`holdfast.spark.private.alias_of`.
+    """
+    jvm: Any = session._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst.expressions
+    nothing = jvm.scala.Option.apply(None)
+    alias = catalyst.Alias(
+        expression, attribute.name(), attribute.exprId(), attribute.qualifier(), nothing, _seq(session, [])
+    )
+    return private.column_of(session, alias)
+
+
+def planted(frame: DataFrame, base: DataFrame, onto: DataFrame) -> DataFrame:
+    """Return what was made of one frame, made of another one that has the same columns.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        What was made of ``base``, by nodes that have one input each.
+    base, onto : DataFrame
+        The frames.
+
+    Notes
+    -----
+    Seen in 4.3: ``TreeNode.withNewChildren``, ``classic.Dataset.ofRows``, and that an ``Alias`` gives a column the
+    identity that it says.  If they change: make the frame anew of ``onto``; functions of users are then called twice.
+    """
+    session = frame.sparkSession
+    jvm: Any = session._jvm
+    bottom = private.analyzed(base)
+    chain, plan = [], private.analyzed(frame)
+    while not plan.equals(bottom):
+        chain.append(plan)
+        (plan,) = private.children_of(plan)
+    given = private.listed(private.analyzed(onto).output())
+    wanted = private.listed(bottom.output())
+    columns = [renamed(session, mine, like) for mine, like in zip(given, wanted, strict=True)]
+    plan = private.analyzed(onto.select(*columns))
+    for node in reversed(chain):
+        plan = node.withNewChildren(_seq(session, [plan]))
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
+def _seq(session: SparkSession, values: Sequence[Any]) -> Any:
+    jvm: Any = session._jvm
+    return jvm.PythonUtils.toSeq(list(values))

@@ -1,0 +1,115 @@
+"""A user's Python UDF in a frame that several branches share: called for the rows of its own branch only.
+
+Spark evaluates a Python UDF for every row of a frame, also where ``CASE WHEN`` leaves its value out.  So it gets one
+more argument, which says whether the row is one of its branch, and gives null where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline, crossing
+from holdfast.plan.batches import explained
+from holdfast.spark.plans import catalyst
+
+
+@dataclass(frozen=True)
+class GuardedUdf:
+    """Called row by row.  Picklable.
+
+    Parameters
+    ----------
+    function : callable
+        The user's.
+    title : str
+        Kind, name and line of the operator that has it, for errors.
+    operator : str
+        Its name.
+    """
+
+    function: Callable[..., Any]
+    title: str
+    operator: str
+
+    def __call__(self, is_mine: bool, *arguments: Any, **named: Any) -> Any:
+        """Return the value of a row, or none."""
+        if not is_mine:
+            return None
+        try:
+            return self.function(*arguments, **named)
+        except Exception as error:
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> None:
+        with crossing(), explained(f"a Python UDF of {self.title}", self.function, self.operator):
+            raise error
+
+
+@dataclass(frozen=True)
+class GuardedPandasUdf(GuardedUdf):
+    """Called with Series, or with frames for structs."""
+
+    def __call__(self, is_mine: Any, *arguments: Any, **named: Any) -> Any:
+        """Return the values of the rows of the branch, and none for the others."""
+        mask = is_mine.fillna(False).to_numpy(dtype=bool)
+        try:
+            found = self.function(
+                *(each[mask].reset_index(drop=True) for each in arguments),
+                **{name: each[mask].reset_index(drop=True) for name, each in named.items()},
+            )
+        except Exception as error:
+            self._raise(error)
+        if mask.all():
+            return found
+        places = np.flatnonzero(mask)
+        # As objects: whole numbers would become floats where values are missing.
+        return found.astype(object).set_axis(places, axis=0).reindex(range(len(mask)))
+
+
+@dataclass(frozen=True)
+class GuardedArrowUdf(GuardedUdf):
+    """Called with Arrow arrays."""
+
+    def __call__(self, is_mine: Any, *arguments: Any, **named: Any) -> Any:
+        """Return the values of the rows of the branch, and none for the others."""
+        mask = np.asarray(is_mine.fill_null(False))
+        kept = pa.array(mask)
+        try:
+            found = self.function(
+                *(each.filter(kept) for each in arguments),
+                **{name: each.filter(kept) for name, each in named.items()},
+            )
+        except Exception as error:
+            self._raise(error)
+        return found.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
+
+
+_WAYS = {
+    catalyst.BATCHED: GuardedUdf,
+    catalyst.ARROW_BATCHED: GuardedUdf,
+    catalyst.PANDAS: GuardedPandasUdf,
+    catalyst.ARROW: GuardedArrowUdf,
+}
+
+
+def guarded_udf(function: Callable[..., Any], eval_type: int, title: str, operator: str) -> GuardedUdf:
+    """Return the function with one more argument in front: whether a row is its own.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is called in a way that does not go row by row, or array by array: with an iterator, for instance.
+    """
+    if eval_type not in _WAYS:
+        raise InvalidPipeline(
+            f"{title} has a Python UDF that takes an iterator, where rows of other branches go through the same plan.",
+            why="what it makes of a part of the rows could not be told from what it makes of all.",
+            do="write it as map_batches, with setup= for what is done once.",
+            participant=operator,
+        )
+    return _WAYS[eval_type](function, title, operator)

@@ -1,0 +1,90 @@
+"""What only Spark evaluates, behind state and between two operators with state (design/0010, section 7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline
+from tests.spark.counting import counting
+from tests.spark.running import MODES, sqlite_rows
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k STRING, v BIGINT"
+
+
+def epochs(*given: str) -> list[list[dict[str, Any]]]:
+    """Return rows: one epoch for each text, one row for each letter; a capital letter is too late."""
+    return [[{"k": letter.lower(), "v": -1 if letter.isupper() else 1} for letter in text] for text in given]
+
+
+def run(pipeline: hf.Pipeline, tmp_path: Path, spark: SparkSession, settings: Any = None) -> Any:
+    return pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark, settings=settings)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators_with_state(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    """Side by side, each branch's functions and generators touch that branch's rows only."""
+
+    def add_one(n):  # type: ignore[no-untyped-def]  # Spark looks at annotations
+        if n is None:
+            raise ValueError("a row of another branch")
+        return n + 1
+
+    first = counting(hf.read.rows(epochs("aab", "bcB", "aaac"), schema=SCHEMA, name="given"), name="first")
+    branches = {
+        "mapped": first | hf.map(lambda df: df.select("k", F.udf(add_one, "bigint")("n").alias("n")), name="mapped"),
+        "exploded": first
+        | hf.sql("select k, n + i as n from input lateral view posexplode(array(n, n)) as i, x", name="exploded"),
+        "chosen": first | hf.filter("n > 0", name="some") | hf.select("k", n="bround(n / 3, 0) + n", name="chosen"),
+        "late": first.late | hf.sql("select k, v as n from input where v < 0", name="of_late"),
+        "plain": first | hf.select("k", "n", name="plain"),
+    }
+    db = tmp_path / "out.db"
+    sinks = [stream | hf.write.sqlite(db, table=name, name=f"{name}_out") for name, stream in branches.items()]
+    second = counting(branches["exploded"], branches["mapped"], branches["plain"], name="second")
+    sinks.append(second | hf.write.sqlite(db, table="second", name="second_out"))
+    run(hf.Pipeline("all", *sinks), tmp_path, spark, MODES[mode])
+    counts = [("a", 2), ("a", 5), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]
+    wanted = {
+        "mapped": [(k, n + 1) for k, n in counts],
+        "exploded": [(k, n + i) for k, n in counts for i in (0, 1)],
+        "chosen": [(k, n + round(n / 3)) for k, n in counts],
+        "late": [("b", -1)],
+        "plain": counts,
+    }
+    assert {name: sqlite_rows(db, f"SELECT k, n FROM {name}") for name in wanted} == {
+        name: sorted(rows) for name, rows in wanted.items()
+    }
+    names = "explodedmappedplain"
+    assert sqlite_rows(db, "SELECT epoch, k, n, inputs FROM second") == [
+        (1, "a", 4, names), (1, "b", 4, names), (2, "b", 8, names), (2, "c", 4, names), (3, "a", 8, names),
+        (3, "c", 8, names),
+    ]  # fmt: skip
+
+
+def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: SparkSession, tmp_path: Path) -> None:
+    def inverse(n):  # type: ignore[no-untyped-def]
+        return 1 / (n - 2)
+
+    counted = counting(hf.read.rows(epochs("aab"), schema=SCHEMA, name="given"))
+    mapped = counted | hf.map(lambda rows: rows.withColumn("i", F.udf(inverse, "double")("n")), name="inverted")
+    with pytest.raises(InvalidPipeline) as caught:
+        run(hf.Pipeline("fails", mapped | hf.write.console(name="out")), tmp_path, spark)
+    for part in ("a Python UDF of map 'inverted'", "ZeroDivisionError", "test_behind_state.py:"):
+        assert part in str(caught.value)
+
+
+def test_what_mixes_rows_is_refused_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    counted = counting(hf.read.rows(epochs("a"), schema=SCHEMA, name="given"))
+    sink = counted | hf.map(lambda rows: rows.mapInPandas(lambda b: b, rows.schema), name="mixed") | hf.write.console()
+    with pytest.raises(InvalidPipeline, match=r"map 'mixed' is between two.*MapInPandas"):
+        run(hf.Pipeline("refused", sink), tmp_path, spark)

@@ -1,0 +1,101 @@
+"""Chunks opened into rows and closed again (design/0010, section 1): the order does not depend on how it is cut."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, in_order, rank_of
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.stages import Stages
+from holdfast.testing import StandIn, drive
+from holdfast.testing.stand_in import StandInPlan
+from tests.spark.counting import OUT, counting
+
+SCHEMA = "k STRING, v BIGINT"
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.take(pa.array([row for row in range(batch.num_rows) for _ in (0, 1)], pa.int64()))
+
+
+def dropped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pa.array([n % 3 > 0 for n in batch.column("n").to_pylist()]))
+
+
+STAND_INS = {
+    "doubled": StandIn(doubled, lambda schema: schema),
+    "kept": StandIn(dropped, lambda schema: schema),
+}
+
+
+def pipeline() -> hf.Pipeline:
+    first = counting(hf.read.rows([], schema=SCHEMA, name="given"), name="first")
+    both = hf.union(first | hf.map(lambda df: df, name="doubled"), first | hf.map(lambda df: df, name="kept"))
+    return hf.Pipeline("p", counting(both, name="second") | hf.write.console(name="out"),
+                       first | hf.write.console(name="plain"))  # fmt: skip
+
+
+def cut(plan: StandInPlan, partitions: int) -> Stages:
+    return build_stages(
+        pipeline(), lambda schema: schema, "t", buckets=4, partitions=partitions, prefix=plan.schemas
+    )  # fmt: skip
+
+
+def of_level(stages: Stages, bucket: int) -> list[Chunk]:
+    """Return what a bucket of the first level gives: two chunks of rows for the detour, rows and bounds for others."""
+    opened = next(number for number, target in enumerate(stages.routing.targets) if target.input == "opened/first")
+    plain = next(number for number, target in enumerate(stages.routing.targets) if target.input == "plain")
+    packer = Packer(stages.routing, rank_of(1, 0, bucket), bucket)
+    found: list[Chunk] = []
+    for half in (0, 1):
+        rows = [{"k": f"{bucket}", "n": 10 * half + n, "inputs": "", "epoch": 1} for n in range(5)]
+        for target in (opened, plain):
+            found += packer.add(target, pa.RecordBatch.from_pylist(rows, schema=OUT))
+        found += packer.rows()
+    return [*found, Chunk(plain, bucket, BOUNDS, rank_of(1, 0, bucket), 9, "first", encode(pa.table({"b": [bucket]})))]
+
+
+def rows_of(chunks: list[Chunk], target: int) -> list[Any]:
+    mine = in_order([chunk for chunk in chunks if chunk.kind == ROWS and chunk.target == target])
+    return [(row["k"], row["n"]) for chunk in mine for row in decode(chunk.data).to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_tasks(seed: int) -> None:
+    chance = random.Random(seed)
+    plan = StandInPlan(STAND_INS, chance)
+    found = {}
+    for partitions in (1, 2, 4):
+        stages = cut(plan, partitions)
+        tasks: list[list[Chunk]] = [[] for _ in range(partitions)]
+        for bucket in chance.sample(range(4), 4):
+            tasks[bucket % partitions] += of_level(stages, bucket)
+        made = [chunk for task in tasks for chunk in plan.led_through(stages, 2, task)]
+        second = stages.stages[3].hosted["second"].targets["rows"]
+        found[partitions] = rows_of(made, second)
+        others = [chunk for chunk in made if chunk.target != second]
+        wanted = [chunk for bucket in range(4) for chunk in of_level(stages, bucket)]
+        past = [chunk for chunk in wanted if stages.routing.targets[chunk.target].input == "plain"]
+        assert {(c.target, c.kind, c.rank, c.seq, bytes(c.data)) for c in others} == {
+            (c.target, c.kind, c.rank, c.seq, bytes(c.data)) for c in past
+        }, "what has no business there comes back as it was"
+    (first, *rest) = found.values()
+    assert all(each == first for each in rest)
+    halves = [range(10 * half, 10 * half + 5) for half in (0, 1)]
+    of_key = [n for half in halves for n in [*(n for n in half for _ in (0, 1)), *(n for n in half if n % 3)]]
+    assert sorted(first) == sorted((f"{bucket}", n) for bucket in range(4) for n in of_key)
+    by_key = {k: [n for key, n in first if key == k] for k in "0123"}
+    assert by_key == dict.fromkeys("0123", of_key)
+
+
+def test_a_graph_is_driven_with_what_stands_in_for_spark() -> None:
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    twice = counting(given, name="first") | hf.map(lambda df: df, name="doubled")
+    epochs = {"given": [[{"k": "a", "v": 1}], [{"k": "a", "v": 1}, {"k": "b", "v": 1}]]}
+    found = drive(counting(twice, name="second"), epochs, stand_ins=STAND_INS)
+    assert [[(row["k"], row["n"]) for row in rows] for rows in found] == [[("a", 2)], [("a", 4), ("b", 2)]]
