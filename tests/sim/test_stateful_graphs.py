@@ -195,7 +195,7 @@ def noticed(make_state: Callable[[], KeptState] = KeptState, seeds: int = FEW) -
 
 
 def test_a_replay_that_begins_with_the_state_of_its_own_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "InternalError" in noticed(Newest), "the versions of a bucket ascend"
+    assert "InternalError" in noticed(Newest, 4 * FEW), "the versions of a bucket ascend"
     monkeypatch.setattr(store, "invariant", lambda *arguments, **named: None)
     assert {"times too few", "times too often"} <= noticed(Newest, 4 * FEW)
 
