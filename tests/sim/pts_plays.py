@@ -239,7 +239,7 @@ def told(key: str, rows: list[Any], state: Any) -> list[dict[str, Any]]:
     return [{"k": key, "t": row["t"] - row["v"] % 2, "v": row["v"]} for row in rows]
 
 
-def promised() -> Play:
+def promised(count: int = 26) -> Play:
     """Functions of the user that go back in time, and say how far: before sinks, and before an aggregate."""
 
     def pipeline() -> Pipeline:
@@ -258,7 +258,7 @@ def promised() -> Play:
             commit_at="pts",
         )
 
-    events = two_paces(random.Random(3), first=100)
+    events = two_paces(random.Random(3), count, first=100)
     rows = [(name, row) for name, row in events if row is not None]
     of_moved = [(row["k"], row["t"] - row["v"] % 2 * 2, row["v"]) for name, row in rows if name == "fast"]
     of_own = [(row["k"], row["t"] - row["v"] % 2, row["v"]) for name, row in rows if name == "slow"]
