@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.errors import STATE, Corrupt, InternalError
+from holdfast.errors import STATE, Corrupt, InternalError, Unavailable
 from holdfast.plan.levels import journal as module
+from holdfast.plan.levels.host import JournalCells
 from holdfast.plan.levels.journal import (
     NOTHING,
     At,
     BucketChange,
-    JournalCells,
     JournalReader,
     StateJournal,
     StateVersion,
@@ -143,9 +143,20 @@ def test_of_two_runs_the_younger_one_counts_whichever_writes_last() -> None:
     assert content_of(version, store)["counts", 0] == ("new", {(0, 0): b"new"})
 
 
+class Hours:
+    """A clock on which an hour passes whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 3600
+        return self.now_s
+
+
 def test_what_nobody_needs_is_removed_and_what_somebody_reads_is_not() -> None:
     store, epoch = SimulatedStore(), 0
-    journal = StateJournal(store, BELOW, 1)
+    journal = StateJournal(store, BELOW, 1, clock_s=Hours())
     for epoch in range(5 * module.WHOLE_EVERY):
         journal.begin(epoch)
         journal.write(epoch, [write_part(store, BELOW, epoch, changed(f"of {epoch}"))])
@@ -160,6 +171,60 @@ def test_what_nobody_needs_is_removed_and_what_somebody_reads_is_not() -> None:
             journal.write(later, [])
         assert len(store.objects) > count
         assert content_of(journal.reader.version(earliest), store)["counts", 0][0] == f"of {earliest}"
+
+
+def test_what_a_snapshot_may_be_about_to_read_stays_for_a_while() -> None:
+    store, now = SimulatedStore(), [0.0]
+    journal = StateJournal(store, BELOW, 1, clock_s=lambda: now[0])
+    for epoch in range(4 * module.WHOLE_EVERY):
+        journal.begin(epoch)
+        journal.write(epoch, [write_part(store, BELOW, epoch, changed(f"of {epoch}"))])
+    assert content_of(journal.reader.version(1), store)["counts", 0][0] == "of 1"
+    now[0] = 2 * module.HELD_S
+    for later in range(epoch + 1, epoch + 1 + module.WHOLE_EVERY):
+        journal.begin(later)
+        journal.write(later, [])
+    assert not journal.reader.entries(1)
+
+
+def test_runs_that_are_shorter_than_a_whole_span_remove_what_nobody_needs() -> None:
+    store = SimulatedStore()
+    for generation in range(30):
+        journal = StateJournal(store, BELOW, generation)
+        for epoch in range(10 * generation, 10 * generation + 10):
+            journal.begin(epoch)
+            journal.write(epoch, [write_part(store, BELOW, epoch, changed(f"of {epoch}"))])
+    assert len(store.objects) <= 3 * 2 * module.WHOLE_EVERY
+    assert content_of(journal.reader.version(299), store)["counts", 0][0] == "of 299"
+
+
+class Reluctant(SimulatedStore):
+    """Deletes nothing at its first attempt: the disk does not answer."""
+
+    failures = 0
+
+    def delete(self, key: str) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            raise Unavailable(f"{key} cannot be removed.", why="the disk does not answer.", do="wait.")
+        super().delete(key)
+
+
+def test_a_whole_epoch_may_be_repeated_and_old_state_that_cannot_be_removed_fails_nothing() -> None:
+    """What the epoch begins with stays, however often it is written: it is not decided."""
+    store, whole = Reluctant(), 2 * module.WHOLE_EVERY
+    journal = StateJournal(store, BELOW, 1, clock_s=Hours())
+    for epoch in range(whole):
+        journal.begin(epoch)
+        journal.write(epoch, [write_part(store, BELOW, epoch, changed(f"of {epoch}"))])
+    for attempt in range(3):
+        before = journal.begin(whole)
+        assert content_of(before, store)["counts", 0][0] == f"of {whole - 1}"
+        journal.write(whole, [write_part(store, BELOW, whole, changed(f"attempt {attempt}"))])
+    assert store.failures > 1
+    again = StateJournal(store, BELOW, 2)
+    assert content_of(again.begin(whole), store)["counts", 0][0] == f"of {whole - 1}"
+    assert content_of(again.reader.version(whole), store)["counts", 0][0] == "attempt 2"
 
 
 def test_a_trial_keeps_nothing() -> None:

@@ -10,13 +10,63 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import invariant
 from holdfast.plan.chunks import Chunk, Routing
-from holdfast.plan.levels.journal import BucketChange, JournalCells, StateVersion, StoredPiece
+from holdfast.plan.levels.journal import At, BucketChange, PieceKey, StateVersion, StoredBucket, StoredPiece
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.stages import Stages
 
 ReadPiece = Callable[[StoredPiece], bytes]
+
+
+class JournalCells:
+    """The :class:`~holdfast.plan.levels.store.Cells` of one bucket: read from the journal, changed in memory.
+
+    Parameters
+    ----------
+    stored : StoredBucket, optional
+        The bucket at the end of the epoch before; None where it has no state.
+    read : callable
+        Returns the bytes of a piece.
+    """
+
+    def __init__(self, stored: StoredBucket | None, read: Callable[[StoredPiece], bytes]) -> None:
+        self._record = None if stored is None else stored.record
+        self._kept = {} if stored is None else dict(stored.pieces)
+        self._written: dict[PieceKey, bytes] = {}
+        self._read = read
+        self._has_changed = False
+
+    def record(self) -> str | None:
+        """Return the record; None when there is none."""
+        return self._record
+
+    def put_record(self, record: str) -> None:
+        """Replace the record."""
+        self._record, self._has_changed = record, True
+
+    def piece(self, part: int, number: int) -> bytes:
+        """Return a piece of a part."""
+        at = (part, number)
+        return self._written[at] if at in self._written else self._read(self._kept[at])
+
+    def put_piece(self, part: int, number: int, data: bytes) -> None:
+        """Store a piece of a part."""
+        self._written[part, number] = data
+        self._has_changed = True
+
+    def drop_piece(self, part: int, number: int) -> None:
+        """Remove a piece of a part."""
+        self._kept.pop((part, number), None)
+        self._written.pop((part, number), None)
+        self._has_changed = True
+
+    def change(self, at: At) -> BucketChange | None:
+        """Return what was changed; None for nothing."""
+        if not self._has_changed:
+            return None
+        invariant(self._record is not None, f"bucket {at[1]} of {at[0]!r} has pieces of state and no record.")
+        return BucketChange(at, self._record or "", self._kept, self._written)
 
 
 def levels_of(

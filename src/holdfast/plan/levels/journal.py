@@ -21,12 +21,13 @@ import hashlib
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.errors import STATE, Corrupt, invariant
+from holdfast.errors import STATE, Corrupt, HoldfastError, invariant
 from holdfast.ports import Store
 from holdfast.store import checked_json
 
@@ -40,6 +41,9 @@ At = tuple[str, int]
 
 PieceKey = tuple[int, int]
 """A piece of a part: the part's serial number, and the piece's."""
+
+HELD_S = 10.0
+"""So long what a run no longer needs stays for who reads it: a snapshot of an epoch that has ended meanwhile."""
 
 _FORMAT = 1
 _HEAD_BYTES = 8
@@ -104,6 +108,22 @@ class BucketChange:
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """What must stay of a journal so that the versions from a whole entry on can be read.
+
+    Parameters
+    ----------
+    batch_id : int
+        The epoch of the whole entry: objects of it and of later epochs stay.
+    needed : frozenset of str
+        Those of older epochs in which its pieces lie.
+    """
+
+    batch_id: int = -1
+    needed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class StateVersion:
     """All state at the end of one epoch.
 
@@ -117,73 +137,18 @@ class StateVersion:
         Those that have state.
     spread : int
         How many entries lie between the last whole one and it.
+    boundary : Boundary
+        What must stay for its sake: that of the last whole entry.
     """
 
     batch_id: int = -1
     key: str = ""
     buckets: Mapping[At, StoredBucket] = field(default_factory=dict)
     spread: int = 0
-
-    @property
-    def needed(self) -> frozenset[str]:
-        """The objects that its pieces lie in."""
-        return frozenset(piece.key for bucket in self.buckets.values() for piece in bucket.pieces.values())
+    boundary: Boundary = field(default_factory=lambda: Boundary())
 
 
 NOTHING = StateVersion()
-
-
-# --- one bucket in a call ---------------------------------------------------------------------------------------------
-
-
-class JournalCells:
-    """The :class:`~holdfast.plan.levels.store.Cells` of one bucket: read from the journal, changed in memory.
-
-    Parameters
-    ----------
-    stored : StoredBucket, optional
-        The bucket at the end of the epoch before; None where it has no state.
-    read : callable
-        Returns the bytes of a piece.
-    """
-
-    def __init__(self, stored: StoredBucket | None, read: Callable[[StoredPiece], bytes]) -> None:
-        self._record = None if stored is None else stored.record
-        self._kept = {} if stored is None else dict(stored.pieces)
-        self._written: dict[PieceKey, bytes] = {}
-        self._read = read
-        self._has_changed = False
-
-    def record(self) -> str | None:
-        """Return the record; None when there is none."""
-        return self._record
-
-    def put_record(self, record: str) -> None:
-        """Replace the record."""
-        self._record, self._has_changed = record, True
-
-    def piece(self, part: int, number: int) -> bytes:
-        """Return a piece of a part."""
-        at = (part, number)
-        return self._written[at] if at in self._written else self._read(self._kept[at])
-
-    def put_piece(self, part: int, number: int, data: bytes) -> None:
-        """Store a piece of a part."""
-        self._written[part, number] = data
-        self._has_changed = True
-
-    def drop_piece(self, part: int, number: int) -> None:
-        """Remove a piece of a part."""
-        self._kept.pop((part, number), None)
-        self._written.pop((part, number), None)
-        self._has_changed = True
-
-    def change(self, at: At) -> BucketChange | None:
-        """Return what was changed; None for nothing."""
-        if not self._has_changed:
-            return None
-        invariant(self._record is not None, f"bucket {at[1]} of {at[0]!r} has pieces of state and no record.")
-        return BucketChange(at, self._record or "", self._kept, self._written)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -299,8 +264,10 @@ class _Entry:
             f"{self.key} follows {self.previous or 'nothing'!r}, and is put after {version.key or 'nothing'!r}.",
         )
         if self.is_whole:
-            return StateVersion(self.batch_id, self.key, self.buckets, 0)
-        return StateVersion(self.batch_id, self.key, {**version.buckets, **self.buckets}, version.spread + 1)
+            needed = frozenset(piece.key for bucket in self.buckets.values() for piece in bucket.pieces.values())
+            return StateVersion(self.batch_id, self.key, self.buckets, 0, Boundary(self.batch_id, needed))
+        buckets = {**version.buckets, **self.buckets}
+        return StateVersion(self.batch_id, self.key, buckets, version.spread + 1, version.boundary)
 
     def written(self, pieces: Sequence[bytes]) -> bytes:
         """Return the bytes of the entry, with the pieces that it holds itself."""
@@ -401,16 +368,28 @@ class StateJournal:
         Of this run.
     is_trial : bool
         Whether it only says with which state an epoch begins, and keeps nothing: for an evaluation that is no epoch.
+    clock_s : callable
+        Time that only grows, seconds.
     """
 
-    def __init__(self, store: Store, below: str, generation: int, *, is_trial: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        below: str,
+        generation: int,
+        *,
+        is_trial: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._generation = generation
         self._is_trial = is_trial
         self.reader = JournalReader(store, below)
+        self._clock_s = clock_s
         self._now = NOTHING
-        self._last_whole = NOTHING
         self._before: StateVersion | None = None
+        self._boundaries: list[tuple[float, Boundary]] = []
+        """When each was written by this run, ascending; the one that it found first."""
         self._readers = 0
         self._lock = threading.Lock()
 
@@ -426,6 +405,7 @@ class StateJournal:
             self._now, self._before = self._before, None
         if self._now.batch_id != batch_id - 1:
             self._now, self._before = self.reader.version(batch_id - 1), None
+            self._boundaries = [(float("-inf"), self._now.boundary)]
         return self._now
 
     def adopted(self, batch_id: int) -> bool:
@@ -459,7 +439,8 @@ class StateJournal:
         self._store.put(key, data)
         self._before, self._now = before, _Entry.parsed(key, data).after(before)
         if is_whole:
-            self._remove_needless()
+            self._remove_needless(before)
+            self._boundaries.append((self._clock_s(), self._now.boundary))
         return self._now
 
     @contextmanager
@@ -473,16 +454,29 @@ class StateJournal:
             with self._lock:
                 self._readers -= 1
 
-    def _remove_needless(self) -> None:
-        """Remove what neither the previous whole version needs, nor any since: no epoch begins further back."""
+    def _remove_needless(self, before: StateVersion) -> None:
+        """Remove what is needed neither by the epoch that was just written, should it be repeated, nor by a reader.
+
+        The epoch begins with the version before it, so nothing from that one's last whole entry on is removed: however
+        often it is repeated, by whomever.  A snapshot may be about to read a version of some seconds ago.
+        """
+        ready_s = self._clock_s() - HELD_S
+        self._boundaries = [
+            (at_s, each) for at_s, each in self._boundaries if each.batch_id <= before.boundary.batch_id
+        ]
+        found = [each for at_s, each in self._boundaries if at_s <= ready_s]
         with self._lock:
-            if self._readers:
+            if self._readers or not found:
                 return  # at the next one
-            before, self._last_whole = self._last_whole, self._now
-            needed = before.needed
-            for key in self._store.keys(self.reader.directory):
-                if _batch(key) < before.batch_id and key not in needed:
-                    self._store.delete(key)
+            boundary = found[-1]
+            try:
+                for key in self._store.keys(self.reader.directory):
+                    if _batch(key) < boundary.batch_id and key not in boundary.needed:
+                        self._store.delete(key)
+            except HoldfastError as error:  # the entry is durable: its epoch must not fail for this
+                log.warning("old state was not removed, and is with the next whole entry: %s", error.message)
+                return
+        self._boundaries = self._boundaries[len(found) - 1 :]
 
 
 def _laid(key: str, written: Mapping[PieceKey, bytes], offset: int) -> tuple[dict[PieceKey, StoredPiece], list[bytes]]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
-from holdfast.plan.levels.journal import At, JournalCells, JournalReader
+from holdfast.plan.levels.host import JournalCells
+from holdfast.plan.levels.journal import At, JournalReader
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
 from holdfast.state.step import StateTable

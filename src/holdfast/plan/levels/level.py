@@ -110,6 +110,11 @@ class Level:
         self._seeds = seeds
         self._snapshot_parts = parts
 
+    @property
+    def token(self) -> str:
+        """Unique for the run: what a process keeps of another one does not count."""
+        return self._token
+
     def run(
         self, key: tuple[str, int], chunks: Sequence[Chunk], cells: Cells, at: EpochContext, memory: WorkerMemory
     ) -> Iterator[Chunk]:

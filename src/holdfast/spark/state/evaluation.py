@@ -94,9 +94,11 @@ class EvaluationHere:
 
     def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:
         """Yield what the sources give for an epoch: as their readers do in a job."""
-        for name in end:
-            if start.get(name) == end[name]:
-                continue
+        moved = [name for name in end if start.get(name) != end[name]]
+        if not moved:  # a step on the way to what sinks hold: operators that watch the clock are called all the same
+            for batch in next(iter(self.packings.values())).controls(0, ()):
+                yield from from_batch(batch)
+        for name in moved:
             packing, source = self.packings[name], self.sources.source(name)
             (begin, said_before), (until, said) = map(plain, self.sources.span(name, start, end))
             size = source.size_between(begin, until)

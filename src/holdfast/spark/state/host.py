@@ -103,7 +103,8 @@ class LevelTask:
 
     def _before(self, reader: JournalReader, entry: str) -> StateVersion:
         """Return the state that the epoch begins with, by what this worker has read of the journal."""
-        place = f"{self.checkpoint}/{self.below}"
+        # With the run: a checkpoint that was removed or restored may have entries of the same names.
+        place = f"{self.level.token} {self.checkpoint}/{self.below}"
         known = _worker.version[1] if _worker.version[0] == place else NOTHING
         version = reader.version_of(entry, known)
         _worker.version = (place, version)
