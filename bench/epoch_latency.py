@@ -60,18 +60,7 @@ def side_holdfast(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
     rows = readings | hf.select(*COLUMNS, name="converted")
     pipeline = hf.Pipeline("bench", rows | hf.write.postgres(dsn, table="readings", name="table"))
     run = pipeline.start(checkpoint=f"{scratch}/checkpoint", trigger=hf.every("0 s"))
-    seen: dict[int, dict[str, float]] = {}
-    print("READY", flush=True)
-
-    def look() -> None:
-        epoch = run.status().last_epoch
-        if epoch is not None:
-            seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
-
-    until_told(look)
-    run.stop()
-    run.wait()
-    return {"epochs": list(seen.values())}
+    return watch_holdfast(run)
 
 
 def _raw_spark(save: Any, directory: str, dsn: str, scratch: str) -> dict[str, Any]:
@@ -80,23 +69,43 @@ def _raw_spark(save: Any, directory: str, dsn: str, scratch: str) -> dict[str, A
     session = default_session()
     frame = session.readStream.schema(SCHEMA).json(directory).selectExpr(*COLUMNS)
     query = frame.writeStream.foreachBatch(save).option("checkpointLocation", f"{scratch}/checkpoint").start()
+    return watch_spark(query)
+
+
+def watch_holdfast(run: Any) -> dict[str, Any]:
+    """Let a run go on until the parent says so; return what its epochs took."""
     seen: dict[int, dict[str, float]] = {}
-    print("READY", flush=True)
+
+    def look() -> None:
+        epoch = run.status().last_epoch
+        if epoch is not None:
+            seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
+
+    _until_told(look)
+    run.stop()
+    run.wait()
+    return {"epochs": list(seen.values())}
+
+
+def watch_spark(query: Any) -> dict[str, Any]:
+    """Let a query go on until the parent says so; return what its batches took."""
+    seen: dict[int, dict[str, float]] = {}
 
     def look() -> None:
         for progress in query.recentProgress:
             if progress.numInputRows:
                 seen[progress.batchId] = {"rows": progress.numInputRows, **progress.durationMs}
 
-    until_told(look)
+    _until_told(look)
     query.stop()
     return {"epochs": list(seen.values())}
 
 
-def until_told(look: Callable[[], None]) -> None:
-    """Look every 50 ms until the parent closes our standard input."""
+def _until_told(look: Callable[[], None]) -> None:
+    """Say that the side is ready, and look every 50 ms until the parent closes our standard input."""
     import threading
 
+    print("READY", flush=True)
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
     while not told.wait(0.05):

@@ -17,7 +17,7 @@ import os
 import sys
 from typing import Any
 
-from bench.epoch_latency import Case, compare, until_told
+from bench.epoch_latency import Case, compare, watch_holdfast, watch_spark
 
 KEYS = 10_000
 SCHEMA = "id BIGINT, created_us BIGINT, celsius DOUBLE"
@@ -76,17 +76,7 @@ def side_raw_spark(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
     changed = rows.groupBy("k").agg(F.count(F.lit(1)).alias("n"), F.max("created_us").alias("created_us"))
     writer = changed.writeStream.foreachBatch(save).outputMode("update")
     query = writer.option("checkpointLocation", f"{scratch}/checkpoint").start()
-    seen: dict[int, dict[str, float]] = {}
-    print("READY", flush=True)
-
-    def look() -> None:
-        for progress in query.recentProgress:
-            if progress.numInputRows:
-                seen[progress.batchId] = {"rows": progress.numInputRows, **progress.durationMs}
-
-    until_told(look)
-    query.stop()
-    return {"epochs": list(seen.values())}
+    return watch_spark(query)
 
 
 def side_holdfast(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
@@ -98,18 +88,7 @@ def side_holdfast(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
     latest = readings | hf.reduce(by="k", n=hf.count(), created_us=hf.max("created_us"), name="latest")
     sink = hf.write.postgres(dsn, table="latest", mode="upsert", key=["k"], name="table")
     run = hf.Pipeline("bench", latest | sink).start(checkpoint=f"{scratch}/checkpoint", trigger=hf.every("0 s"))
-    seen: dict[int, dict[str, float]] = {}
-    print("READY", flush=True)
-
-    def look() -> None:
-        epoch = run.status().last_epoch
-        if epoch is not None:
-            seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
-
-    until_told(look)
-    run.stop()
-    run.wait()
-    return {"epochs": list(seen.values())}
+    return watch_holdfast(run)
 
 
 if __name__ == "__main__":

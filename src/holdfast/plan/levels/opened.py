@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import crossing, present
-from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, from_batch
+from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, from_batch
 from holdfast.plan.counts import Counts
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, struct_name
 from holdfast.plan.stages import Detour, Stage
@@ -34,18 +34,8 @@ from holdfast.types.casting import fitted, fitted_column, nullable_type
 CHUNK = "__holdfast_chunk"
 """Column of a row without a tag: the chunk that it is, or whose rows follow.  What Spark's plan must keep."""
 
-CHUNK_TYPE = pa.struct(
-    [
-        ("target", pa.int32()),
-        ("bucket", pa.int32()),
-        ("kind", pa.int32()),
-        ("rank", pa.int64()),
-        ("seq", pa.int32()),
-        ("source", pa.string()),
-        ("data", pa.binary()),
-    ]
-)
-"""A chunk; without data where its rows follow."""
+CHUNK_TYPE = pa.struct([field for field in SCHEMA if field.name not in ("operator", "label")])
+"""A chunk without its address; without data where its rows follow."""
 
 ROWS_AT_ONCE = 2**16
 """So many rows are handed to Spark in a batch."""
