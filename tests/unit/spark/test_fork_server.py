@@ -71,13 +71,15 @@ def started(
         process.stdout.close()
 
 
-def said(process: subprocess.Popen[bytes], place: Path) -> bytes:
-    """Return what the daemon says when it is ready: where it listens."""
+def await_serving(process: subprocess.Popen[bytes], place: Path) -> None:
+    """Return when the daemon forks workers: it says where it listens before it is ready for signals."""
     assert process.stdout is not None
     length = int.from_bytes(process.stdout.read(4), "big")
-    found = process.stdout.read(length)
-    assert found.startswith(os.fsencode(place))
-    return found
+    path = process.stdout.read(length)
+    assert path.startswith(os.fsencode(place))
+    with socket.socket(socket.AF_UNIX) as jvm:
+        jvm.connect(path)
+        assert len(jvm.recv(4, socket.MSG_WAITALL)) == 4, "no worker told its process id"
 
 
 def test_a_daemon_is_forked_and_has_its_own_streams_environment_and_directory(
@@ -85,7 +87,7 @@ def test_a_daemon_is_forked_and_has_its_own_streams_environment_and_directory(
 ) -> None:
     monkeypatch.chdir(place)
     with started(place, DAEMON, server.environ()) as process:
-        said(process, place)
+        await_serving(process, place)
         (fork,) = server.children()
         assert fork.cwd() == os.path.realpath(place)
         assert process.stdin is not None
@@ -98,7 +100,7 @@ def test_a_daemon_is_forked_and_has_its_own_streams_environment_and_directory(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_signals_reach_the_fork_and_its_end_is_told(place: Path, server: psutil.Process, number: int) -> None:
     with started(place, DAEMON, server.environ()) as process:
-        said(process, place)
+        await_serving(process, place)
         (fork,) = server.children()
         if number == signal.SIGKILL:
             fork.kill()
@@ -130,7 +132,7 @@ def test_what_is_started_with_signals_ignored_ignores_them_as_a_fork(place: Path
 
 def test_what_a_fork_could_not_be_is_started(place: Path, server: psutil.Process) -> None:
     with started(place, DAEMON, server.environ(), OTHER="1") as process:
-        said(process, place)
+        await_serving(process, place)
         assert server.children() == []
         assert psutil.Process(process.pid).cmdline()[1:] == DAEMON
     with started(place, ["-c", "print(1 + 1)"], server.environ()) as process:
@@ -141,7 +143,7 @@ def test_without_a_server_everything_is_started(place: Path, server: psutil.Proc
     environment = server.environ()
     server.kill()
     with started(place, DAEMON, environment) as process:
-        said(process, place)
+        await_serving(process, place)
         assert psutil.Process(process.pid).cmdline()[1:] == DAEMON
     (place / "forks").unlink()
 
@@ -150,7 +152,7 @@ def test_signals_for_all_processes_leave_the_server_alone(place: Path, server: p
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         server.send_signal(number)
     with started(place, DAEMON, server.environ()) as process:
-        said(process, place)
+        await_serving(process, place)
         assert len(server.children()) == 1
 
 
