@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources.files import log as file_log
 from holdfast.sources.files.log import FileLog, LoggedFile, log_end, whole
-from holdfast.store import durable, sealed
+from holdfast.store import durable, increments, sealed
 from tests.disks import small_disk
 
 
@@ -63,7 +62,7 @@ def test_what_was_appended_is_read_again(directory: str) -> None:
 
 
 def test_its_end_is_known_from_its_newest_object_alone(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    monkeypatch.setattr(increments, "MERGED_AT_A_TIME", 3)
     assert log_end(directory) == 0
     log = FileLog(directory)
     for number in range(7):
@@ -132,7 +131,7 @@ def test_merging_changes_nothing_but_the_number_of_objects(directory: str, count
 
 
 def test_hundreds_of_hundreds_are_merged_again(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    monkeypatch.setattr(increments, "MERGED_AT_A_TIME", 3)
     log = FileLog(directory)
     for number in range(60):
         add(log, str(number))
@@ -146,7 +145,7 @@ def test_a_planner_that_slept_through_a_merge_cannot_write_below_it(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next number is free again, because the increment of that number was merged away."""
-    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    monkeypatch.setattr(increments, "MERGED_AT_A_TIME", 3)
     zombie, log = FileLog(directory), FileLog(directory)
     for number in range(7):
         add(log, str(number))
@@ -159,7 +158,7 @@ def test_a_planner_that_slept_through_a_merge_cannot_write_below_it(
 
 def test_a_stale_object_that_a_zombie_left_counts_for_nobody(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between its write and its look at what is there."""
-    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    monkeypatch.setattr(increments, "MERGED_AT_A_TIME", 3)
     log = FileLog(directory)
     for number in range(7):
         add(log, str(number))
@@ -176,7 +175,7 @@ def test_a_stale_object_that_a_zombie_left_counts_for_nobody(directory: str, mon
 def test_a_kill_in_the_middle_of_a_merge_loses_nothing(
     directory: str, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    monkeypatch.setattr(increments, "MERGED_AT_A_TIME", 3)
     log = FileLog(directory)
     for number in range(4):
         add(log, str(number))
