@@ -22,6 +22,7 @@ from holdfast.values import (
     REJECT_TYPE,
     Carried,
     EpochRecord,
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -34,17 +35,18 @@ from holdfast.values import (
     Staged,
     Task,
     Withdrawal,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from holdfast.state.step import Step, StepTime
+    from holdfast.state.step import Step
 
 __all__ = [
-    "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded", "Broadcasting", "Carried",
-    "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "Growable", "Guarantee", "Guaranteeing",
-    "Held", "Inspectable", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity",
-    "SeekableSpec", "SideRows", "Sink", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store",
-    "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
+    "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
+    "Carried", "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "ExplainedSpec",
+    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "Outcome", "Part",
+    "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
+    "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
+    "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip
 
 
@@ -211,11 +213,20 @@ class Rewindable(Protocol):
     """
 
     def withdrawal(self, to: Positions) -> Withdrawal:
-        """Say what going back to some positions would withdraw, or why that cannot be done.
-
-        Asked of a sink that is connected, opened or not: changes nothing, fences no run.  The positions are the end
-        of an epoch: a sink holds exactly what is before them, or it cannot go back there.
+        """Say what going back to some positions would withdraw, or why that cannot be done: they are no end of an
+        epoch of its.  Asked of a sink that is connected, opened or not: changes nothing, fences no run.
         """
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to keep what its positions mean (design/0018).
+
+    ``publish`` keeps the explanations that it lacks, with the epoch or before; ``Held.explained`` says which it has.
+    """
+
+    def explanations(self) -> Sequence[Explanation]:
+        """Return all of them, for each source in order.  Asked of a sink opened or not: changes nothing."""
 
 
 @runtime_checkable
@@ -408,11 +419,20 @@ class SeekableSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to begin at a time."""
 
     def from_time(self, at_us: int) -> SourceSpec:
-        """Return the declaration of the same source that begins at its random access point at or before a time.
-
-        Rows before the time may come from it; none at or after it may be missing.  The time is one of its timestamps:
-        microseconds of Unix time, or ticks where they are BIGINTs.
+        """Return the declaration of the same source that begins at its random access point at or before a time:
+        microseconds of Unix time, or ticks.  Rows before it may come; none at or after it may be missing.
         """
+
+
+@runtime_checkable
+class ExplainedSpec(Protocol):
+    """What a source's declaration offers beyond :class:`SourceSpec` where its positions mean nothing by themselves."""
+
+    def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
+        """Return what is durable of their meaning, above a number, in order.  Creates and changes nothing."""
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make these durable where they are not; raise Diverged where a number says something else."""
 
 
 @runtime_checkable
@@ -441,28 +461,6 @@ class ClockDriven(Protocol):
 
     wakes: bool
     """Whether rows leave it by batch time: epochs are planned although nothing arrives.  Then it watches, too."""
-
-
-@runtime_checkable
-class Growable(Protocol):
-    """What a step may offer for the day on which its tables get columns (:mod:`holdfast.state.growth`)."""
-
-    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return a state table of an earlier version of itself (None: there was none) under the present schema.
-
-        None where it is unknown what new columns would hold.
-        """
-
-
-@runtime_checkable
-class Broadcasting(Protocol):
-    """What a step may say for the day on which the number of buckets changes: which rows are in every bucket."""
-
-    for_all_keys: Mapping[str, str]
-    """State table -> the column that marks its rows that hold for all keys; empty: all rows do.
-
-    Of several buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
-    """
 
 
 class Store(Protocol):

@@ -64,12 +64,15 @@ class Held:
         End positions of that epoch; empty when none.
     pts : int, optional
         Minimum timestamp over the inputs at that epoch, in their unit.
+    explained : mapping of str to int, optional
+        Source -> the highest number of its explanations that the sink keeps; None: it keeps none.
     """
 
     epoch: int = 0
     generation: int = 0
     positions: Positions = field(default_factory=dict)
     pts: int | None = None
+    explained: Mapping[str, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,26 @@ Part = Staged | Carried
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """A part of what maps the positions of a source to data: an increment of its log, the time of its first row.
+
+    Parameters
+    ----------
+    source : str
+        Its name.
+    number : int
+        Place among the explanations of the source, from 1, dense.  A number is given once, and what it says never
+        changes.
+    text : str
+        What the source itself would read again; one line.
+    """
+
+    source: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
 class EpochRecord:
     """What is known of an epoch apart from its rows.
 
@@ -136,6 +159,8 @@ class EpochRecord:
         Minimum over the inputs of the highest timestamp seen so far, in their unit; None when no input declares one.
     rewound_to : int, optional
         The epoch is a *rewind*: it withdraws what was published after the end of this one, whose positions it has.
+    explanations : tuple of Explanation
+        What its positions mean, as far as a sink may lack it; for each source in order and without a gap.
     """
 
     pipeline: str
@@ -144,6 +169,7 @@ class EpochRecord:
     positions: Positions
     pts: int | None = None
     rewound_to: int | None = None
+    explanations: tuple[Explanation, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.files.spec import FilesSinkSpec
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestExplainingContract = ExplainingContract
 TestRewindContract = RewindContract
 
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.ports import Sink
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
@@ -17,6 +18,7 @@ from tests.specs import postgres_spec
 pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
+TestExplainingContract = ExplainingContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports import Sink
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
+TestExplainingContract = ExplainingContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 

@@ -3,9 +3,11 @@
 import pytest
 
 from holdfast.testing import FaultySink, Process, SimulatedSink, SimulatedTarget
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.sink_contract import PIPELINE, SinkContract
 
+TestExplainingContract = ExplainingContract
 TestRejectContract = RejectContract
 TestSinkContract = SinkContract
 

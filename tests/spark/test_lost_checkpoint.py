@@ -78,13 +78,104 @@ def test_sinks_that_stopped_at_different_epochs_meet_again_without_spark_and_led
     check(tmp_path, FILES)
 
 
-def test_a_new_checkpoint_for_sinks_that_hold_rows_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_lost_checkpoint_costs_nothing_the_sinks_say_what_their_positions_mean(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Nothing that a crash can lose is needed: positions come from the sinks, and with them the log of files."""
+    write_files(tmp_path, range(3))
+    run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    write_files(tmp_path, range(3, 5))
+    run(tmp_path, spark)
+    check(tmp_path, 5)
+    shutil.rmtree(tmp_path / "checkpoint")
+    write_files(tmp_path, range(5, FILES))
+    die_at("after-publish", 6)  # SQLite holds the epoch, the files do not
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    faults.install(None)
+    shutil.rmtree(tmp_path / "checkpoint")
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
+
+
+def test_a_new_checkpoint_for_sinks_that_cannot_say_what_they_hold_is_refused(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """As an earlier version left them."""
     write_files(tmp_path, range(2))
     run(tmp_path, spark)
     shutil.rmtree(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "out" / "_holdfast" / "lost" / "odd_rows" / "positions")
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        connection.execute("DROP TABLE holdfast_positions")
     with pytest.raises(Diverged, match="is new, and sink") as refused:
         run(tmp_path, spark)
     assert "empty the targets" in refused.value.do
+    check(tmp_path, 2)
+
+
+def test_a_log_that_is_older_than_the_sinks_is_completed_from_them_where_spark_has_no_directory(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write_files(tmp_path, range(1))
+    run(tmp_path, spark)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    write_files(tmp_path, range(1, 4))
+    run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "copy").rename(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    write_files(tmp_path, range(4, FILES))
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
+
+
+def test_with_state_one_snapshot_is_enough(tmp_path: Path, spark: SparkSession) -> None:
+    """All that is left of the checkpoint is a snapshot: the sinks have the rest."""
+
+    def run_counting() -> None:
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="rows")
+        keyed = rows | hf.select("id % 7 as k", "id", name="keyed")
+        sums = keyed | hf.accumulate(by="k", n=hf.count(), total=hf.sum("id"), name="sums")
+        pipeline = hf.Pipeline("summed", sums | hf.write.sqlite(tmp_path / "out.db", table="sums", name="all_sums"))
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    def leave_the_snapshots() -> None:
+        for path in (tmp_path / "checkpoint").iterdir():
+            if path.name != "snapshots":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    write_files(tmp_path, range(2))
+    run_counting()
+    write_files(tmp_path, range(2, 5))
+    die_at("after-publish", 4)
+    with pytest.raises(HoldfastError):
+        run_counting()
+    faults.install(None)
+    leave_the_snapshots()
+    run_counting()
+    leave_the_snapshots()
+    write_files(tmp_path, range(5, FILES))
+    run_counting()
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        rows = connection.execute("SELECT k, id, n, total FROM sums ORDER BY id").fetchall()
+    ids = range(FILES * PER_FILE)
+    assert rows == [(i % 7, i, i // 7 + 1, sum(range(i % 7, i + 1, 7))) for i in ids]
+
+
+def test_two_sinks_that_disagree_on_what_a_position_means_are_refused_with_both_words(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write_files(tmp_path, range(2))
+    run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        connection.execute("UPDATE holdfast_positions SET text = replace(text, '000.json', 'other.json')")
+    with pytest.raises(Diverged, match="disagree on explanation 2 of source 'rows'") as refused:
+        run(tmp_path, spark)
+    assert "other.json" in refused.value.why
+    assert "000.json" in refused.value.why
     check(tmp_path, 2)
 
 
@@ -208,11 +299,6 @@ def test_a_checkpoint_that_is_older_than_its_sink_is_refused_before_other_files_
     for _ in range(2):
         with pytest.raises(Diverged, match="holds source 'rows' up to position 3"):
             run(tmp_path, spark)
-    shutil.rmtree(tmp_path / "checkpoint" / "spark")
-    with pytest.raises(Diverged, match="is new, and sink") as refused:
-        run(tmp_path, spark)
-    assert "ends at 2, and 3 is wanted" in refused.value.why
-    shutil.rmtree(tmp_path / "checkpoint")
-    (tmp_path / "newer").rename(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "newer", tmp_path / "checkpoint", dirs_exist_ok=True)
     run(tmp_path, spark)
     check(tmp_path, 4)

@@ -217,6 +217,11 @@ class Coordinator:
         """The generation of this run; 0 before :meth:`open`."""
         return self._generation
 
+    @property
+    def explained(self) -> Mapping[str, Mapping[str, int]]:
+        """Sink -> source -> the number of explanations that it kept when it was opened; those that keep any."""
+        return self._delivery.explained
+
     def missing(self, epoch: int, positions: Positions | None = None, start: Positions | None = None) -> Claim:
         """Return a claim with the sinks for which an epoch still has to be produced; none when every sink holds it.
 

@@ -108,6 +108,11 @@ class Delivery:
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}
 
     @property
+    def explained(self) -> dict[str, Mapping[str, int]]:
+        """Sink -> source -> the number of explanations that it kept when it was opened; those that keep any."""
+        return {name: held.explained for name, held in self.held.items() if held.explained is not None}
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The sinks, in the order in which they publish."""
         return tuple(self._sinks)
@@ -259,7 +264,8 @@ class Delivery:
             ) from failure
         row_count = sum(publication.row_count for publication in publications)
         self._tell(publications, Event.HOLD, name, f"{row_count} rows, {attempts} attempts")
-        self.held[name] = Held(last.epoch, self.held[name].generation, last.positions, last.pts)
+        before = self.held[name]
+        self.held[name] = Held(last.epoch, before.generation, last.positions, last.pts, before.explained)
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 from holdfast import faults
@@ -162,7 +163,8 @@ class Publisher:
             faults.reach("before-forget", record.epoch)
             # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
             #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-            self._ledger.forget(entry.key, Done(record, decided.row_counts, decided.rejected))
+            done = Done(replace(record, explanations=()), decided.row_counts, decided.rejected)
+            self._ledger.forget(entry.key, done)
             with self._unpublished_lock:
                 self._unpublished.discard(record.epoch)
             self._stories.take(record.epoch, Event.FORGET)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, invariant
-from holdfast.ports import Carried, EpochRecord, Part, Refused, Staged
+from holdfast.ports import Carried, EpochRecord, Explanation, Part, Refused, Staged
 
 _MAGIC = b"holdfast ledger 1"
 
@@ -83,6 +83,8 @@ class Decided:
 class Done:
     """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows.
 
+    What its positions mean is left out: the sinks keep that.
+
     ``rejected`` is that of the decision: the sinks lack these rows.  None: a version that did not note it.
     """
 
@@ -137,7 +139,7 @@ def decode(data: bytes, key: str) -> Decided | Done:
     if _digest(kind, text, [payload]) != digest:
         raise _damaged(key, "its checksum does not match: it was truncated or changed")
     body = json.loads(text)
-    record = EpochRecord(**body["record"])
+    record = _record(body["record"])
     if kind == b"done":
         return Done(record, body["row_counts"], _rejected(body["rejected"], key) if "rejected" in body else None)
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
@@ -184,7 +186,13 @@ def _record_json(record: EpochRecord) -> dict[str, Any]:
         "positions": {source: dict(segments) for source, segments in record.positions.items()},
         "pts": record.pts,
         **({} if record.rewound_to is None else {"rewound_to": record.rewound_to}),
+        **({"explanations": [astuple(each) for each in record.explanations]} if record.explanations else {}),
     }
+
+
+def _record(body: Mapping[str, Any]) -> EpochRecord:
+    explanations = tuple(Explanation(*each) for each in body.get("explanations", ()))
+    return EpochRecord(**{**body, "explanations": explanations})
 
 
 def _part_json(part: Part, payloads: list[bytes]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.evolution import NOTHING, Evolution, Migration
-from holdfast.ports import Growable
-from holdfast.state.step import StateTable, Step, StepTime
+from holdfast.state.step import Growable, StateTable, Step, StepTime
 
 
 class Way(Enum):

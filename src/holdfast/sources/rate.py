@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Clock, Span
+from holdfast.ports import Clock, Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.store import sealed
 
@@ -73,6 +73,17 @@ class RateSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: row n is the same whatever the log of epochs says."""
         return {}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return the time of row 0, once it is known."""
+        held = None if after else sealed.read_sealed(os.path.join(workspace, "start"))
+        return [] if held is None else [Explanation(name, 1, held.decode())]
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make the time of row 0 durable."""
+        directory = sealed.local_directory(workspace, participant=name)
+        sealed.prepare(directory)
+        sealed.put_if_absent(os.path.join(directory, "start"), explanations[0].text.encode())
 
 
 class RateSource:

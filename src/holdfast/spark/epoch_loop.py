@@ -28,6 +28,7 @@ from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.explained import Explanations
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
@@ -77,6 +78,8 @@ class EpochLoop:
         Sizes and intervals.
     pts : int, optional
         Minimum timestamp over the inputs that earlier runs had reached.
+    explanations : Explanations
+        What the epochs' records explain.
     is_at_pts : bool
         Whether the gate upstream of the sinks reports pts.
     timed_sources : sequence of str
@@ -108,6 +111,7 @@ class EpochLoop:
         pts: int | None,
         reports: OperatorReports,
         due_file: str,
+        explanations: Explanations,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
@@ -123,6 +127,7 @@ class EpochLoop:
         self._limits = limits
         self._reports = reports
         self._dues = Dues(due_file)
+        self._explanations = explanations
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
@@ -202,6 +207,7 @@ class EpochLoop:
             generation=self._coordinator.generation,
             positions=end.positions,
             pts=self._pts_of(report),
+            explanations=self._explanations.take(parts),
         )
         self._coordinator.commit(claim, record, parts)
         # NB retried here: a repetition of the epoch would have no parts any more.

@@ -26,6 +26,7 @@ from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.explained import Explanations
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion, errors_of
@@ -102,6 +103,7 @@ class Wiring:
             is_at_pts=self.asked.pipeline.commit_at is not None,
             reports=reports,
             due_file=due_file(self.context.stop_file),
+            explanations=Explanations(self.asked.pipeline.sources, self.context.directory, self.coordinator.explained),
             pressure=self._pressure(),
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),

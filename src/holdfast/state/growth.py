@@ -1,6 +1,6 @@
 """State tables that get columns: existing rows keep their values, and get a neutral one in the new columns.
 
-A step whose tables may grow is :class:`holdfast.ports.Growable`; what is here does it for those of any step.
+A step whose tables may grow is :class:`holdfast.state.step.Growable`; what is here does it for those of any step.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class Step(Protocol):
     """One stateful operator with its schemas known.  Frozen and picklable.
 
     The declaration of an operator returns it (:class:`holdfast.ports.StatefulSpec`).  What it may have besides, for the
-    day on which the graph or the number of buckets changes: :class:`holdfast.ports.Growable`,
-    :class:`holdfast.ports.Broadcasting`.
+    day on which the graph or the number of buckets changes: :class:`Growable`, :class:`Broadcasting`.
     """
 
     @property
@@ -177,3 +176,25 @@ class Selective(Protocol):
 
     def giving(self, outputs: Collection[str]) -> Step:
         """Return the step that gives these of its side outputs, besides those that cost nothing."""
+
+
+@runtime_checkable
+class Growable(Protocol):
+    """What a step may offer for the day on which its tables get columns (:mod:`holdfast.state.growth`)."""
+
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
+        """Return a state table of an earlier version of itself (None: there was none) under the present schema.
+
+        None where it is unknown what new columns would hold.
+        """
+
+
+@runtime_checkable
+class Broadcasting(Protocol):
+    """What a step may say for the day on which the number of buckets changes: which rows are in every bucket."""
+
+    for_all_keys: Mapping[str, str]
+    """State table -> the column that marks its rows that hold for all keys; empty: all rows do.
+
+    Of several buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
+    """

@@ -21,6 +21,8 @@ from holdfast.errors import BadRow, Diverged, Fenced
 from holdfast.ports import (
     Carried,
     EpochRecord,
+    Explaining,
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -36,6 +38,7 @@ from holdfast.ports import (
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.explained import lacking
 from holdfast.sinks.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.simulation.process import Process
@@ -56,12 +59,14 @@ class SimulatedLedgerRow:
     epoch: int = 0
     record: EpochRecord | None = None
     in_progress: list[str] = field(default_factory=list)
+    explanations: dict[str, list[Explanation]] = field(default_factory=dict)
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
+        explained = {source: len(several) for source, several in self.explanations.items()}
         if self.record is None:
-            return Held(generation=self.generation)
-        return Held(self.epoch, self.generation, self.record.positions, self.record.pts)
+            return Held(generation=self.generation, explained=explained)
+        return Held(self.epoch, self.generation, self.record.positions, self.record.pts, explained)
 
 
 class SimulatedTarget:
@@ -215,8 +220,7 @@ class SimulatedSink:
             raise self._fenced(before, run.generation)
         self._write("fence", lambda: setattr(self._row, "generation", run.generation))
         self._complete()
-        record = self._row.record
-        if record is None or self.guarantee is Guarantee.AT_LEAST_ONCE:
+        if self.guarantee is Guarantee.AT_LEAST_ONCE:
             return Held(generation=before)
         return replace(self._row.held(), generation=before)
 
@@ -284,7 +288,7 @@ class SimulatedSink:
 
             def begin() -> None:
                 self._check_generation()
-                self._move_row(last)
+                self._move_row(last, new)
                 self._row.in_progress = handles
                 self.target.staged.update(zip(handles, tables, strict=True))  # without what is left out
 
@@ -299,7 +303,7 @@ class SimulatedSink:
             self.target.tables.extend(tables)
             for handle in handles:
                 del self.target.staged[handle]
-            self._move_row(last)
+            self._move_row(last, new)
 
         self._write(f"commit {last.epoch}", commit)
 
@@ -326,8 +330,16 @@ class SimulatedSink:
         if table is not None:
             self.target.tables.append(table)
 
-    def _move_row(self, record: EpochRecord) -> None:
+    def _move_row(self, record: EpochRecord, new: Sequence[Publication]) -> None:
         self._row.epoch, self._row.record = record.epoch, record
+        held = self._row.held().explained or {}
+        for each in lacking(new, held, f"sink {self.name!r}"):
+            self._row.explanations.setdefault(each.source, []).append(each)
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        rows = [row for (_, sink), row in self.target.ledger.items() if sink == self.name]
+        return [each for row in rows for several in row.explanations.values() for each in several]
 
     def outcome(self, epoch: int) -> Outcome:
         """Say whether the epoch is held."""
@@ -462,6 +474,11 @@ class FaultySink:
             "sweep",
             lambda: self._process.write(f"sink {self.name} sweep", lambda: self._inner.sweep(below_epoch=below_epoch)),
         )
+
+    def explanations(self) -> Sequence[Explanation]:
+        """Ask the real one, if it keeps any."""
+        self._process.check()
+        return self._inner.explanations() if isinstance(self._inner, Explaining) else ()
 
     def close(self) -> None:
         """Close the real one, also after the process's death: then its connections are gone."""

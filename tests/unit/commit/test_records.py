@@ -1,5 +1,7 @@
 """The bytes of a decision."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import BadRow, Corrupt, InternalError
-from holdfast.ports import Carried, EpochRecord, Refused, Staged
+from holdfast.ports import Carried, EpochRecord, Explanation, Refused, Staged
 
 RECORD = EpochRecord("trips", 42, 7, {"flights": {"log": 9}, "feed": {"": '{"offset": 3}'}}, 1_700_000_000_000_000)
 TABLE = pa.table({"id": pa.array([1, 2, None], pa.int32()), "word": ["a", "ö", ""]}).replace_schema_metadata({"k": "v"})
@@ -19,12 +21,14 @@ DONE = Done(RECORD, {"table": 5, "files": 9})
 
 
 REJECTED = Decided(RECORD, {"table": (STAGED,)}, {"table": (1, 4)})
+EXPLAINED = Decided(replace(RECORD, explanations=(Explanation("lines", 7, '{"a": "\u00e4"}'),)), {"table": (STAGED,)})
 BEHIND = Decided(RECORD, {"table": (STAGED,)}, before={"table": 41})
 WITHOUT = [Done(RECORD, {"table": 3}, {"table": (1, 4)}), Done(RECORD, {"table": 3}, None)]
 
 
 @pytest.mark.parametrize(
-    "value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED, BEHIND, *WITHOUT]
+    "value",
+    [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED, BEHIND, EXPLAINED, *WITHOUT],
 )
 def test_what_is_written_is_what_is_read(value):
     assert decode(encode(value), "ledger/x") == value

@@ -21,8 +21,8 @@ from holdfast.operators.lowering import LOWERINGS
 from holdfast.plan.chunks import bucket_of
 from holdfast.plan.levels import edited as editing
 from holdfast.plan.levels.edited import edited, state_of
-from holdfast.ports import Broadcasting, Store
-from holdfast.state.step import StateTable
+from holdfast.ports import Store
+from holdfast.state.step import Broadcasting, StateTable
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore, SimulatedStore

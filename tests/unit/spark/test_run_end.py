@@ -371,6 +371,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
         clock=SimulatedClock(),
         limits=EpochLimits(0, 0),
         due_file="",
+        explanations=never,
         timed_sources=(),
         pts=None,
         reports=never,

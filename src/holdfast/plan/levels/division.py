@@ -17,8 +17,7 @@ import pyarrow as pa
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.plan.chunks import bucket_of
-from holdfast.ports import Broadcasting
-from holdfast.state.step import ALL_KEYS, StateTable, Step
+from holdfast.state.step import ALL_KEYS, Broadcasting, StateTable, Step
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class StateDivision:
     schema : StateSchema
         Its state tables.
     for_all_keys : mapping of str to str
-        As in :class:`holdfast.ports.Broadcasting`.
+        As in :class:`holdfast.state.step.Broadcasting`.
     pipeline : str
         The pipeline that has the operator.
     """

@@ -30,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import (
     EpochRecord,
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -46,6 +47,7 @@ from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files import stage
+from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.files.log import KEPT, FilesBehind, FilesLog, LogEntry, files_behind
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
@@ -100,6 +102,7 @@ class FilesSink:
             compression=compression,
             tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
         )
+        self._explanations = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
         self._renames = Renames(directory, self._log, self._staging, pipeline, name)
         with durable.explained(f"opening {own}"):
             durable.make_directory(self._staging.directory)
@@ -131,7 +134,7 @@ class FilesSink:
         self._generation = run.generation
         self._renames.finish(fence)
         self._log.prune_fences()
-        return last.held()
+        return dataclasses.replace(last.held(), explained=self._explanations.held())
 
     def writer_factory(self) -> FileStaging:
         """Return the factory that executors call."""
@@ -175,6 +178,7 @@ class FilesSink:
             self._check_destinations(renames)
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
+            self._explanations.take(new)
             record = new[-1].record
             back = self._back(record)
             entry = LogEntry(
@@ -225,6 +229,10 @@ class FilesSink:
         # A directory is named generation-epoch-task-attempt-token.
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
         return last.held(), sorted(names)
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        return self._explanations.all()
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""

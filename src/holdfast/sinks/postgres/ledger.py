@@ -1,4 +1,7 @@
-"""The ledger row of a PostgreSQL sink: taken by a generation, locked first of all, moved together with the rows.
+"""The ledger of a PostgreSQL sink: its row, and what the positions in it mean.
+
+The row is taken by a generation, locked first of all, and moved together with the rows.  What positions mean
+(:mod:`holdfast.sinks.explained`) is written in the transaction of the epoch that needs it first, under that lock.
 
 Invariants: ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared transactions that the row has
 decided to commit: any run that finds it commits them, in any order, any number of times.  Design: 0003.
@@ -8,15 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql as pg
 
-from holdfast.errors import Unavailable
-from holdfast.ports import EpochRecord
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import EpochRecord, Explanation, Publication
 from holdfast.sinks import sql
+from holdfast.sinks.explained import EXPLANATIONS, joined, lacking, merged_at, needed, parted
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.table import PostgresTable
@@ -213,6 +217,94 @@ class PostgresLedger:
     @property
     def _name(self) -> pg.Identifier:
         return self._table.identifier(LEDGER)
+
+
+class PostgresExplanations:
+    """One sink's rows, in the schema of its table."""
+
+    def __init__(self, table: PostgresTable, pipeline: str, sink: str) -> None:
+        self._table = table
+        self._ours = (pipeline, sink)
+        self._is_kept = False
+
+    def begin(self, connection: Connection) -> None:
+        """Create the table when absent.
+
+        A role that may write the ledger and create no table keeps nothing here: the sink is as exact as before, but
+        cannot help when the checkpoint is lost.
+        """
+        self._is_kept = self._exists(connection)
+        if self._is_kept:
+            return
+        try:
+            catalog.check_may_create(connection, self._table.node, self._table.schema_name, f"table {EXPLANATIONS}")
+        except InvalidPipeline as error:
+            logger.info("%s A lost checkpoint could not be restored from it. %s", error.what, error.do)
+            return
+        catalog.lock_ddl(connection)
+        connection.execute(
+            pg.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (pipeline pg_catalog.text, sink pg_catalog.text, source pg_catalog.text,"
+                " first bigint, last bigint NOT NULL, text pg_catalog.text NOT NULL,"
+                " PRIMARY KEY (pipeline, sink, source, first))"
+            ).format(self._name)
+        )
+        self._is_kept = True
+
+    def held(self, connection: Connection) -> dict[str, int] | None:
+        """Return source -> highest number; None where nothing can be kept."""
+        return self._numbers(connection) if self._is_kept else None
+
+    def take(self, connection: Connection, publications: Sequence[Publication]) -> None:
+        """Keep what these epochs explain and the sink lacks."""
+        if not self._is_kept or not needed(publications):
+            return
+        for each in lacking(publications, self._numbers(connection), self._table.node):
+            self._insert(connection, each.source, each.number, each.number, each.text)
+            for first, last in merged_at(each.number):
+                self._merge(connection, each.source, first, last)
+
+    def all(self, connection: Connection) -> list[Explanation]:
+        """Return everything that is kept."""
+        if not self._exists(connection):
+            return []
+        rows = connection.execute(
+            pg.SQL("SELECT source, first, text FROM {} WHERE {} ORDER BY source, first").format(self._name, OURS),
+            self._ours,
+        ).fetchall()
+        return parted(rows)
+
+    def _numbers(self, connection: Connection) -> dict[str, int]:
+        rows = connection.execute(
+            pg.SQL("SELECT source, pg_catalog.max(last) FROM {} WHERE {} GROUP BY source").format(self._name, OURS),
+            self._ours,
+        ).fetchall()
+        return dict(rows)
+
+    def _merge(self, connection: Connection, source: str, first: int, last: int) -> None:
+        where = pg.SQL("{} AND source OPERATOR(pg_catalog.=) %s AND first OPERATOR(pg_catalog.>=) %s").format(OURS)
+        values = (*self._ours, source, first)
+        rows = connection.execute(
+            pg.SQL("SELECT text FROM {} WHERE {} ORDER BY first").format(self._name, where), values
+        ).fetchall()
+        connection.execute(pg.SQL("DELETE FROM {} WHERE {}").format(self._name, where), values)
+        self._insert(connection, source, first, last, joined(text for (text,) in rows))
+
+    def _insert(self, connection: Connection, source: str, first: int, last: int, text: str) -> None:
+        statement = pg.SQL("INSERT INTO {} (pipeline, sink, source, first, last, text) VALUES (%s, %s, %s, %s, %s, %s)")
+        connection.execute(statement.format(self._name), (*self._ours, source, first, last, text))
+
+    def _exists(self, connection: Connection) -> bool:
+        found = connection.execute(
+            "SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, %s::pg_catalog.text))"
+            " IS NOT NULL",
+            (self._table.schema_name, EXPLANATIONS),
+        ).fetchone()
+        return found is not None and bool(found[0])
+
+    @property
+    def _name(self) -> pg.Identifier:
+        return self._table.identifier(EXPLANATIONS)
 
 
 def set_lock_timeout(duration: str) -> pg.Composed:

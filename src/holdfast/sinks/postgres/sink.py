@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,19 @@ from psycopg import sql as pg
 
 from holdfast import faults
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, RunIdentity, Sink, Withdrawal
+from holdfast.ports import (
+    Carried,
+    Explanation,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    RunIdentity,
+    Sink,
+    Withdrawal,
+)
 from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.believed import fresh
@@ -24,7 +36,7 @@ from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres import copy as postgres_copy
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
-from holdfast.sinks.postgres.ledger import Begun, PostgresLedger, set_lock_timeout
+from holdfast.sinks.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, set_lock_timeout
 from holdfast.sinks.postgres.prepared import PreparedTransactions, xact_status
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.staging import (
@@ -82,6 +94,7 @@ class PostgresSink:
         self._prepared = PreparedTransactions(session, table, self._ledger, pipeline, name)
         self._staging = PostgresStaging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._explanations = PostgresExplanations(table, pipeline, name)
         self._generation = 0
         self._attempt: Attempt | None = None
 
@@ -118,9 +131,11 @@ class PostgresSink:
     def open(self, run: RunIdentity) -> Held:
         """Create the ledger, take the sink for this generation, and complete what was in progress."""
         before = self._ledger.take(run.generation, lock_timeout=TAKEOVER_LOCK_TIMEOUT)
-        if self._epochs is not None:
-            with self._session.transaction() as connection:
+        with self._session.transaction() as connection:
+            if self._epochs is not None:
                 self._epochs.begin(connection, before)
+            self._explanations.begin(connection)
+            explained = self._explanations.held(connection)
         self._generation = run.generation
         self._is_grouped = run.is_grouped
         if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
@@ -140,7 +155,7 @@ class PostgresSink:
                 len(begun.gids),
             )
             self._prepared.complete(begun, before.epoch)
-        return before.held()
+        return replace(before.held(), explained=explained)
 
     # --- publish ------------------------------------------------------------------------------------------------------
 
@@ -196,6 +211,7 @@ class PostgresSink:
             prepared = self._staging.check_present(connection, parts)
             for publication in new:
                 self._write(connection, publication)
+            self._explanations.take(connection, new)
             begun = Begun(first.epoch, prepared) if prepared else None
             xid = self._ledger.move(connection, last, begun)
             self._attempt = Attempt(first.epoch, last.epoch, xid)
@@ -310,6 +326,11 @@ class PostgresSink:
         decided = begun.gids if begun else {}
         names = {label.name for found, label in self._staging.labelled() if found not in decided}
         return row.held() if row else Held(), sorted(names)
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        with self._session.explained():
+            return self._explanations.all(self._session.connection())
 
     # --- sweep, close -------------------------------------------------------------------------------------------------
 

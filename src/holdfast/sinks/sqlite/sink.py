@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from holdfast import faults
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -34,6 +36,7 @@ from holdfast.sinks.believed import fresh
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.sql import LEDGER, LedgerRow
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
+from holdfast.sinks.sqlite.explained import SqliteExplanations
 from holdfast.sinks.sqlite.file import DatabaseFile
 from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite.staging import SqliteStaging, StagingFactory
@@ -62,6 +65,7 @@ class SqliteSink:
         self._node = table.node
         self._staging = SqliteStaging(f"{path}-holdfast", pipeline, name, table)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._explanations = SqliteExplanations(table.node, pipeline, name)
         self._rules: SqliteRules | None = None
         self._trials = DatabaseFile(path, table.node, creates=False)
         """Of ``admit``, which may be called while another thread is in ``publish``."""
@@ -100,8 +104,10 @@ class SqliteSink:
             )
             if self._epochs is not None:
                 self._epochs.begin(connection, row)
+            self._explanations.begin(connection)
+            explained = self._explanations.held(connection)
         self._generation = run.generation
-        return row.held()
+        return replace(row.held(), explained=explained)
 
     def writer_factory(self) -> StagingFactory:
         """Return the factory of writers: each leaves one Arrow file."""
@@ -210,6 +216,7 @@ class SqliteSink:
             new = fresh(self._node, self._pipeline, publications, row.held(), believed)
             for publication in new:
                 self._write(connection, publication)
+            self._explanations.take(connection, new)
             if new:  # none: it was in doubt whether a COMMIT was kept, it was, and the run publishes again
                 last = new[-1].record
                 connection.execute(
@@ -235,8 +242,14 @@ class SqliteSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of staged files."""
         with self._explained():
-            row = self._row(self._file.connection())
-        return row.held() if row else Held(), self._staging.names()
+            connection = self._file.connection()
+            row, explained = self._row(connection), self._explanations.held(connection)
+        return replace(row.held() if row else Held(), explained=explained), self._staging.names()
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        with self._explained():
+            return self._explanations.all(self._file.connection())
 
     def sweep(self, *, below_epoch: int) -> int:
         """Remove files of lower generations, and of this one below the epoch."""

@@ -12,12 +12,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.ports import Explanation
 from holdfast.sources.files.identity import FileIdentity
 from holdfast.store import sealed
 from holdfast.store.increments import Increments, newest_object
 
 _WHAT = "the file log"
+_IDENTITY = "identity"
 
 
 class Block(NamedTuple):
@@ -96,7 +98,7 @@ class FileLog:
         """
         directory = os.path.join(sealed.local_directory(workspace, participant=name), "log")
         sealed.prepare(directory)
-        path = os.path.join(directory, "identity")
+        path = os.path.join(directory, _IDENTITY)
         held = sealed.read_sealed(path)
         if held is None:
             sealed.put_if_absent(path, json.dumps(dict(identity)).encode())
@@ -184,3 +186,41 @@ def log_end(directory: str) -> int:
         raise Corrupt(
             f"{path} cannot be read: {error}.", do="restore the file from a backup.", participant=path
         ) from error
+
+
+def log_explanations(workspace: str, name: str, after: int) -> list[Explanation]:
+    """Return what the positions of a source mean: number 1 is what its log is of, the others are its increments."""
+    directory = os.path.join(workspace, "log")
+    held = sealed.read_sealed(os.path.join(directory, _IDENTITY))
+    if held is None:
+        return []
+    increments = Increments(directory, _WHAT, is_read_only=True, read_up_to=max(0, after - 1))
+    found = [] if after else [Explanation(name, 1, held.decode())]
+    return found + [Explanation(name, number + 1, payload.decode()) for number, payload in increments.read_on()]
+
+
+def restore_log(workspace: str, name: str, explanations: Sequence[Explanation]) -> None:
+    """Write a log as it was, as far as it is not there.
+
+    Raises
+    ------
+    Diverged
+        If an increment that is there is another one.
+    """
+    directory = os.path.join(sealed.local_directory(workspace, participant=name), "log")
+    sealed.prepare(directory)
+    identity, *others = (each.text.encode() for each in explanations)
+    increments = Increments(directory, _WHAT)
+    for number, payload in enumerate(others, start=1):
+        while increments.next <= number and not increments.put(payload):
+            for there, other in increments.read_on():
+                if there == number and other != payload:
+                    raise Diverged(
+                        f"increment {number} of the file log {directory} is not the one that the sinks hold.",
+                        why="another run has begun this checkpoint anew at the same time.",
+                        do="stop that run, remove the checkpoint, and start again: it is restored from the sinks.",
+                        participant=name,
+                    )
+    # Last: a log that does not say what it is of is not whole.
+    sealed.put_if_absent(os.path.join(directory, _IDENTITY), identity)
+    increments.merge()

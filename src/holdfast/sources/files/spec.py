@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Span
+from holdfast.ports import Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files import discovery
@@ -23,7 +23,7 @@ from holdfast.sources.files.dealing import grouped
 from holdfast.sources.files.discovery import Discovery, Place
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
 from holdfast.sources.files.listing import named
-from holdfast.sources.files.log import Block, FileLog, log_end
+from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.formats import csv_lines, json_lines, parquet
 from holdfast.sources.formats.lines import RowRules
@@ -125,6 +125,14 @@ class FilesSourceSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position."""
         return {SEGMENT: log_end(os.path.join(workspace, "log"))}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return what the log is of, and its increments."""
+        return log_explanations(workspace, name, after)
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make the log again."""
+        restore_log(workspace, name, explanations)
 
 
 class FilesSource:

@@ -20,9 +20,10 @@ from holdfast.commit.delivery import remembers
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
+from holdfast.resume import explained
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay
-from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.directory_header import DirectoryHeader, newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.in_doubt import coordinator_of
@@ -99,6 +100,8 @@ class Starting:
                     self.asked, context, physical, change, sinks, coordinator, participation, remembering, given_state
                 )
                 resumption = coordinator.open(on_behind=owned.check_replayable)
+                has_begun = newest_directory(context.store) > 0
+                explained.restore(pipeline.sources, context.directory, sinks, resumption.held, has_begun=has_begun)
                 header = owned.settled(resumption)
                 held = resumption.held.values()
                 parts = Wiring(self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation)

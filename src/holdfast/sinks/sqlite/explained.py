@@ -1,0 +1,75 @@
+"""What the positions of a SQLite sink mean: rows of ``holdfast_positions``, beside the ledger.
+
+Invariant: they are written in the transaction of the epoch that needs them first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.ports import Explanation, Publication
+from holdfast.sinks.explained import EXPLANATIONS, joined, lacking, merged_at, needed, parted
+
+_DDL = f"""
+CREATE TABLE IF NOT EXISTS {EXPLANATIONS} (
+    pipeline TEXT NOT NULL, sink TEXT NOT NULL, source TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    text TEXT NOT NULL, PRIMARY KEY (pipeline, sink, source, first)) WITHOUT ROWID
+"""
+_OURS = "pipeline = ? AND sink = ?"
+
+
+@dataclass(frozen=True)
+class SqliteExplanations:
+    """One sink's rows.  The caller holds the transaction."""
+
+    node: str
+    pipeline: str
+    sink: str
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Create the table when absent."""
+        connection.execute(_DDL)
+
+    def held(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """Return source -> highest number."""
+        if not self._exists(connection):
+            return {}
+        statement = f"SELECT source, max(last) FROM {EXPLANATIONS} WHERE {_OURS} GROUP BY source"
+        return dict(connection.execute(statement, self._ours).fetchall())
+
+    def take(self, connection: sqlite3.Connection, publications: Sequence[Publication]) -> None:
+        """Keep what these epochs explain and the sink lacks."""
+        if not needed(publications):
+            return
+        for each in lacking(publications, self.held(connection), self.node):
+            self._insert(connection, each.source, each.number, each.number, each.text)
+            for first, last in merged_at(each.number):
+                self._merge(connection, each.source, first, last)
+
+    def all(self, connection: sqlite3.Connection) -> list[Explanation]:
+        """Return everything that is kept."""
+        if not self._exists(connection):
+            return []
+        statement = f"SELECT source, first, text FROM {EXPLANATIONS} WHERE {_OURS} ORDER BY source, first"
+        return parted(connection.execute(statement, self._ours).fetchall())
+
+    def _merge(self, connection: sqlite3.Connection, source: str, first: int, last: int) -> None:
+        where = f"{_OURS} AND source = ? AND first >= ?"
+        values = (*self._ours, source, first)
+        found = connection.execute(f"SELECT text FROM {EXPLANATIONS} WHERE {where} ORDER BY first", values).fetchall()
+        connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {where}", values)
+        self._insert(connection, source, first, last, joined(text for (text,) in found))
+
+    def _insert(self, connection: sqlite3.Connection, source: str, first: int, last: int, text: str) -> None:
+        row = (*self._ours, source, first, last, text)
+        connection.execute(f"INSERT INTO {EXPLANATIONS} VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def _exists(self, connection: sqlite3.Connection) -> bool:
+        found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EXPLANATIONS,)).fetchone()
+        return found is not None
+
+    @property
+    def _ours(self) -> tuple[str, str]:
+        return self.pipeline, self.sink
