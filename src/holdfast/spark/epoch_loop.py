@@ -17,6 +17,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from holdfast import faults
+from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
@@ -28,7 +29,6 @@ from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.explained import Explanations
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.user_data import UserData, recovered
@@ -26,7 +27,6 @@ from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.explained import Explanations
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion, errors_of

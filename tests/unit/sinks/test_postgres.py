@@ -549,7 +549,9 @@ def test_a_missing_privilege_is_named_with_its_grant(
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_role_with_just_the_granted_privileges_can_run(postgres_prepared: str) -> None:
+def test_a_role_with_just_the_granted_privileges_can_run(
+    postgres_prepared: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """No superuser: the ledger made by somebody else, INSERT on the target, nothing more."""
     query(postgres_prepared, "CREATE TABLE words (id bigint, word text)")
     with opened(postgres_prepared):
@@ -561,6 +563,8 @@ def test_a_role_with_just_the_granted_privileges_can_run(postgres_prepared: str)
         publish(sink, 1, rows)
         publish(sink, 2, rows, way="prepared")
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(2,)]
+    (told,) = [each for each in caplog.messages if "A lost checkpoint could not be restored from this sink." in each]
+    assert 'GRANT SELECT, INSERT, DELETE ON "public"."holdfast_positions"' in told
 
 
 def test_a_privilege_taken_away_during_the_run_is_an_invalid_pipeline(postgres_plain: str) -> None:

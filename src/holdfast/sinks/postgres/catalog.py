@@ -10,6 +10,7 @@ from psycopg import sql as pg
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sinks import rewinds, sql
+from holdfast.sinks.explained import EXPLANATIONS
 from holdfast.sinks.postgres.session import Connection
 from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, qualified_type
@@ -157,6 +158,15 @@ def check_ledger(connection: Connection, table: PostgresTable) -> bool:
     oid, _ = _relation(connection, table.schema_name, LEDGER)
     if oid is not None:
         _check_privileges(connection, table.node, table.schema_name, LEDGER, oid, ["SELECT", "INSERT", "UPDATE"])
+    return oid is not None
+
+
+def check_explanations(connection: Connection, table: PostgresTable) -> bool:
+    """Return whether the table of explanations exists; raise :class:`InvalidPipeline` if we may not use it."""
+    oid, _ = _relation(connection, table.schema_name, EXPLANATIONS)
+    if oid is not None:
+        wanted = ["SELECT", "INSERT", "DELETE"]
+        _check_privileges(connection, table.node, table.schema_name, EXPLANATIONS, oid, wanted)
     return oid is not None
 
 

@@ -230,16 +230,20 @@ class PostgresExplanations:
     def begin(self, connection: Connection) -> None:
         """Create the table when absent.
 
-        A role that may write the ledger and create no table keeps nothing here: the sink is as exact as before, but
-        cannot help when the checkpoint is lost.
+        A role that may write the ledger, but not this table or none of its own, keeps nothing here: the sink is as
+        exact as before, but cannot help when the checkpoint is lost.
         """
-        self._is_kept = self._exists(connection)
-        if self._is_kept:
-            return
+        self._is_kept = False
         try:
-            catalog.check_may_create(connection, self._table.node, self._table.schema_name, f"table {EXPLANATIONS}")
+            exists = catalog.check_explanations(connection, self._table)
+            if not exists:
+                what = f"table {EXPLANATIONS}"
+                catalog.check_may_create(connection, self._table.node, self._table.schema_name, what)
         except InvalidPipeline as error:
-            logger.info("%s A lost checkpoint could not be restored from it. %s", error.what, error.do)
+            logger.warning("%s A lost checkpoint could not be restored from this sink. %s", error.what, error.do)
+            return
+        self._is_kept = True
+        if exists:
             return
         catalog.lock_ddl(connection)
         connection.execute(
@@ -249,7 +253,6 @@ class PostgresExplanations:
                 " PRIMARY KEY (pipeline, sink, source, first))"
             ).format(self._name)
         )
-        self._is_kept = True
 
     def held(self, connection: Connection) -> dict[str, int] | None:
         """Return source -> highest number; None where nothing can be kept."""
@@ -266,7 +269,7 @@ class PostgresExplanations:
 
     def all(self, connection: Connection) -> list[Explanation]:
         """Return everything that is kept."""
-        if not self._exists(connection):
+        if not catalog.check_explanations(connection, self._table):
             return []
         rows = connection.execute(
             pg.SQL("SELECT source, first, text FROM {} WHERE {} ORDER BY source, first").format(self._name, OURS),
@@ -293,14 +296,6 @@ class PostgresExplanations:
     def _insert(self, connection: Connection, source: str, first: int, last: int, text: str) -> None:
         statement = pg.SQL("INSERT INTO {} (pipeline, sink, source, first, last, text) VALUES (%s, %s, %s, %s, %s, %s)")
         connection.execute(statement.format(self._name), (*self._ours, source, first, last, text))
-
-    def _exists(self, connection: Connection) -> bool:
-        found = connection.execute(
-            "SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, %s::pg_catalog.text))"
-            " IS NOT NULL",
-            (self._table.schema_name, EXPLANATIONS),
-        ).fetchone()
-        return found is not None and bool(found[0])
 
     @property
     def _name(self) -> pg.Identifier:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.checkpoint import named
+from holdfast.checkpoint import explained, named
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
@@ -20,7 +20,6 @@ from holdfast.commit.delivery import remembers
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
-from holdfast.resume import explained
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory
