@@ -8,7 +8,8 @@ the engine's own part were gone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,18 +25,27 @@ class Explanations:
 
     Parameters
     ----------
-    sources : sequence of Node
-        The pipeline's.
-    checkpoint : Path
-        Its directory.
+    sources : mapping of str to callable
+        Source -> what is durable of the meaning of its positions, above a number.
     kept : mapping of str to mapping of str to int
         Sink -> source -> number of explanations that it keeps; without the sinks that keep none.
     """
 
-    def __init__(self, sources: Sequence[Node], checkpoint: Path, kept: Mapping[str, Mapping[str, int]]) -> None:
-        self._specs = {node.name: node.spec for node in sources if isinstance(node.spec, ExplainedSpec)}
-        self._checkpoint = checkpoint
+    def __init__(
+        self, sources: Mapping[str, Callable[[int], Sequence[Explanation]]], kept: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        self._sources = sources
         self._kept = {name: dict(of) for name, of in kept.items()}
+
+    @classmethod
+    def of(cls, sources: Sequence[Node], checkpoint: Path, kept: Mapping[str, Mapping[str, int]]) -> Explanations:
+        """Return those of a pipeline's sources, whose logs are below a checkpoint."""
+        durable = {
+            node.name: partial(node.spec.explanations, node.name, workspace(checkpoint, node.name))
+            for node in sources
+            if isinstance(node.spec, ExplainedSpec)
+        }
+        return cls(durable, kept)
 
     def take(self, sinks: Iterable[str]) -> tuple[Explanation, ...]:
         """Return what is durable by now and one of some sinks lacks; these count as having it.
@@ -47,9 +57,8 @@ class Explanations:
         """
         kept = [self._kept[name] for name in sinks if name in self._kept]
         found: list[Explanation] = []
-        for name, spec in self._specs.items() if kept else ():
-            after = min(each.get(name, 0) for each in kept)
-            new = spec.explanations(name, workspace(self._checkpoint, name), after)
+        for name, durable_above in self._sources.items() if kept else ():
+            new = durable_above(min(each.get(name, 0) for each in kept))
             if new:
                 found += new
                 for each in kept:

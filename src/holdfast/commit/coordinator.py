@@ -219,7 +219,7 @@ class Coordinator:
 
     @property
     def explained(self) -> Mapping[str, Mapping[str, int]]:
-        """Sink -> source -> the number of explanations that it kept when it was opened; those that keep any."""
+        """Sink -> source -> the number of explanations that it keeps; without the sinks that keep none."""
         return self._delivery.explained
 
     def missing(self, epoch: int, positions: Positions | None = None, start: Positions | None = None) -> Claim:

@@ -109,7 +109,7 @@ class Delivery:
 
     @property
     def explained(self) -> dict[str, Mapping[str, int]]:
-        """Sink -> source -> the number of explanations that it kept when it was opened; those that keep any."""
+        """Sink -> source -> the number of explanations that it keeps; without the sinks that keep none."""
         return {name: held.explained for name, held in self.held.items() if held.explained is not None}
 
     @property
@@ -265,7 +265,11 @@ class Delivery:
         row_count = sum(publication.row_count for publication in publications)
         self._tell(publications, Event.HOLD, name, f"{row_count} rows, {attempts} attempts")
         before = self.held[name]
-        self.held[name] = Held(last.epoch, before.generation, last.positions, last.pts, before.explained)
+        explained = before.explained
+        if explained is not None:
+            numbers = {each.source: each.number for of in publications for each in of.record.explanations}
+            explained = {**explained, **{of: max(number, explained.get(of, 0)) for of, number in numbers.items()}}
+        self.held[name] = Held(last.epoch, before.generation, last.positions, last.pts, explained)
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:

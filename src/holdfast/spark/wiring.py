@@ -103,7 +103,9 @@ class Wiring:
             is_at_pts=self.asked.pipeline.commit_at is not None,
             reports=reports,
             due_file=due_file(self.context.stop_file),
-            explanations=Explanations(self.asked.pipeline.sources, self.context.directory, self.coordinator.explained),
+            explanations=Explanations.of(
+                self.asked.pipeline.sources, self.context.directory, self.coordinator.explained
+            ),
             pressure=self._pressure(),
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),

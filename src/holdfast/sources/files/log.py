@@ -191,11 +191,13 @@ def log_end(directory: str) -> int:
 def log_explanations(workspace: str, name: str, after: int) -> list[Explanation]:
     """Return what the positions of a source mean: number 1 is what its log is of, the others are its increments."""
     directory = os.path.join(workspace, "log")
-    held = sealed.read_sealed(os.path.join(directory, _IDENTITY))
-    if held is None:
-        return []
+    found = []
+    if not after:
+        held = sealed.read_sealed(os.path.join(directory, _IDENTITY))
+        if held is None:
+            return []
+        found.append(Explanation(name, 1, held.decode()))
     increments = Increments(directory, _WHAT, is_read_only=True, read_up_to=max(0, after - 1))
-    found = [] if after else [Explanation(name, 1, held.decode())]
     return found + [Explanation(name, number + 1, payload.decode()) for number, payload in increments.read_on()]
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from holdfast import faults
+from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
-from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task, Writer
+from holdfast.ports import Carried, EpochRecord, Explanation, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
 from holdfast.testing.simulation.evaluation import NumberedRows, SimulatedEvaluation, TaskRun
 from holdfast.testing.simulation.process import Process, SimulatedCrash
@@ -119,6 +120,7 @@ class SimulatedEngine:
         self._random = random_
         self.load = load
         self._workers = workers
+        self._explanations: Explanations | None = None
         self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
 
     def run(self, epochs_max: int | None = None) -> None:
@@ -166,10 +168,21 @@ class SimulatedEngine:
             parts = self._stage(epoch, start, end, claim.sinks)
             self._evaluation.keep(epoch)
         faults.reach("after-stage", epoch)
-        self._coordinator.commit(claim, self._record(epoch, positions, end), parts)
+        record = replace(self._record(epoch, positions, end), explanations=self._explained(parts))
+        self._coordinator.commit(claim, record, parts)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
         return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, self._evaluation.pts(end))
+
+    def _explained(self, sinks: Collection[str]) -> tuple[Explanation, ...]:
+        if self._explanations is None:
+            self._explanations = Explanations({SOURCE: self._durable_above}, self._coordinator.explained)
+        return self._explanations.take(sinks)
+
+    def _durable_above(self, number: int) -> list[Explanation]:
+        """Return where epochs end: a source's log, in which an epoch has the number of its increment."""
+        last = self._last("offsets/") + 1
+        return [Explanation(SOURCE, each, str(self._offset(each - 1))) for each in range(number + 1, last + 1)]
 
     def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
         """Run the tasks; when one fails, now and then the whole stage again with another layout."""

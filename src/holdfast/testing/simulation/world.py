@@ -21,7 +21,7 @@ from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.simulation.commit_thread import SteppedLane
-from holdfast.testing.simulation.engine import Load, SimulatedEngine, Workers
+from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine, Workers
 from holdfast.testing.simulation.evaluation import SimulatedEvaluation, Workload
 from holdfast.testing.simulation.process import CrashAt, Process
 from holdfast.testing.simulation.rows import audit_rows, audit_values
@@ -134,6 +134,9 @@ class Life:
         behind = [each.sink for each in resumption.resolved if each.verdict is Verdict.REPLAY]
         if behind:
             raise Diverged(f"sink {behind[0]!r} holds less than the ledger says.", participant=behind[0])
+        for name, held in resumption.held.items():
+            if held.explained is not None and held.explained.get(SOURCE, 0) < held.epoch:
+                raise AssertionError(f"sink {name!r} holds epoch {held.epoch}, and not what its positions mean")
         self.resumption = resumption
         return resumption
 
