@@ -3,7 +3,7 @@
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, thirty kills of the JVM
-#   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, SEED=n)
+#   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
 
@@ -47,7 +47,7 @@ nightly: setup
 	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills
 
 demo: setup
-	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED))
+	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)
 
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)

@@ -27,6 +27,7 @@ from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
 from demo.verify import FILES, Verdict, expected, verify
 from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
+from demo.wipe import FREQUENT, kept, wipe
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
 from tools.postgres_server import postgres_dsn, scratch_schema
@@ -81,6 +82,9 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         counters = {stream: counter(stream) for stream in rows}
         if dsn:
             environment["DEMO_POSTGRES"] = dsn
+        if options.wipe:
+            environment |= FREQUENT
+        checkpoint = work / "checkpoint"
         killer = None
         if options.master == "cluster":
             cluster = stack.enter_context(standalone_cluster(work / "cluster"))
@@ -97,8 +101,18 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
                 for task, count in zip(progress.task_ids, watch.samples[-1].rows, strict=True):
                     progress.update(task, completed=count)
 
+            def start_run(run: int) -> Running:
+                if options.wipe and run:
+                    console.print(f"run {run}: {wipe(checkpoint)}")
+                return _start(run, work, environment)
+
+            def may_be_killed(run: int, new_rows: int) -> bool:
+                # A start without any state would be refused: it could not tell what was lost.
+                return (not options.wipe or kept(checkpoint) is not None) and disturb(run, new_rows)
+
+            disturb = killer or undisturbed
             experiment = carry_out(
-                lambda run: _start(run, work, environment),
+                start_run,
                 watch,
                 rows_expected=sum(rows.values()),
                 kill_count=options.kills,
@@ -106,7 +120,7 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
                 say=console.print,
                 show=show,
                 waiting=waiting,
-                disturb=killer or undisturbed,
+                disturb=may_be_killed,
             )
         verdicts = verify(work, dsn)
         rerun = _rerun(killer) if killer else None
@@ -217,6 +231,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sink", choices=("sqlite", "postgres"), default="sqlite", help="where the flights go")
     parser.add_argument("--master", choices=("local", "cluster"), default="local", help="threads, or real processes")
     parser.add_argument("--seed", type=int, help="seed of the kills; random and printed when absent")
+    parser.add_argument("--wipe", action="store_true", help="remove the checkpoint after every kill, but one snapshot")
     parser.add_argument("--kills", type=int, default=KILL_COUNT)
     parser.add_argument("--work", type=Path, default=HERE / "out", help="everything but the report goes here")
     parser.add_argument("--report", type=Path, default=HERE / "report.html")

@@ -1,0 +1,44 @@
+"""What ``WIPE=1`` does after every kill: the checkpoint is removed, except for one snapshot of the state."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from holdfast.checkpoint.manifest import PREFIX, SnapshotKey
+from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.commit.ledger import Standing, survey
+from holdfast.store.local import LocalStore
+
+FREQUENT = {"HOLDFAST_CHECKPOINT_FREQ": "300"}
+"""Snapshots often enough for one to be there at each kill."""
+
+
+def kept(checkpoint: Path) -> SnapshotKey | None:
+    """Return the newest snapshot of an epoch that every sink holds; None where there is none.
+
+    A later one has state of rows that a sink never got: what was decided for it goes with the ledger.
+    """
+    if not checkpoint.is_dir():
+        return None
+    store = LocalStore(str(checkpoint))
+    done = max((entry.key.epoch for entry in survey(store) if entry.standing is Standing.DONE), default=0)
+    return max((key for key in snapshot_keys(store) if key.epoch <= done), key=lambda key: key.epoch, default=None)
+
+
+def wipe(checkpoint: Path) -> str:
+    """Remove everything but that snapshot; return what was done, in words."""
+    snapshot = kept(checkpoint)
+    assert snapshot is not None, "no snapshot was there before the kill"
+    store = LocalStore(str(checkpoint))
+    for key in snapshot_keys(store):
+        if key != snapshot:
+            store.delete(key.path)
+    for path in checkpoint.iterdir():
+        if path.name == PREFIX.rstrip("/"):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return f"the checkpoint is gone, except for the snapshot of epoch {snapshot.epoch}"
