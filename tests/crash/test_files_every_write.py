@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
+from holdfast.ports import Carried, EpochRecord, Explanation, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
 
@@ -129,16 +129,20 @@ class Driver:
             writer = sink.writer_factory()(Task(PIPELINE, self.generation, epoch, 2, 0))
             writer.write(_table(rest).to_batches()[0])
             parts.append(writer.stage())
-        record = EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}})
+        # What its positions mean, all of it: as to a sink whose numbers a dead process never told.
+        told = tuple(Explanation("log", number, f'{{"first": {number}}}') for number in range(1, epoch + 1))
+        record = EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}}, explanations=told)
         return Publication(record, tuple(parts))
 
     def check(self) -> None:
         """Every row once, and nothing else left but the log."""
         found = dataset.dataset(self.directory, format="parquet", schema=SCHEMA, partitioning="hive").to_table()
         assert sorted(found["id"].to_pylist()) == EXPECTED
-        assert [
-            str(p) for p in (self.directory / "_holdfast").rglob("*") if p.is_file() and p.parent.name != "log"
-        ] == []
+        own = self.directory / "_holdfast" / PIPELINE / "out"
+        kept = self.spec.connect("out", PIPELINE, SCHEMA).explanations()
+        assert [(each.number, each.text) for each in kept] == [(n, f'{{"first": {n}}}') for n in range(1, EPOCHS + 1)]
+        logs = {own / "log", own / "positions" / "log"}
+        assert [str(p) for p in own.rglob("*") if p.is_file() and p.parent not in logs] == []
         assert os.listdir(self.directory / "_holdfast" / PIPELINE / "out" / "staging") == []
 
 
