@@ -324,7 +324,10 @@ def plan_(
         minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         if inspection is None and not begins:
-            nothing = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning."
+            nothing = (
+                f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning; or, if "
+                "the checkpoint was lost and its sinks hold epochs, where they are."
+            )
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [nothing, *words.warning_lines(minded)], as_json)
             return
