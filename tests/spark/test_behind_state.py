@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,41 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
         (1, "a", 4, names), (1, "b", 4, names), (2, "b", 8, names), (2, "c", 4, names), (3, "a", 8, names),
         (3, "c", 8, names),
     ]  # fmt: skip
+
+
+def test_bounds_pass_what_only_spark_evaluates_before_and_behind_a_merge(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No source ends.  That no merged row will come at 5, only the bounds of the merge's inputs say."""
+
+    def source(name: str, *epochs: tuple[str, int]) -> hf.Stream:
+        rows = [[{"k": "a", "t": t, "is_bound": what == "bound"}] for what, t in epochs]
+        schema = "k STRING, t BIGINT, is_bound BOOLEAN"
+        return hf.read.rows(rows, schema=schema, timestamp="t", bounds="is_bound", name=name)
+
+    def called(rows: Any) -> Any:
+        return rows.withColumn("k2", F.udf(lambda k: k * 2, "string")("k"))
+
+    main = source("main", ("row", 1), ("bound", 10)) | hf.map(called, timestamp="t", name="main_called")
+    slow = source("slow", ("row", 1), ("bound", 10)) | hf.sql("select t, k from input", name="slow_stated")
+    merged = hf.merge(main, {"slow": slow}, by="k", name="merged")
+    third = source("third", ("row", 5), ("row", 12))
+    branches = {
+        "called": hf.map(lambda rows: called(rows).withColumnRenamed("t", "at"), timestamp="at", name="called"),
+        "stated": hf.sql("select k, t as at from input where k2 = 'aa'", name="stated"),
+        "computed": hf.map(lambda rows: rows.withColumn("t", rows.t + 0), timestamp="t", name="computed"),
+    }
+    db = tmp_path / "out.db"
+    sinks = []
+    for name, through in branches.items():
+        sets = hf.sync({"merged": merged | through, "third": third}, by="k", name=f"{name}_sets")
+        told = sets | hf.select("timestamp", has_merged="merged IS NOT NULL", has_third="third IS NOT NULL")
+        sinks.append(told | hf.write.sqlite(db, table=name, name=f"{name}_out"))
+    run(hf.Pipeline("bounds", *sinks), tmp_path, spark)
+    settled = [(1, 1, 0), (5, 0, 1)]
+    found = {name: sqlite_rows(db, f"SELECT * FROM {name}") for name in branches}
+    assert found == {"called": settled, "stated": settled, "computed": settled[:1]}
+    assert re.findall(r"holds downstream of '(\w+)': (.*)", caplog.text) == [("computed", "'t' is computed")]
 
 
 def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -211,6 +211,14 @@ def test_functions_and_generators_behind_a_fan_out_touch_their_own_branch_only(s
     assert found["y"] == [tuple(row) for row in TEN[:3]]
 
 
+def test_a_statement_with_a_common_table_expression_may_stand_behind_a_fan_out(spark: SparkSession) -> None:
+    a = given("a")
+    query = "with w as (select n + 1 as m from input where n > 0) select e from w lateral view explode(array(m, -m)) e"
+    pipeline = hf.Pipeline("p", a | hf.sql(query, name="one") | to("x"), a | to("y"))
+    found = rows_of(spark, pipeline, a=TEN[:3])
+    assert found == {"x": [(-2,), (-3,), (2,), (3,)], "y": [tuple(row) for row in TEN[:3]]}
+
+
 def over_iterators(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
     yield from batches
 
@@ -231,6 +239,18 @@ def test_an_operator_that_cannot_share_a_plan_is_refused_with_a_cure(
     with pytest.raises(InvalidPipeline, match=reason) as raised:
         rows_of(spark, pipeline, a=TEN)
     assert "map_batches" in raised.value.do
+
+
+TWICE = "with w as (select value as n from input) select n from w where n > 3 union all select n from w"
+
+
+@pytest.mark.parametrize("operator", [hf.map(lambda df: df.union(df), name="twice"), hf.sql(TWICE, name="twice")])
+def test_an_operator_that_reads_its_stream_twice_is_refused_with_a_cure(spark: SparkSession, operator: Any) -> None:
+    """Spark would refuse the query, at the start, for two sources of one name."""
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(InvalidPipeline, match=r"(map|sql) 'twice', built at .*, reads its input more than once") as it:
+        compile_pipeline(hf.Pipeline("p", given("a") | operator | to("x")), lambda node: stream, "test")
+    assert "hf.union" in it.value.do
 
 
 def test_an_expression_that_spark_cannot_resolve_names_node_and_line(spark: SparkSession) -> None:
@@ -255,7 +275,7 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
         (hf.map(lambda df: df.select("n", F.explode(F.array("word")).alias("word"))), {"n": "n"}, ""),
         (hf.map(lambda df: df.withColumn("word", F.udf(str.upper)("word"))), {"n": "n"}, ""),
         (hf.sql("select m, upper(word) as word from (select n as m, word from input)"), {"m": "n"}, ""),
-        (hf.sql("with w as (select n as m from input) select m from w"), {}, "WithCTE"),
+        (hf.sql("with w as (select n as m from input) select m from w"), {"m": "n"}, ""),
         (hf.sql("select n as m, word from input where n > 1"), {"m": "n", "word": "word"}, ""),
         (hf.map(lambda df: df.union(df.withColumn("n", F.col("n") - 1))), {}, "Union"),
     ],

@@ -16,6 +16,7 @@ from holdfast.plan.feeds import Unchanged
 from holdfast.ports import REJECT_COLUMN
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark import private
+from holdfast.spark.plans import catalyst
 
 _view_lock = threading.Lock()
 
@@ -106,6 +107,16 @@ def clipped(spec: Any, frame: DataFrame) -> DataFrame:
     return frame.filter(reduce(Column.__and__, conditions))
 
 
+def streams_read(frame: DataFrame) -> int:
+    """Return how often the plan of a frame reads a stream."""
+
+    def count(plan: Any) -> int:
+        inputs = private.children_of(plan)
+        return sum(count(each) for each in inputs) if inputs else int(private.is_streaming(plan))
+
+    return count(catalyst.inlined(frame))
+
+
 def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
     """Return which columns of a frame stand in what was made of it as they are, by Spark's analysed plan.
 
@@ -113,7 +124,7 @@ def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
     the same one.  Behind any other kind of node nothing is taken for unchanged: a union, for instance, gives the
     identities of its first branch to the rows of all.
     """
-    base, plan = private.analyzed(before), private.analyzed(after)
+    base, plan = private.analyzed(before), catalyst.inlined(after)
     names = tuple(after.columns)
     layers = []
     while not plan.equals(base):

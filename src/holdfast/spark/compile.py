@@ -30,6 +30,9 @@ from holdfast.spark.fanout import WideFrame
 RowWise = Callable[[Any, DataFrame], DataFrame]
 """What a declaration makes of a frame: a projection, a filter, or both."""
 
+_MAY_READ_TWICE = (InSpark.FUNCTION, InSpark.SQL)
+"""Operators that are given their input under a name, and can use it more than once."""
+
 _BOUNDS_MAY_PASS = (InSpark.FUNCTION, InSpark.SELECT, InSpark.SQL)
 """Operators whose plan shows, alone or in part, what happens to the timestamp."""
 
@@ -174,6 +177,14 @@ class _Compiler:
     def _made(self, step: CompileStep, before: DataFrame, apply_to: RowWise) -> DataFrame:
         """Return what a row-wise operator makes of a frame; note what it leaves as it was, where bounds may pass it."""
         made = apply_to(step.node.spec, before)
+        if step.way in _MAY_READ_TWICE and apply.streams_read(made) > apply.streams_read(before):
+            raise InvalidPipeline(
+                f"{step.title} reads its input more than once, or another stream.",
+                why="each source is read once in an epoch, whatever uses its rows.",
+                do="unite streams with hf.union, join them with hf.merge or hf.sync, or give several rows for one with "
+                "explode.",
+                participant=step.node.name,
+            )
         if self._analyses and step.way in _BOUNDS_MAY_PASS:
             self.analysis[step.node.name] = apply.unchanged(before, made)
         return distinct(made, step.title)

@@ -109,7 +109,7 @@ class WideFrame:
         InvalidPipeline
             If the operator is more than filters, projections and generators.
         """
-        layers = self._layers(private.analyzed(proxy), private.analyzed(applied), step)
+        layers = self._layers(private.analyzed(proxy), catalyst.inlined(applied), step)
         before = self.frame.columns
         for layer in layers:
             kind = private.kind_of(layer)

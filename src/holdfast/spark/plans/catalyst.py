@@ -88,6 +88,17 @@ def _python_udf(session: SparkSession, udf: Any, arguments: Sequence[Any], rewri
     )
 
 
+def inlined(frame: DataFrame) -> Any:
+    """Return a frame's analysed plan with the common table expressions of a statement put where they are used.
+
+    Seen in 4.3: ``InlineCTE``, a rule of the optimizer, with three switches.  If it changes: leave plans as they are;
+    statements that have such an expression are then refused downstream of a fan-out, and bounds end at them.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    rule = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    return rule.apply(private.analyzed(frame))
+
+
 def renamed(session: SparkSession, expression: Any, attribute: Any) -> Column:
     """Return an expression under the name and the identity of a column that a plan node gives.
 
