@@ -26,6 +26,7 @@ from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, find_directory, give_up, remove_older
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
+from holdfast.store import checked_json
 from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
@@ -173,7 +174,11 @@ def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
     assert (origin.seed, origin.kept) == (SnapshotKey(3, 1).path, ("counted",))
     with pytest.raises(Diverged, match=r"the state of the old one in spark/1 cannot be read") as refused:
         checkpoint.changed({"table": 3}, restored=("counted", "unknown"))
-    assert "start the old graph once" in refused.value.do
+    assert "start the old graph once:" in refused.value.do
+    checkpoint.store.put("spark/1/state.json", checked_json.dump({"buckets": 2, "partitions": 2}))
+    with pytest.raises(Diverged, match=r"the state in spark/1/state is incomplete") as refused:
+        checkpoint.changed({"table": 3}, restored=("counted", "unknown"))
+    assert "start the old graph once by the version of Holdfast that wrote it:" in refused.value.do
 
 
 def test_the_ends_of_epochs_are_read_from_the_log_of_a_directory(tmp_path: Path) -> None:

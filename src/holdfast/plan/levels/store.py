@@ -110,6 +110,11 @@ class Record:
         """Size of the stored state."""
         return sum(part.size_bytes for part in self.parts)
 
+    @property
+    def pieces(self) -> frozenset[tuple[int, int]]:
+        """The pieces of its parts, by their parts' serials and their numbers."""
+        return frozenset((part.serial, piece) for part in self.parts for piece in range(part.pieces))
+
     def to_json(self) -> str:
         """Return the record as it is stored."""
         parts = [[p.serial, p.last, p.size_bytes, p.pieces, p.is_base] for p in self.parts]

@@ -34,6 +34,7 @@ from holdfast.sources.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.reader import stored_state
+from holdfast.spark.state.shape import noted_shape
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -170,12 +171,14 @@ class StateChange:
                 lambda: self.session, self.store, self.checkpoint, self.previous, batch_id, self.before, seed
             )
         except Exception as error:
+            shape = noted_shape(self.store, self.previous)
+            by = "" if shape is None or shape.is_in_journal else " by the version of Holdfast that wrote it"
             raise Diverged(
                 f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
                 why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
                 f"{last.epoch}, which is the last that was published.",
-                do="start the old graph once: it takes its state from an older snapshot, and leaves a new one when it "
-                "is stopped; then start the changed one.",
+                do=f"start the old graph once{by}: it takes its state from an older snapshot, and leaves a new one "
+                "when it is stopped; then start the changed one.",
                 pipeline=self.pipeline,
                 epoch=last.epoch,
             ) from error

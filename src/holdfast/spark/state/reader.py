@@ -133,7 +133,7 @@ class StateReader:
         Raises
         ------
         Corrupt
-            If what Spark stored cannot be read.
+            If what Spark stored is not all there, or cannot be read.
         """
         with self._view(batch_id) as view:
             records = self._records(view, batch_id, state_schemas)
@@ -147,15 +147,17 @@ class StateReader:
                     found[at] = before
             wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
             tables = {name: dict(of.tables) for name, of in state_schemas.items()}
-            task = WriteTask(str(self.checkpoint), tables, wanted, buckets)
+            task = WriteTask(str(self.checkpoint), self.below, tables, wanted, buckets)
             for operator, number, state in self._written(view, batch_id, task):
                 found[operator, number] = state
-            lacking = {(operator, label % buckets) for operator, label in records} - found.keys()
+            for operator, label in sorted(records):
+                if (operator, label % buckets) not in found:
+                    raise _incomplete(self.below, f"of bucket {label % buckets} there is only the record.", operator)
             invariant(
-                not lacking and len(found) == len(records),
+                len(found) == len(records),
                 f"{len(records)} buckets have records in Spark's store, and {len(found)} were read.",
-                why="a bucket has one label, and a snapshot has all of them.",
-                story=lambda: f"Lacking: {sorted(lacking)}; records: {sorted(records)}",
+                why="a bucket has one label.",
+                story=lambda: f"Records: {sorted(records)}",
             )
         states = {}
         for name, of in state_schemas.items():
@@ -173,7 +175,12 @@ class StateReader:
         spark = self.checkpoint / self.below
         view = self.checkpoint / VIEWS / uuid.uuid4().hex
         try:
-            private.show_as_committed(spark, batch_id, view, partial(durable.make_directory, is_synced=False))
+            try:
+                private.show_as_committed(spark, batch_id, view, partial(durable.make_directory, is_synced=False))
+            except FileNotFoundError as error:
+                raise _incomplete(self.below, f"{error.filename} is missing.") from error
+            if not (spark / "state").is_dir() or not private.operators_with_state(view):
+                raise _incomplete(self.below, "no operator of Spark's has state there.")
             yield view
         finally:
             shutil.rmtree(view, ignore_errors=True)
@@ -215,6 +222,7 @@ class WriteTask:
     """One task of the second job: parts to tables to files.  Picklable; called by ``mapInArrow``."""
 
     checkpoint: str
+    below: str
     tables: Mapping[str, Mapping[str, StateTable]]
     records: Mapping[tuple[str, int], Record]
     buckets: int
@@ -226,24 +234,22 @@ class WriteTask:
 
     def _written_buckets(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(self.checkpoint)
+        named = {key: record.pieces for key, record in self.records.items()}
         cells: dict[tuple[str, int], _Pieces] = {}
         for batch in batches:
             keys = batch.select(["operator", "label", "part", "piece"]).to_pylist()
             data = batch.column("data")
             for at, row in enumerate(keys):
                 key = (row["operator"], row["label"])
-                if key not in self.records:
+                if (row["part"], row["piece"]) not in named.get(key, ()):
                     continue
                 cells.setdefault(key, _Pieces()).pieces[row["part"], row["piece"]] = data[at].as_py()
-                if len(cells[key].pieces) == sum(part.pieces for part in self.records[key].parts):
+                if cells[key].pieces.keys() == named[key]:
                     yield self._written(store, key, cells.pop(key))
-        for key, incomplete in cells.items():
-            raise Corrupt(
-                f"the stored state of operator {key[0]!r} is incomplete.",
-                why=f"of bucket {key[1]} there are {len(incomplete.pieces)} pieces, and its record names more.",
-                do="nothing, if an older snapshot is used; else restore the checkpoint from a copy.",
-                participant=key[0],
-            )
+        for (operator, label), incomplete in cells.items():
+            there, wanted = len(incomplete.pieces), len(named[operator, label])
+            why = f"of bucket {label % self.buckets} there are {there} pieces, and its record names {wanted}."
+            raise _incomplete(self.below, why, operator)
 
     def _written(self, store: Store, key: tuple[str, int], cells: _Pieces) -> pa.RecordBatch:
         operator, label = key
@@ -263,6 +269,17 @@ class _Pieces:
 
     def piece(self, part: int, number: int) -> bytes:
         return self.pieces[part, number]
+
+
+def _incomplete(below: str, why: str, operator: str = "") -> Corrupt:
+    whose = f" of operator {operator!r}" if operator else ""
+    return Corrupt(
+        f"the state{whose} in {below}/state is incomplete.",
+        why=f"{why} An older version of Holdfast kept it there, in Spark's state store.",
+        do=f"restore {below} from a copy; or start the pipeline once by the version that wrote it: it takes its state "
+        "from an older snapshot, and leaves a new one when it is stopped.",
+        participant=operator,
+    )
 
 
 def _json_of(state: BucketState) -> list[object]:
