@@ -168,6 +168,12 @@ class OperatorState:
     schema: StateSchema
     buckets: Mapping[int, BucketState]
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """State table -> its rows."""
+        held = [of.files for of in self.buckets.values()]
+        return {name: sum(files[name].rows for files in held if name in files) for name in self.schema.tables}
+
 
 @dataclass(frozen=True)
 class EpochEnd:

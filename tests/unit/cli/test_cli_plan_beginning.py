@@ -41,6 +41,12 @@ SCRIPT = """
         return hf.Pipeline("trips", counts | hf.write.sqlite("trips.db", table="trips", name="trips"))
     renamed = named("of_city", renamed_from="counts")
     moved = named("of_city")
+    def migrated(migrate):
+        highest = few | hf.accumulate(by="city", m=hf.max("t"), name="counts", migrate=migrate)
+        return hf.Pipeline("trips", highest | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    converted = migrated(lambda table: table.rename_columns(["city", "m"]))
+    as_it_was = migrated(lambda table: table)
+    broken = migrated(lambda table: table["nowhere"])
     other = hf.Pipeline("trips", few | hf.accumulate(by="city", m=hf.max("t"), name="counts")
                         | hf.write.sqlite("trips.db", table="trips", name="trips"))
 """
@@ -71,7 +77,7 @@ def checkpoint_of_three(directory: str) -> None:
     schemas = state_schemas_of(pipeline, stages)
     transfer = Transfer(store, "walks", state_fingerprint(pipeline), schemas, {}, 2, 1, SimulatedClock())
     (table,) = schemas["counts"].tables.values()
-    rows = pa.table({"city": ["Ulm"], table.schema.names[1]: [3]}, schema=table.schema)
+    rows = pa.table({"city": ["Ulm", "Bern"], table.schema.names[1]: [3, 4]}, schema=table.schema)
     state = {"counts": dict.fromkeys(schemas["counts"].tables, rows)}
     ended = EpochEnd(3, 3, {"few": {"rows": 3}, "timed": {"log": 3}}, 5)
     named.put_named(store, "third", transfer.begun_with(state, ended))
@@ -146,6 +152,27 @@ def test_a_named_checkpoint_is_read_whole_and_its_state_compared_operator_by_ope
     file.write_bytes(file.read_bytes()[:-1])
     code, _, error = planned(*where)
     assert (code, file.name in error) == (1, True)
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_what_migrate_makes_of_a_named_checkpoint_is_tried_and_thrown_away(tmp_path: Path) -> None:
+    """A start calls the function before anything happens, and refuses what it raises or what does not fit."""
+    checkpoint_of_three("walks")
+    before = {path: path.read_bytes() for path in (tmp_path / "walks").rglob("*") if path.is_file()}
+    where = ("--from-checkpoint", "walks/third")
+    code, text, error = planned(*where, name="converted")
+    assert (code, "state table 'running' of operator 'counts', migrated: 2 rows, then 2\n" in error) == (0, True)
+    assert "every file is whole\nstate of counts  running 2 rows\n~ migrated stateful operator counts: " in text
+    assert json.loads(planned(*where, "--json", name="converted")[1])["begins"]["state"] == {"counts": {"running": 2}}
+    for name, why in (
+        ("as_it_was", "migrate= of operator 'counts' returned state table 'running' with another schema"),
+        ("broken", "migrate= of operator 'counts' failed"),
+    ):
+        code, text, error = planned(*where, name=name)
+        assert (code, why in error, BEGINS in text) == (2, True, True), error
+        answer, _ = planned(*where, "--json", name=name)[1].splitlines()
+        assert json.loads(answer)["refusal"].startswith("migrate= of operator")
+    assert {path: path.read_bytes() for path in (tmp_path / "walks").rglob("*") if path.is_file()} == before
     assert not (tmp_path / "ckpt").exists()
 
 

@@ -41,6 +41,7 @@ from holdfast.spark.resume.state_change import lines_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.state.step import StepTime
 from holdfast.store.local import LocalStore
+from holdfast.store.unwritten import UnwrittenStore
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -254,6 +255,33 @@ class Fork:
                 store.put(key, data)
             self._check_can_read_on(self.found.manifest.ended.positions, Path(place))
         return self._state_change(self.found)
+
+    def tried(self) -> dict[str, dict[str, int]]:
+        """Convert the state of a named checkpoint as a start would, and keep nothing of it.
+
+        Returns
+        -------
+        dict of str to dict of str to int
+            Operator whose tables are converted -> state table -> rows that it would begin with.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a ``migrate=`` fails, or its result does not fit.
+        """
+        if self.found is None:
+            return {}
+        manifest, change = self.found.manifest, self._state_change(self.found)
+        trial = replace(self.transfer, store=UnwrittenStore(self.found.store), buckets=manifest.buckets)
+        if not change.sources or not trial.is_needed(manifest, change.sources):
+            return {}
+        made = trial.made(manifest, change.sources)
+        converted = (
+            name
+            for name, was in change.sources.items()
+            if not trial.move(name, manifest.operators[was].schema).is_plain
+        )
+        return {name: made.operators[name].rows for name in converted}
 
     def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
         """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""

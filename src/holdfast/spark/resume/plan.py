@@ -17,7 +17,7 @@ from holdfast.plan.cutting import has_state, stages_in_arrow
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.decide import ResumeCase
+from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
@@ -48,7 +48,7 @@ class PlannedBeginning:
     asked : str
         The options that say so.
     state : mapping of str to mapping of str to int
-        Operator -> state table -> rows that are given.
+        Operator -> state table -> rows: of what is given, and of what is made of a named checkpoint's tables.
     checkpoint, epoch, of : str, int, str
         The named checkpoint, the epoch whose end it is, and the pipeline that made it; empty and 0 without one.
     """
@@ -159,6 +159,8 @@ def plan(
     planned = replace(planned, case=findings.case)
     try:
         prepare(beginning, findings, last_epoch)
+        if first is not None and findings.case.way is StartWay.FORK:
+            planned = replace(planned, begins=_planned_beginning(first, first.tried()))
     except HoldfastError as error:
         return replace(planned, refusal=error)
     return planned
@@ -181,12 +183,12 @@ def _fork(begins: StartAt, pipeline: Pipeline, store: Store, checkpoint: Path, t
     return Fork(begins, found, store, checkpoint, pipeline, reader, 0, graph, transfer, False, given_state=given)
 
 
-def _planned_beginning(first: Fork) -> PlannedBeginning:
+def _planned_beginning(first: Fork, converted: Mapping[str, Mapping[str, int]] | None = None) -> PlannedBeginning:
     state = {name: {table: rows.num_rows for table, rows in of.items()} for name, of in first.given_state.items()}
     if first.found is None:
         return PlannedBeginning(first.given, state)
     manifest = first.found.manifest
-    return PlannedBeginning(first.given, state, first.found.shown, manifest.ended.epoch, manifest.pipeline)
+    return PlannedBeginning(first.given, converted or {}, first.found.shown, manifest.ended.epoch, manifest.pipeline)
 
 
 def state_schemas(pipeline: Pipeline, settings: Settings) -> dict[str, StateSchema]:
