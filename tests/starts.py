@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.trigger import available_now
 from holdfast.ports import Held
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.graph_record import described
+from holdfast.spark.read import SourceReader
+from holdfast.spark.resume import context, starting
 from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
+from holdfast.spark.resume.plan import _stages
+from holdfast.spark.resume.start import start
+from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 
 
 def begun(beginning: Beginning, held: Mapping[str, Held], last_epoch: int = 0) -> DirectoryHeader:
     """Return the header of Spark's directory, made now if that is new."""
     return perform(beginning, look(beginning, held), last_epoch)
+
+
+def start_of(pipeline: Pipeline, checkpoint: str, schema: pa.Schema, patch: pytest.MonkeyPatch, **begins: Any) -> None:
+    """Start a pipeline up to where its query would begin, in a process without Spark; raise what a start raises.
+
+    Parameters
+    ----------
+    pipeline, checkpoint : Pipeline, str
+        The graph, which an Arrow program or stages evaluate, and its checkpoint.
+    schema : pa.Schema
+        The rows of each of its sinks, as Spark would say.
+    patch : pytest.MonkeyPatch
+        For what Spark does: a session, and the plan.
+    **begins
+        As of a start: ``from_checkpoint``, ``at``, ``state``.
+    """
+    conf = SimpleNamespace(get=lambda name, otherwise: otherwise)
+    spark = SimpleNamespace(defaultParallelism=2, master="local[2]", getConf=lambda: conf)
+    session: Any = SimpleNamespace(sparkContext=spark)
+
+    def physical_plan_of(asked: StartOptions, context: StartContext) -> Any:
+        stages = _stages(pipeline, asked.settings)
+        schemas = {} if stages is None else state_schemas_of(pipeline, stages)
+        return SimpleNamespace(
+            compiled=SimpleNamespace(routes=SimpleNamespace(schemas=[schema] * len(pipeline.sinks))),
+            graph=described(pipeline, schemas, 2 if schemas else 0),
+            reader=SourceReader(session, context.directory, 1, 0, "", context.chosen.below),
+            state_schemas=schemas,
+            upgrades={} if stages is None else upgrades_of(pipeline, stages),
+        )
+
+    patch.setattr(context, "run_session", lambda base, parallelism: base)
+    patch.setattr(starting, "physical_plan_of", physical_plan_of)
+    start(pipeline, checkpoint=checkpoint, trigger=available_now(), session=session, **begins)

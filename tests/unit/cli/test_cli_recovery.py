@@ -22,18 +22,21 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.cli.app import app
+from holdfast.cli.failures import as_object
 from holdfast.cli.reject_rows import Rejected, keeping, rejected_lines
 from holdfast.cli.target import load_target
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import BadRow
+from holdfast.errors import BadRow, HoldfastError
 from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
 from holdfast.quarantine.mask import Address
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.graph_record import described, write_graph
 from holdfast.resume.in_doubt import open_decisions
 from holdfast.store.local import open_store
 from holdfast.testing.store import SimulatedStore
+from tests.starts import start_of
 
 SCHEMA = pa.schema([("x", pa.int64())])
 SCRIPT = """
@@ -46,6 +49,9 @@ SCRIPT = """
     tables = hf.Pipeline("tables", table("two"), table("three"))
     local = hf.Pipeline("local", rows | hf.write.memory("kept"), table("local"))
     doubt = hf.Pipeline("doubt", rows | hf.write.memory("kept_in_doubt"), table("doubt"))
+    more = hf.read.files("more/*.json", schema="x BIGINT", name="walks")
+    one_of_both = hf.Pipeline("one", hf.union(rows, more, name="both")
+                              | hf.write.sqlite("one.db", table="t", name="table_one"))
     counted = hf.Pipeline("counted", rows | hf.accumulate(by="x", n=hf.count(), name="per_x")
                           | hf.write.sqlite("counted.db", table="t", name="table_counted"))
 """
@@ -464,27 +470,65 @@ def has_lost_its_state(name):
     shutil.rmtree("ckpt/spark")
 
 
+def is_set_back_before_another_graph(name):
+    """The graph of another source has taken the place of that which published what is lost."""
+    write_graph(open_store("ckpt"), "spark/1", described(load_target("flows.py:one"), {}))
+    set_back("one", 1)
+
+
+def is_set_back_and_can_be_read_before_another_graph(name):
+    is_set_back_before_another_graph(name)
+    log_files("one", 3)
+
+
+def is_to_begin_with_state(name):
+    pq.write_table(pa.table({"x": [10], "n": [4]}), "per_x.parquet")
+
+
+def is_to_begin_with_state_of_its_own(name):
+    """Its checkpoint knows its sink, and nothing else is left of it."""
+    is_to_begin_with_state(name)
+    shutil.rmtree("ckpt/spark")
+
+
+GIVEN = {"state": {"per_x": "per_x.parquet"}}
 REFUSALS = [
-    ("H", "counted", has_lost_its_state),
-    ("I", "tables", is_of_another_checkpoint),
-    ("L", "one", is_set_back),
-    ("L", "two", is_set_back),
-    ("R", "one", is_emptied),
+    ("H", "counted", "counted", has_lost_its_state, {}),
+    ("I", "tables", "tables", is_of_another_checkpoint, {}),
+    ("L", "one", "one", is_set_back, {}),
+    ("L", "two", "two", is_set_back, {}),
+    ("O", "one", "one_of_both", is_set_back_before_another_graph, {}),
+    ("O", "one", "one_of_both", is_set_back_and_can_be_read_before_another_graph, {}),
+    ("P", "counted", "counted", is_to_begin_with_state_of_its_own, GIVEN),
+    ("Q", "counted", "counted", is_to_begin_with_state, GIVEN),
+    ("R", "one", "one", is_emptied, {}),
 ]
 
 
-@pytest.mark.parametrize(("row", "name", "happens"), REFUSALS, ids=[f"{row} {name}" for row, name, _ in REFUSALS])
-def test_what_the_table_of_starts_refuses_plan_and_resolve_refuse_alike(row, name, happens):
+@pytest.mark.parametrize(
+    ("row", "name", "now", "happens", "begins"), REFUSALS, ids=[f"{of[0]} {of[3].__name__}" for of in REFUSALS]
+)
+def test_what_the_table_of_starts_refuses_plan_resolve_and_start_refuse_alike(
+    row, name, now, happens, begins, monkeypatch
+):
+    """A start up to where its query would begin; resolve is asked where it can be: it begins nothing."""
     run_epochs(name, 3)
     happens(name)
-    command = [f"flows.py:{name}", "--checkpoint", "ckpt", "--json"]
-    answers = [holdfast("plan", *command), holdfast("resolve", *command)]
+    before = everything_below("ckpt/spark")
+    command = [f"flows.py:{now}", "--checkpoint", "ckpt", "--json"]
+    options = [f"--state={operator}={path}" for operator, path in begins.get("state", {}).items()]
+    answers = [holdfast("plan", *command, *options), *([] if begins else [holdfast("resolve", *command)])]
     lines = [[json.loads(line) for line in answer.stdout.splitlines()] for answer in answers]
-    assert [answer.exit_code for answer in answers] == [4, 4], answers
-    assert lines[0][-1]["error"] == lines[1][-1]["error"]
+    with pytest.raises(HoldfastError) as refused:
+        start_of(load_target(f"flows.py:{now}"), "ckpt", SCHEMA, monkeypatch, **begins)
+    error = as_object(refused.value)
+    for answer, told in zip(answers, lines, strict=True):
+        assert (answer.exit_code, told[-1]["error"]) == (error["exit_code"], error), answer.stdout
     # That a sink was set back the ledger of two sinks tells before anything is resolved, and then nothing is.
     starts = [(line[0]["start"]["row"], line[0]["refusal"]) for line in lines if "start" in line[0]]
-    assert starts == [(row, lines[0][-1]["error"]["what"])] * (1 if (row, name) == ("L", "two") else 2)
+    assert starts == [(row, error["what"])] * len(starts)
+    assert len(starts) == {"Q": 0, "P": 1}.get(row, 1 if (row, name) == ("L", "two") else 2)
+    assert everything_below("ckpt/spark") == before if Path("ckpt/spark").exists() else not before
 
 
 def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run():
