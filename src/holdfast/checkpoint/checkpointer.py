@@ -45,6 +45,13 @@ Reading = Callable[[EpochEnd, "Manifest | None"], Mapping[str, OperatorState]]
 """Writes the files of all operators as of an epoch's end, given the last snapshot; returns what the manifest says."""
 
 
+LetGo = Callable[[], None]
+"""Ends what :data:`Holding` began; may be called again."""
+
+Holding = Callable[[EpochEnd], LetGo]
+"""Keeps what the state at an epoch's end needs, until it is let go."""
+
+
 @dataclass(frozen=True)
 class Intervals:
     """How often what is done.
@@ -66,10 +73,14 @@ class Intervals:
 
 @dataclass(frozen=True)
 class _Moment:
-    """The end of a barrier, and the value of ``on_checkpoint`` then: later ones may be there before the snapshot is."""
+    """The end of a barrier, and the value of ``on_checkpoint`` then: later ones may be there before the snapshot is.
+
+    Its state is held: a snapshot that somebody asked for may be at work for long before the one of the barrier is made.
+    """
 
     ended: EpochEnd
     user_data: Mapping[str, Any] | None
+    let_go: LetGo
 
 
 class Checkpointer:
@@ -101,6 +112,8 @@ class Checkpointer:
         Returns what the manifest says of the value of ``on_checkpoint``.
     barriers : Barriers, optional
         Lets epochs be barriers; without, every snapshot is of the last epoch that ended.
+    hold : callable, optional
+        Keeps the state that is to be read, from the moment on at which its epoch is chosen.
     """
 
     def __init__(
@@ -119,6 +132,7 @@ class Checkpointer:
         tidy: Callable[[], None] = lambda: None,
         user_data: Callable[[], Mapping[str, Any] | None] = lambda: None,
         barriers: Barriers | None = None,
+        hold: Holding = lambda ended: lambda: None,
     ) -> None:
         self._pipeline = pipeline
         self._graph = graph
@@ -133,6 +147,7 @@ class Checkpointer:
         self._tidy = tidy
         self._user_data = user_data
         self._barriers = barriers
+        self._hold_state = hold
         self._waits_since_us: int | None = None
         self._at_barrier: _Moment | None = None
         self._last: Manifest | None = None
@@ -162,8 +177,8 @@ class Checkpointer:
                 generation=self._generation,
             )
             self._newest = ended
-            if was_barrier:
-                self._at_barrier = _Moment(ended, self._user_data())
+            if was_barrier and self._waits_since_us is not None:
+                self._at_barrier = _Moment(ended, self._user_data(), self._hold_state(ended))
             elif self._waits_since_us is not None:
                 self._waits_since_us = self._clock.now_us()
             self._gathered.append(EpochSpan(start, ended))
@@ -203,14 +218,18 @@ class Checkpointer:
     def _look_for_barrier(self, now: int) -> None:
         """Make the snapshot that waits for a barrier if that has ended, or if none seems to follow."""
         assert self._barriers is not None
-        at = self._at_barrier
-        if at is None:
+        if self._at_barrier is None:
             idle_us = now - (self._waits_since_us or now)
             if idle_us < self._patience_us or not self._barriers.withdraw():
                 return
-        with self._lock:
-            self._waits_since_us = self._at_barrier = None
+        at = self._taken_barrier()
         self._guarded(lambda: self._made(at))
+
+    def _taken_barrier(self) -> _Moment | None:
+        """Wait for no barrier any more; return the one that has ended."""
+        with self._lock:
+            at, self._at_barrier, self._waits_since_us = self._at_barrier, None, None
+        return at
 
     @property
     def _patience_us(self) -> int:
@@ -270,8 +289,17 @@ class Checkpointer:
         user_data = self._user_data() if at is None else at.user_data
         with self._lock:
             ended = self._newest if at is None else at.ended
-        if ended is None or (self._last is not None and self._last.ended.epoch >= ended.epoch):
-            return self._last if ended is not None else None
+        if ended is None:
+            return None
+        let_go = self._hold_state(ended) if at is None else at.let_go
+        try:
+            if self._last is not None and self._last.ended.epoch >= ended.epoch:
+                return self._last
+            return self._snapshot_of(ended, user_data)
+        finally:
+            let_go()
+
+    def _snapshot_of(self, ended: EpochEnd, user_data: Mapping[str, Any] | None) -> Manifest:
         began = self._clock.now_us()
         self._write_progress()
         # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
@@ -381,6 +409,8 @@ class Checkpointer:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+        if (at := self._taken_barrier()) is not None:
+            at.let_go()
         self._guarded(self.snapshot if is_clean and self._intervals.snapshot_us else self.write_progress)
 
     def _run(self) -> None:

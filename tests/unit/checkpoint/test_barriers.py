@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+import pytest
 
 from holdfast.checkpoint.barriers import Barriers, Taken, taken_from
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile
 from holdfast.checkpoint.snapshot import FILES, prune, read_manifest, read_part, snapshot_keys, write_part
+from holdfast.errors import Unavailable
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import bucket, manifest, snapshot
@@ -269,6 +273,7 @@ def test_a_barrier_that_ended_when_nobody_waited_any_more_is_not_taken_for_the_n
     barriers.withdraw = withdraw  # type: ignore[method-assign]
     bench.end_epoch(2)
     assert bench.epochs == [1]
+    assert bench.held == set(), "nor is its state kept"
     bench.wait(10)
     assert bench.epochs == [1], "the next epoch is waited for"
     ended_epoch(bench, barriers, 3)
@@ -288,3 +293,49 @@ def test_the_reading_is_told_what_was_known_at_the_barrier() -> None:
     epoch(barriers, 3, b0=report(3, FEEDS))
     bench.checkpointer.turn()
     assert seen[0].written == {("counted", 0): state(2)}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_state_of_a_barrier_is_held_until_its_snapshot_is_there_or_has_failed(fails: bool) -> None:
+    """Hours may pass before it is begun: another one, that was asked for, is at work."""
+    barriers = Barriers()
+    bench = Bench(barriers=barriers)
+    ended_epoch(bench, barriers, 1)
+    held: list[set[int]] = []
+
+    def during() -> None:
+        held.append(set(bench.held))
+        if fails:
+            raise Unavailable("the disk is full.")
+
+    bench.wait(10)
+    barriers.begin(2)
+    barriers.take({})
+    bench.end_epoch(2)
+    for later in (3, 4):
+        barriers.begin(later)
+        barriers.take({})
+        bench.end_epoch(later)
+    assert bench.held == {2}, "it is the barrier"
+    bench.clock.sleep_s(3600)
+    bench.during = during
+    bench.checkpointer.turn()
+    assert held == [{2}]
+    assert bench.held == set()
+    with suppress(Unavailable):
+        bench.checkpointer.snapshot()
+    assert held == [{2}, {4}]
+    assert bench.held == set()
+    assert bench.epochs == ([] if fails else [2, 4])
+
+
+def test_a_run_that_ends_while_a_snapshot_waits_lets_the_state_of_its_barrier_go() -> None:
+    barriers = Barriers()
+    bench = Bench(barriers=barriers)
+    ended_epoch(bench, barriers, 1)
+    bench.wait(10)
+    barriers.begin(2)
+    bench.end_epoch(2)
+    assert bench.held == {2}
+    bench.checkpointer.end(is_clean=False)
+    assert bench.held == set()

@@ -34,6 +34,7 @@ class Bench:
         self.known: list[int | None] = []
         self.during: Callable[[], None] = lambda: None
         self.is_fenced = False
+        self.held: set[int] = set()
         self.user_data: Mapping[str, Any] | None = None
         self.checkpointer = Checkpointer(
             pipeline="counts",
@@ -48,7 +49,12 @@ class Bench:
             seed=seed,
             user_data=lambda: self.user_data,
             barriers=barriers,
+            hold=self.hold,
         )
+
+    def hold(self, at: EpochEnd) -> Callable[[], None]:
+        self.held.add(at.epoch)
+        return lambda: self.held.discard(at.epoch)
 
     def read(self, at: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
         self.known.append(None if known is None else known.ended.epoch)

@@ -154,7 +154,7 @@ class Hours:
         return self.now_s
 
 
-def test_what_nobody_needs_is_removed_and_what_somebody_reads_is_not() -> None:
+def test_what_nobody_needs_is_removed() -> None:
     store, epoch = SimulatedStore(), 0
     journal = StateJournal(store, BELOW, 1, clock_s=Hours())
     for epoch in range(5 * module.WHOLE_EVERY):
@@ -164,13 +164,57 @@ def test_what_nobody_needs_is_removed_and_what_somebody_reads_is_not() -> None:
     assert len(store.objects) <= 3 * 3 * module.WHOLE_EVERY
     earliest = epoch - module.WHOLE_EVERY
     assert content_of(journal.reader.version(earliest), store)["counts", 0][0] == f"of {earliest}"
-    count = len(store.objects)
-    with journal.kept():
-        for later in range(epoch + 1, epoch + 1 + 3 * module.WHOLE_EVERY):
-            journal.begin(later)
-            journal.write(later, [])
-        assert len(store.objects) > count
-        assert content_of(journal.reader.version(earliest), store)["counts", 0][0] == f"of {earliest}"
+
+
+def written(journal: StateJournal, store: SimulatedStore, epochs: range) -> None:
+    """Write epochs, each with a part of its own."""
+    for epoch in epochs:
+        journal.begin(epoch)
+        journal.write(epoch, [write_part(store, BELOW, epoch, changed(f"of {epoch}"))])
+
+
+def test_what_a_snapshot_reads_stays_however_slow_it_is_and_what_only_older_versions_need_goes() -> None:
+    """Each whole entry is hours younger than the one before it."""
+    store, span = SimulatedStore(), module.WHOLE_EVERY
+    journal = StateJournal(store, BELOW, 1, clock_s=Hours())
+    written(journal, store, range(3 * span))
+    read = 3 * span - 2
+    let_go = journal.hold(read)
+    later = journal.hold(read + 1)
+    written(journal, store, range(3 * span, 9 * span))
+    assert content_of(journal.reader.version(read), store)["counts", 0][0] == f"of {read}"
+    assert not journal.reader.entries(read - span), "it is needed by nobody"
+    let_go()
+    let_go()
+    written(journal, store, range(9 * span, 10 * span))
+    assert content_of(journal.reader.version(read + 1), store)["counts", 0][0] == f"of {read + 1}"
+    later()
+    written(journal, store, range(10 * span, 11 * span))
+    assert not journal.reader.entries(read + 1)
+    assert len(store.objects) <= 2 * 3 * span
+
+
+def test_slow_snapshots_one_upon_the_other_do_not_keep_everything() -> None:
+    """Each is of an epoch that ended while the one before it was made: something is held at every moment."""
+    store, span = SimulatedStore(), module.WHOLE_EVERY
+    journal = StateJournal(store, BELOW, 1, clock_s=Hours())
+    let_go = journal.hold(-1)
+    for snapshot in range(1, 20):
+        ended = 2 * span * snapshot
+        written(journal, store, range(ended - 2 * span, ended))
+        let_go, before = journal.hold(ended - 5), let_go
+        before()
+        assert len(store.objects) <= 2 * 5 * span
+
+
+def test_what_a_dead_run_held_is_removed_by_the_next() -> None:
+    store, span = SimulatedStore(), module.WHOLE_EVERY
+    journal = StateJournal(store, BELOW, 1, clock_s=Hours())
+    journal.hold(5)
+    written(journal, store, range(6 * span))
+    assert journal.reader.entries(5)
+    written(StateJournal(store, BELOW, 2, clock_s=Hours()), store, range(6 * span, 8 * span))
+    assert not journal.reader.entries(5)
 
 
 def test_what_a_snapshot_may_be_about_to_read_stays_for_a_while() -> None:

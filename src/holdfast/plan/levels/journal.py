@@ -7,7 +7,7 @@ state at the end of an epoch is its entry with those before it, back to a whole 
 Invariants.  An entry is durable before its epoch is decided, so what was published has its state.  An entry counts
 only with everything that it names.  Of several entries of one epoch, by several runs, that of the highest generation
 counts: a lower one is of an attempt that was given up, or of a run that was fenced.  What the last whole entry but one
-names, or any since, is not removed.
+names, or any since, is not removed; nor what a version needs that is held.
 
 Layout, below Spark's directory::
 
@@ -22,8 +22,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +42,7 @@ PieceKey = tuple[int, int]
 """A piece of a part: the part's serial number, and the piece's."""
 
 HELD_S = 10.0
-"""So long what a run no longer needs stays for who reads it: a snapshot of an epoch that has ended meanwhile."""
+"""So long what a run no longer needs stays at least: a snapshot may be about to hold what it reads."""
 
 _FORMAT = 1
 _HEAD_BYTES = 8
@@ -390,7 +389,8 @@ class StateJournal:
         self._before: StateVersion | None = None
         self._boundaries: list[tuple[float, Boundary]] = []
         """When each was written by this run, ascending; the one that it found first."""
-        self._readers = 0
+        self._removed = Boundary()
+        self._held: dict[object, int] = {}
         self._lock = threading.Lock()
 
     def begin(self, batch_id: int) -> StateVersion:
@@ -443,40 +443,45 @@ class StateJournal:
             self._boundaries.append((self._clock_s(), self._now.boundary))
         return self._now
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Remove nothing for the length of the block, in which an older version is read."""
+    def hold(self, batch_id: int) -> Callable[[], None]:
+        """Keep what the state at the end of an epoch needs, until what is returned is called.
+
+        Safe between threads.  Nothing durable says so: what a run held that died, the next one removes.
+        """
+        hold = object()
         with self._lock:
-            self._readers += 1
-        try:
-            yield
-        finally:
+            self._held[hold] = batch_id
+
+        def let_go() -> None:
             with self._lock:
-                self._readers -= 1
+                self._held.pop(hold, None)
+
+        return let_go
 
     def _remove_needless(self, before: StateVersion) -> None:
         """Remove what is needed neither by the epoch that was just written, should it be repeated, nor by a reader.
 
         The epoch begins with the version before it, so nothing from that one's last whole entry on is removed: however
-        often it is repeated, by whomever.  A snapshot may be about to read a version of some seconds ago.
+        often it is repeated, by whomever.  A snapshot may be about to hold a version of some seconds ago.
         """
-        ready_s = self._clock_s() - HELD_S
-        self._boundaries = [
-            (at_s, each) for at_s, each in self._boundaries if each.batch_id <= before.boundary.batch_id
-        ]
-        found = [each for at_s, each in self._boundaries if at_s <= ready_s]
+        until_s = self._clock_s() - HELD_S
+        known = [(at_s, each) for at_s, each in self._boundaries if each.batch_id <= before.boundary.batch_id]
+        ready = [each for at_s, each in known if at_s <= until_s]
         with self._lock:
-            if self._readers or not found:
-                return  # at the next one
-            boundary = found[-1]
+            oldest = min(self._held.values(), default=before.batch_id)
+            found = [each for each in ready if each.batch_id <= oldest]
+            useful = (*found[-1:], *ready[-1:])  # as long as a version is held, there are more and more
+            self._boundaries = [(at_s, each) for at_s, each in known if at_s > until_s or each in useful]
+            if not found or found[-1] == self._removed:
+                return
             try:
                 for key in self._store.keys(self.reader.directory):
-                    if _batch(key) < boundary.batch_id and key not in boundary.needed:
+                    if _batch(key) < found[-1].batch_id and key not in found[-1].needed:
                         self._store.delete(key)
             except HoldfastError as error:  # the entry is durable: its epoch must not fail for this
                 log.warning("old state was not removed, and is with the next whole entry: %s", error.message)
                 return
-        self._boundaries = self._boundaries[len(found) - 1 :]
+        self._removed = found[-1]
 
 
 def _laid(key: str, written: Mapping[PieceKey, bytes], offset: int) -> tuple[dict[PieceKey, StoredPiece], list[bytes]]:

@@ -121,8 +121,7 @@ class Snapshotting:
 
         def read(ended: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
             try:
-                with journal.kept():
-                    return gathered(state_schemas, found_of(ended, known))
+                return gathered(state_schemas, found_of(ended, known))
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
 
@@ -140,6 +139,7 @@ class Snapshotting:
             tidy=partial(remove_older, self.directory, self.below),
             user_data=user_data,
             barriers=barriers,
+            hold=lambda ended: journal.hold(ended.epoch - origin.base),
         )
 
     def _spoilt(
