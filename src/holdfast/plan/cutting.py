@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline, invariant
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
@@ -37,6 +37,7 @@ from holdfast.plan.stages import (
     SparkPart,
     Stage,
     Stages,
+    require_one_way,
 )
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
@@ -422,21 +423,6 @@ class _Cutting:
             ends = tuple((number, feed.output) for number, feed in ways if feed.output != ROWS)
             hosted[one.name] = replace(one, onward=onward, offsets=offsets, ends=ends)
         return replace(stage, hosted=hosted)
-
-
-def require_one_way(stages: Sequence[Stage], targets: Sequence[ChunkTarget]) -> None:
-    """Stop unless targets have their numbers, and each stage sends rows and bounds to later levels only."""
-    numbers = [target.number for target in targets]
-    invariant(numbers == list(range(len(targets))), f"the targets of a plan are numbered {numbers}.")
-    for level, stage in enumerate(stages):
-        sends = [] if stage.program is None else [int(name) for name in stage.program.routes.sinks]
-        sends += [number for one in stage.hosted.values() for number, _ in one.onward]
-        back = [targets[number] for number in sends if targets[number].level <= level]
-        invariant(
-            not back,
-            f"stage {level} of a plan sends to {[(target.operator or target.input, target.level) for target in back]}.",
-            why="a plan is one line: levels are passed one after the other.",
-        )
 
 
 def _watches_clock(node: Node) -> bool:

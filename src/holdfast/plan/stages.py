@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from holdfast.errors import invariant
 from holdfast.plan.bounds import Bounding
-from holdfast.plan.chunks import Routing
+from holdfast.plan.chunks import ChunkTarget, Routing
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.state.step import Step
@@ -282,3 +283,18 @@ class Stages:
     def levels(self) -> int:
         """How many levels there are."""
         return len(self.stages) - 1
+
+
+def require_one_way(stages: Sequence[Stage], targets: Sequence[ChunkTarget]) -> None:
+    """Stop unless targets have their numbers, and each stage sends rows and bounds to later levels only."""
+    numbers = [target.number for target in targets]
+    invariant(numbers == list(range(len(targets))), f"the targets of a plan are numbered {numbers}.")
+    for level, stage in enumerate(stages):
+        sends = [] if stage.program is None else [int(name) for name in stage.program.routes.sinks]
+        sends += [number for one in stage.hosted.values() for number, _ in one.onward]
+        back = [targets[number] for number in sends if targets[number].level <= level]
+        invariant(
+            not back,
+            f"stage {level} of a plan sends to {[(target.operator or target.input, target.level) for target in back]}.",
+            why="a plan is one line: levels are passed one after the other.",
+        )

@@ -18,7 +18,7 @@ from holdfast.plan import chunks as plan_chunks
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, divided, in_order, rank_of
 from holdfast.plan.counts import Counts, EpochReport, Observed, united
-from holdfast.plan.cutting import require_one_way, stages_in_arrow
+from holdfast.plan.cutting import stages_in_arrow
 from holdfast.plan.levels import division, seed
 from holdfast.plan.levels.arrivals import FeedBounds
 from holdfast.plan.levels.journal import BucketChange, StateJournal
@@ -28,6 +28,7 @@ from holdfast.plan.pressure import BackPressure, Limited
 from holdfast.plan.program import Pass
 from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.report import OperatorReports
+from holdfast.plan.stages import require_one_way
 from holdfast.state import encoding, tables
 from holdfast.state.bucket_report import BucketReport, Pressure
 from holdfast.state.step import StateTable
