@@ -16,10 +16,8 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
-from holdfast.operators.stateful.gate_step import GateStep
-from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
-from holdfast.plan.feeds import Unchanged, bounds_ended, feeds_of, with_key
+from holdfast.plan.feeds import Unchanged, bounding_of, bounds_ended, feeds_of, row_bounds_of, with_key
 from holdfast.plan.gating import check_gated
 from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
@@ -27,13 +25,11 @@ from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import (
     BOUND_ROWS,
-    EVERY,
     ROWS,
     Detour,
     End,
     Feed,
     Hosted,
-    RowBounds,
     SparkPart,
     Stage,
     Stages,
@@ -186,7 +182,6 @@ class _Cutting:
 
     def cut(self) -> Stages:
         stages: list[Stage] = []
-        hosted: dict[str, Hosted] = {}
         for number in range(self._levels + 1):
             hosted = {node.name: self._hosted(node) for node in self._operators if self._depth[node] == number}
             stages.append(self._compiled(number, hosted))
@@ -195,6 +190,7 @@ class _Cutting:
         targets = tuple(self._targets[number] for number in range(len(self._numbers)))
         require_one_way(stages, targets)
         by_name = {node.name: node for node in self._operators}
+        hosts = [one for stage in stages for one in stage.hosted.values()]
         sinks = {self._numbers[_Way(sink, 0)]: sink.name for sink in self._pipeline.sinks}
         schemas = [targets[self._numbers[_Way(sink, 0)]].schema for sink in self._pipeline.sinks]
         return Stages(
@@ -205,69 +201,19 @@ class _Cutting:
             {
                 node.name: tuple(
                     one.targets[name]
-                    for stage in stages
-                    for one in stage.hosted.values()
+                    for one in hosts
                     for name, feeds in one.feeds.items()
                     if any(not feed.is_operator and feed.source == node.name for feed in feeds)
                 )
                 for node in self._pipeline.sources
             },
-            tuple(
-                next(iter(one.targets.values()))
-                for stage in stages
-                for one in stage.hosted.values()
-                if _watches_clock(by_name[one.name])
-            ),
-            any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
-            self._bounding([one for stage in stages for one in stage.hosted.values()]),
-            self._row_bounds([one for stage in stages for one in stage.hosted.values()]),
+            tuple(next(iter(one.targets.values())) for one in hosts if _watches_clock(by_name[one.name])),
+            any(_wakes(by_name[one.name]) for one in hosts),
+            bounding_of(self._pipeline.sources, hosts, self._operators, self._depth),
+            row_bounds_of(self._pipeline.sources, hosts),
             bounds_ended(self._pipeline.nodes, self._analysis),
             self._parts,
         )
-
-    def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
-        """Return how the bound rows of each source are read."""
-        found = {}
-        for node in self._pipeline.sources:
-            if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
-                continue
-            targets = [
-                BoundTarget(one.targets[name], feed.key(one.step.key.names), self._depth[before] == 0, feed.offset)
-                for one in hosted
-                for (name, feeds), before in zip(one.feeds.items(), self._operators[one.number].inputs, strict=True)
-                for feed in feeds
-                if not feed.is_operator and feed.source == node.name and feed.bounds == EVERY
-            ]
-            others = [name for name in node.spec.schema.names if name != node.spec.timestamp]
-            is_known = all(target.key is not None for target in targets)
-            scope = {name for target in targets for name in target.key or ()}
-            if targets:
-                found[node.name] = Bounding(
-                    node.spec.marker,
-                    node.spec.timestamp,
-                    tuple(targets),
-                    tuple(name for name in others if name in scope or not is_known),
-                )
-        return found
-
-    def _row_bounds(self, hosted: Sequence[Hosted]) -> dict[str, RowBounds]:
-        """Return the bounds that the rows of each source give to operators by event time upstream of a gate."""
-        step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
-        if step is None:
-            return {}
-        found = {}
-        for name in (node.name for node in self._pipeline.sources if step.clocks[node.name].by_rows):
-            targets = tuple(
-                (one.targets[input_], feed.offset)
-                for one in hosted
-                if one.step is not step
-                for input_, feeds in one.feeds.items()
-                for feed in feeds
-                if not feed.is_operator and feed.source == name and feed.bounds == EVERY
-            )
-            if targets:
-                found[name] = RowBounds(targets, step.clocks[name].disorder)
-        return found
 
     # --- where rows go ------------------------------------------------------------------------------------------
 

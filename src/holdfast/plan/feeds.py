@@ -13,7 +13,10 @@ from typing import Any
 from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
-from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
+from holdfast.operators.stateful.gate_step import GateStep
+from holdfast.plan.bounds import Bounding, BoundTarget
+from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, RowBounds
+from holdfast.sources.bounds import MarkedSpec
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,66 @@ def bounds_ended(nodes: Sequence[Node], analysis: Analysis) -> dict[str, str]:
             time = node.timestamp or before.timestamp
             if time is not None:
                 found[node.name] = "Spark has not analysed it" if known is None else known.why_not(time)
+    return found
+
+
+def bounding_of(
+    sources: Sequence[Node], hosted: Sequence[Hosted], operators: Sequence[Node], depth: Mapping[Node, int]
+) -> dict[str, Bounding]:
+    """Return how the bound rows of each source are read.
+
+    Parameters
+    ----------
+    sources : sequence of Node
+        Those of the pipeline.
+    hosted : sequence of Hosted
+        Its operators with state, in their places.
+    operators : sequence of Node
+        The same, by their numbers.
+    depth : mapping of Node to int
+        Node -> the level behind which its rows are.
+    """
+    found = {}
+    for node in sources:
+        if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
+            continue
+        targets = [
+            BoundTarget(one.targets[name], feed.key(one.step.key.names), depth[before] == 0, feed.offset)
+            for one in hosted
+            for (name, feeds), before in zip(one.feeds.items(), operators[one.number].inputs, strict=True)
+            for feed in feeds
+            if not feed.is_operator and feed.source == node.name and feed.bounds == EVERY
+        ]
+        others = [name for name in node.spec.schema.names if name != node.spec.timestamp]
+        is_known = all(target.key is not None for target in targets)
+        scope = {name for target in targets for name in target.key or ()}
+        if targets:
+            found[node.name] = Bounding(
+                node.spec.marker,
+                node.spec.timestamp,
+                tuple(targets),
+                tuple(name for name in others if name in scope or not is_known),
+            )
+    return found
+
+
+def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted]) -> dict[str, RowBounds]:
+    """Return the bounds that the rows of each source give to operators by event time upstream of a gate."""
+    step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
+    if step is None:
+        return {}
+    found = {}
+    for name in (node.name for node in sources if step.clocks[node.name].by_rows):
+        targets = tuple(
+            (one.targets[input_], feed.offset)
+            for one in hosted
+            if one.step is not step
+            for input_, feeds in one.feeds.items()
+            for feed in feeds
+            if not feed.is_operator and feed.source == name and feed.bounds == EVERY
+        )
+        if targets:
+            found[name] = RowBounds(targets, step.clocks[name].disorder)
     return found
 
 
