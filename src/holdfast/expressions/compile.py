@@ -162,7 +162,7 @@ def _is_as_written(tree: exp.Expression, text: str) -> bool:
     """Return whether the tree has what the text has.
 
     sqlglot puts parentheses of its own where it guesses the rank of operators (``a IS NULL = b``), takes an OR for the
-    AND of BETWEEN, and ignores a surplus comma.
+    AND of BETWEEN, and ignores a surplus comma, and ALL.
     """
     tokens = sqlglot.tokenize(text, read="spark")
     kinds = [token.token_type for token in tokens]
@@ -173,6 +173,7 @@ def _is_as_written(tree: exp.Expression, text: str) -> bool:
         and _count(tree, exp.And, exp.Between) == kinds.count(sqlglot.TokenType.AND)
         and _count(tree, exp.Or) == kinds.count(sqlglot.TokenType.OR)
         and (sqlglot.TokenType.COMMA, sqlglot.TokenType.R_PAREN) not in pairwise(kinds)
+        and sqlglot.TokenType.ALL not in kinds
     )
 
 

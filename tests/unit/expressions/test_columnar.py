@@ -227,6 +227,7 @@ def test_items_have_the_names_that_spark_gives_them() -> None:
     [
         ["i + 1"],
         ["(i)"],
+        ["all i"],
         ["i", "I"],
         ["*", "b AS i"],
         ["i AS k", "k + 1 AS l"],
