@@ -264,9 +264,9 @@ class Settings(BaseSettings):
         "auto",
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler, and on "
         "up to four processors one collector thread; it is ready about a second sooner, and slower with rows.  "
-        "`full`: as Java and Spark have it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map`, "
-        "`sql` or `foreach_batch`, no expression that only Spark has (the log says how a pipeline is evaluated); else "
-        "full.  "
+        "`full`: as Java and Spark have it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map` "
+        "or `foreach_batch`, no `sql` that Spark evaluates, no expression that only Spark has (the log says how a "
+        "pipeline is evaluated); else full.  "
         "The first pipeline of a process decides for those that share its session.",
     )
 

@@ -193,7 +193,7 @@ def _two_counts_build(more: int | None) -> Any:
     def build(of: Build) -> list[SinkNode]:
         stream = counted(of.source(), "counting")
         if more is not None:
-            stream = stream | hf.sql(f"select k, t, v + {more} as v, n from input", name="between")
+            stream = stream | hf.sql(f"select k, t, v + abs({more}) as v, n from input", name="between")
         return [of.table(summed(stream, "adding"), "sums", "k", "n", "s")]
 
     return build

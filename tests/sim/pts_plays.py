@@ -202,7 +202,7 @@ def windows(count: int = 26, *, through_spark: bool = False) -> Play:
         fast, slow = source("fast"), source("slow")
         chosen = hf.select(*columns, name="told")
         if through_spark:
-            chosen = hf.sql("select k, window_start, n from input", name="told")
+            chosen = hf.sql("select k, window_start, abs(n) as n from input", name="told")
         counted = fast | hf.aggregate(by="k", window=hf.tumbling(4), n=hf.count(), name="counted")
         sets = hf.sync({"fast": fast, "slow": slow}, by="k", timestamps="ascending", name="sets")
         return hf.Pipeline(

@@ -274,14 +274,17 @@ def _kept(value: str, least: int, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _sql(graph: Graph) -> None:
-    """A statement that only Spark evaluates; it says what becomes of columns and of the timestamp."""
+    """A statement, which Arrow evaluates or, by turns, only Spark; it says what becomes of columns and timestamp."""
     flow = _pick(graph, _is_behind_state)
     if flow is None:
         return
     least, name = graph.chance.choice((2, 100)), graph.name("sql")
     lines = {key: [row for row in rows if row[flow.value] >= least] for key, rows in flow.lines.items()}
-    stream = flow.stream | hf.sql(f"select * from input where {flow.value} >= {least}", name=name)
-    graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
+    is_sparks = graph.count % 2 == 0
+    border = f"abs({least})" if is_sparks else f"{least}"
+    stream = flow.stream | hf.sql(f"select * from input where {flow.value} >= {border}", name=name)
+    if is_sparks:
+        graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
     graph.flows.append(replace(flow, stream=stream, lines=lines))
 
 

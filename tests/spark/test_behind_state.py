@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
+from holdfast.operators.sql import Sql
 from tests.spark.counting import counting
-from tests.spark.running import MODES, sqlite_rows
+from tests.spark.running import MODES, arrive, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +34,7 @@ def run(pipeline: hf.Pipeline, tmp_path: Path, spark: SparkSession, settings: An
 def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators_with_state(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
-    """Side by side, each branch's functions and generators touch that branch's rows only."""
+    """Side by side, each branch's functions and generators touch that branch's rows only; one branch is Arrow's."""
 
     def add_one(n):  # type: ignore[no-untyped-def]  # Spark looks at annotations
         if n is None:
@@ -46,7 +47,8 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
         "exploded": first
         | hf.sql("select k, n + i as n from input lateral view posexplode(array(n, n)) as i, x", name="exploded"),
         "chosen": first | hf.filter("n > 0", name="some") | hf.select("k", n="bround(n / 3, 0) + n", name="chosen"),
-        "late": first.late | hf.sql("select k, v as n from input where v < 0", name="of_late"),
+        "late": first.late | hf.sql("select lower(k) as k, v as n from input where v < 0", name="of_late"),
+        "stated": first | hf.sql("select k, n * 2 as n from input where n > 1", name="stated"),
         "plain": first | hf.select("k", "n", name="plain"),
     }
     db = tmp_path / "out.db"
@@ -60,6 +62,7 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
         "exploded": [(k, n + i) for k, n in counts for i in (0, 1)],
         "chosen": [(k, n + round(n / 3)) for k, n in counts],
         "late": [("b", -1)],
+        "stated": [(k, n * 2) for k, n in counts if n > 1],
         "plain": counts,
     }
     assert {name: sqlite_rows(db, f"SELECT k, n FROM {name}") for name in wanted} == {
@@ -124,3 +127,33 @@ def test_what_mixes_rows_is_refused_at_the_start(spark: SparkSession, tmp_path: 
     sink = counted | hf.map(lambda rows: rows.mapInPandas(lambda b: b, rows.schema), name="mixed") | hf.write.console()
     with pytest.raises(InvalidPipeline, match=r"map 'mixed' is between two.*MapInPandas"):
         run(hf.Pipeline("refused", sink), tmp_path, spark)
+
+
+def test_a_statement_that_goes_another_way_than_in_the_last_run_keeps_the_state_around_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which way it goes is no part of the graph: NOT NULL columns show it to nobody."""
+    caplog.set_level("INFO", "holdfast.run")
+    db = tmp_path / "out.db"
+
+    def sums() -> list[Any]:
+        given = hf.read.files(
+            str(tmp_path / "in"), format="json", schema="k STRING NOT NULL, v BIGINT NOT NULL", name="given"
+        )
+        first = given | hf.accumulate(by="k", total=hf.sum("v"), name="first")
+        between = first | hf.sql("select k, total * 10 as v from input where total > 0", name="between")
+        second = between | hf.accumulate(by="k", n=hf.count(), of=hf.sum("v"), name="second")
+        run(hf.Pipeline("sums", second | hf.write.sqlite(db, table="sums", name="out")), tmp_path, spark)
+        return sqlite_rows(db, "SELECT k, n, of FROM sums")
+
+    found = []
+    for number, is_sparks in enumerate((True, False, True)):
+        arrive(tmp_path / "in", f"{number}.json", [{"k": "a", "v": 1}, {"k": "b", "v": number}])
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            if is_sparks:
+                patch.setattr(Sql, "statement", None)
+            found = sums()
+        assert ("Spark's plan evaluates 'between'" in caplog.text) == is_sparks
+    assert found == [("a", 1, 10), ("a", 2, 30), ("a", 3, 60), ("b", 1, 10), ("b", 2, 40)]
+    assert [path.name for path in (tmp_path / "ckpt" / "spark").iterdir()] == ["1"]

@@ -38,7 +38,7 @@ _BEFORE_PARENTHESIS = _KEYWORDS | _FUNCTIONS
 _CALL = re.compile(r"(\w+)\s*\(")
 _CAST = re.compile(r"\bas\s+([^()]*)\)", re.IGNORECASE)
 _ALIASED = re.compile(r"\bas\s+(\w+|`.*`)\s*$", re.IGNORECASE)
-_UNLIKE = re.compile(r"\\|--|/\*|::|\{|!(?!=)")
+UNLIKE = re.compile(r"\\|--|/\*|::|\{|!(?!=)")
 """Escapes, comments, ``::``, ``${}`` and a bare ``!``: sqlglot and Spark do not read them alike in every place."""
 
 _DEPTH_MAX = 60
@@ -140,7 +140,7 @@ def _whole(node: Expression, text: str) -> Columnar:
 
 def _parsed(text: str, *, stars: bool = False) -> exp.Expression | None:
     """Return the tree of one expression whose text sqlglot and Spark read alike, or None."""
-    if _UNLIKE.search(text) or not all(kind.strip().lower() in _CAST_NAMES for kind in _CAST.findall(text)):
+    if UNLIKE.search(text) or not all(kind.strip().lower() in _CAST_NAMES for kind in _CAST.findall(text)):
         return None
     words = {word.lower() for word in _CALL.findall(text)}
     if not words <= (_BEFORE_PARENTHESIS | {"except"} if stars else _BEFORE_PARENTHESIS):

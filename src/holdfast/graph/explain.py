@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -50,10 +51,42 @@ class OnFrames(Protocol):
         """Whether it does."""
 
 
-def is_detour(node: Node) -> bool:
-    """Tell whether an operator is known to lead rows through Spark's plan behind state."""
-    if not isinstance(node.spec, OnFrames) or not node.spec.is_of_frames:
-        return False
+@runtime_checkable
+class Stated(Protocol):
+    """What an operator's declaration may be: a statement, which by its text and its types is Arrow's or Spark's."""
+
+    @property
+    def query(self) -> str:
+        """The statement."""
+
+
+_IN_SPARK = "evaluated by Spark's plan, behind state: its rows are copied into the JVM and back"
+_IN_ARROW = "evaluated in Arrow, behind state: its rows stay in the worker that holds the state"
+_UNDECIDED = (
+    "whether Arrow or Spark's plan evaluates it, behind state, is decided at the start, by types that Spark knows; "
+    "the log says it"
+)
+
+
+def ways_behind_state(pipeline: Pipeline) -> dict[str, str]:
+    """Return for operators behind state how they are evaluated, where that is worth a line.
+
+    Returns
+    -------
+    dict of str to str
+        Operator -> the line: for what Spark's plan evaluates, and for every statement.
+    """
+    behind = [node for node in pipeline.nodes if not is_stateful(node) and _is_behind_state(node)]
+    if not behind:
+        return {}
+    # The third seam, found by name like the engine: what is Arrow's to evaluate is known where graphs are cut.
+    in_arrow: dict[str, bool] = importlib.import_module("holdfast.plan.cutting").in_arrow_behind_state(pipeline)
+    said = {True: _IN_ARROW, False: _IN_SPARK, None: _UNDECIDED}
+    ways = {node: in_arrow.get(node.name) for node in behind}
+    return {node.name: said[way] for node, way in ways.items() if way is False or isinstance(node.spec, Stated)}
+
+
+def _is_behind_state(node: Node) -> bool:
     waiting = list(node.inputs)
     while waiting:
         before = waiting.pop()
@@ -124,6 +157,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
     reached = sinks_behind(pipeline)
     feeding = _before_state(pipeline)
+    ways = ways_behind_state(pipeline)
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
     if pipeline.commit_at is not None:
@@ -133,7 +167,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             yield ""
             yield title
         for node in nodes:
-            yield from _node_lines(node, reached[node], feeds_state=node in feeding)
+            yield from _node_lines(node, reached[node], ways.get(node.name), feeds_state=node in feeding)
     yield ""
     yield "sinks"
     for sink in pipeline.sinks:
@@ -153,7 +187,7 @@ def _whole_guarantee(pipeline: Pipeline) -> str:
     return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
 
 
-def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Iterator[str]:
+def _node_lines(node: Node, sinks: tuple[str, ...], way: str | None, *, feeds_state: bool) -> Iterator[str]:
     yield _head(node)
     if text := arguments_text(node.arguments()):
         yield f"      {text}"
@@ -163,8 +197,8 @@ def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Ite
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
-    if is_detour(node):
-        yield "      evaluated by Spark's plan, behind state: its rows are copied into the JVM and back"
+    if way is not None:
+        yield f"      {way}"
     if feeds_state and (line := bounds_line(node)) is not None:
         yield f"      {line}"
     if len(sinks) > 1:

@@ -58,7 +58,8 @@ class InArrow(Enum):
     STEP = "a step over state (a StatefulSpec)"
     SIDE_OUTPUT = "what a step gives besides its rows (output)"
     LATEST = "of each batch the row with the latest time (column), or none (is_silent)"
-    SPARK_ONLY = "not at all: a function of a frame, or a statement, is Spark's to evaluate"
+    STATEMENT = "behind state, where it is no more than expressions and a condition (query); else not at all"
+    SPARK_ONLY = "not at all: a function of a frame is Spark's to evaluate"
 
 
 class BoundsDownstream(Enum):
@@ -113,7 +114,7 @@ _SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.SI
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
     "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsDownstream.ANALYSED),
-    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsDownstream.SELECTED),
+    "sql": Lowering(InSpark.SQL, InArrow.STATEMENT, BoundsDownstream.SELECTED),
     "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED, calls_user=True),
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text
+from holdfast.expressions.statement import Statement, statement_of
 from holdfast.expressions.text import Item
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.nodes import Operator, Shape
@@ -25,11 +26,20 @@ class Sql:
 
     query: str
     kind: ClassVar[str] = "sql"
-    is_of_frames: ClassVar[bool] = True
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the query."""
         return {"query": self.query}
+
+    @property
+    def is_of_frames(self) -> bool:
+        """Whether Spark alone evaluates it, whatever its types are: it is more than items and a condition."""
+        return self.statement is None
+
+    @property
+    def statement(self) -> Statement | None:
+        """Its items and condition, where it has nothing else."""
+        return statement_of(self.query, TABLE)
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the select list, where the query is simple enough."""

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.explain import OnFrames
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
@@ -21,7 +22,7 @@ from holdfast.plan.feeds import Unchanged, bounding_of, bounds_ended, feeds_of, 
 from holdfast.plan.gating import check_gated
 from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import Builder, has_user_code
+from holdfast.plan.program_build import Builder, as_it_is, has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import (
     BOUND_ROWS,
@@ -93,7 +94,7 @@ def build_stages(
     InvalidPipeline
         If a step refuses its inputs; or if pts cannot be known, because Spark's plan computes timestamps.
     """
-    needs_spark = {node for node in pipeline.nodes if lowering_of(node).in_arrow is InArrow.SPARK_ONLY}
+    needs_spark = _of_frames(pipeline)
     while True:  # whether Arrow evaluates an expression is known once the types before it are
         try:
             return _Cutting(
@@ -101,6 +102,29 @@ def build_stages(
             ).cut()
         except _NotInArrow as found:
             needs_spark.add(found.node)
+
+
+def in_arrow_behind_state(pipeline: Pipeline) -> dict[str, bool]:
+    """Return for operators behind state whether Arrow evaluates them, as far as that is known without Spark.
+
+    Of what is downstream of Spark's plan, Spark alone knows the types.
+    """
+    needs_spark = _of_frames(pipeline)
+    while True:
+        cutting = _Cutting(pipeline, as_it_is, "", 1, 1, _refused, True, needs_spark, {})
+        try:
+            cutting.cut()
+        except _NotInArrow as found:
+            needs_spark.add(found.node)
+            continue
+        except (_NeedsSpark, HoldfastError):  # what refuses its input says so at the start
+            pass
+        return {node.name: True for node in cutting.in_arrow} | {node.name: False for node in needs_spark}
+
+
+def _of_frames(pipeline: Pipeline) -> set[Node]:
+    """Return what Arrow does not evaluate, whatever the types are."""
+    return {node for node in pipeline.nodes if isinstance(node.spec, OnFrames) and node.spec.is_of_frames}
 
 
 class _NotInArrow(Exception):
@@ -115,6 +139,10 @@ class _NeedsSpark(Exception):
     """Some part of a graph can only be compiled through Spark's plan."""
 
 
+def _refused(part: SparkPart) -> Sequence[pa.Schema]:
+    raise _NeedsSpark
+
+
 def stages_in_arrow(
     pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
 ) -> Stages | None:
@@ -125,12 +153,8 @@ def stages_in_arrow(
     pipeline, normal, token, is_columnar
         As for :func:`build_stages`.
     """
-
-    def refuse(part: SparkPart) -> Sequence[pa.Schema]:
-        raise _NeedsSpark
-
     try:
-        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=refuse, is_columnar=is_columnar)
+        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=_refused, is_columnar=is_columnar)
     except _NeedsSpark:
         return None
 
@@ -166,7 +190,9 @@ class _Cutting:
         self._partitions = partitions
         self._prefix = prefix
         self._is_columnar = is_columnar
-        self._analysis = analysis
+        self._given_analysis = analysis
+        self._seen: dict[str, Unchanged] = {}
+        self.in_arrow: set[Node] = set()
         self._line = line_of(pipeline.nodes, needs_spark)
         self._depth = self._line.depth
         self._levels = self._line.levels
@@ -179,6 +205,11 @@ class _Cutting:
         self._operators = [node for node in pipeline.nodes if _keeps_state(node)]
         self._sources: dict[str, frozenset[str]] = {}
         """Stateful operator -> the sources upstream of it."""
+
+    @property
+    def _analysis(self) -> Mapping[str, Unchanged]:
+        """What operators leave as it was, by Spark's plan of them or by the program that stands for that."""
+        return {**self._given_analysis, **self._seen}
 
     def cut(self) -> Stages:
         stages: list[Stage] = []
@@ -253,7 +284,7 @@ class _Cutting:
         ends = self._ends[stage]
         if stage == 0 and not (self._is_columnar and all(node.kind != "spark" for node in self._pipeline.sources)):
             return self._through_spark(nodes, ends)
-        builder = Builder(self._normal, self._token)
+        builder = Builder(self._normal, self._token, is_behind_state=stage > 0)
         heads: dict[str, pa.Schema] = {}
         relays: dict[int, str] = {}
         if stage == 0:
@@ -278,6 +309,8 @@ class _Cutting:
             if stage == 0:
                 return self._through_spark(nodes, ends)
             raise _NotInArrow(node)
+        self._seen |= builder.unchanged
+        self.in_arrow.update(nodes if stage else ())
         numbers = tuple(builder.number_of(before) for _, before in ends)
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)

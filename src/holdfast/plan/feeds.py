@@ -1,7 +1,8 @@
 """Where the rows of an operator's input come from, and which bounds of the origin still hold at the input.
 
 What a function of a frame, or a statement, does to the timestamp is known from Spark's analysed plan alone, and that
-exists only at the start (:class:`Unchanged`).  While a graph is built, bounds are assumed to pass it.
+exists only at the start (:class:`Unchanged`); of a statement that Arrow evaluates its program says the same.  While a
+graph is built, bounds are assumed to pass it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.sources.bounds import MarkedSpec
 
 @dataclass(frozen=True)
 class Unchanged:
-    """What an operator leaves of its input's columns as they are, by Spark's plan of it.
+    """What an operator leaves of its input's columns as they are, by Spark's plan of it or as that would say it.
 
     Parameters
     ----------

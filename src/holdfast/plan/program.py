@@ -150,6 +150,30 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """The same rows under a schema that says less of them: what is never null may be."""
+
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [fitted(batch, self.schema) for batch in inputs[0]]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several operations, each on what the one before it gave."""
+
+    operations: tuple[Operation, ...]
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        for operation in self.operations:
+            inputs = [operation.apply(inputs)]
+        return inputs[0]
+
+
+@dataclass(frozen=True)
 class Between:
     """Keep the rows of a span of time."""
 

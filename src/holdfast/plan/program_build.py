@@ -9,18 +9,23 @@ import pyarrow as pa
 
 from holdfast.errors import invariant
 from holdfast.expressions.compile import columnar, columnar_items
+from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.text import item_of
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InArrow, entry_of, lowering_of
 from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.spec import Sync
 from holdfast.plan.batches import BatchFunction, promise_of
+from holdfast.plan.feeds import Unchanged
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
 from holdfast.plan.program import (
     Bad,
     Between,
     Call,
+    Chain,
     Compute,
+    Fit,
     Keep,
     Latest,
     Operation,
@@ -114,12 +119,22 @@ class Builder:
         Returns a schema as it comes back from Spark.
     token : str
         Unique for the run.
+    is_behind_state : bool
+        Whether rows come from operators with state: Spark's plan would evaluate a statement on its own there, and
+        so does Arrow.  Upstream of state one plan has all operators, and a statement is left to it.
+
+    Attributes
+    ----------
+    unchanged : dict of str to Unchanged
+        Statement -> which columns it leaves as they are.
     """
 
-    def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str) -> None:
+    def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_behind_state: bool = False) -> None:
         self.steps: list[ProgramStep] = []
+        self.unchanged: dict[str, Unchanged] = {}
         self.normal = normal
         self.token = token
+        self.is_behind_state = is_behind_state
         self._raw: dict[Node, int] = {}
         self._numbers: dict[Node, int] = {}
         self._evaluations: list[Evaluations] = []
@@ -196,19 +211,66 @@ Make = Callable[[Builder, Node, Sequence[Before]], Made | None]
 
 def _keep(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
-    test = columnar(spec.condition, inputs[0].schema) if isinstance(spec.condition, str) else None
-    if test is None or test.type != pa.bool_() or (after := after_filter(inputs[0].evaluations, test)) is None:
+    return _kept(spec.condition, inputs[0]) if isinstance(spec.condition, str) else None
+
+
+def _kept(condition: str, before: Before) -> Made | None:
+    test = columnar(condition, before.schema)
+    if test is None or test.type != pa.bool_() or (after := after_filter(before.evaluations, test)) is None:
         return None
-    return Keep(test), inputs[0].schema, after
+    return Keep(test), before.schema, after
 
 
 def _compute(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
     chosen = columnar_items(spec.items, inputs[0].schema)
-    if chosen is None or (after := after_select(inputs[0].evaluations, chosen)) is None:
+    return None if chosen is None else _chosen(builder, chosen, inputs[0])
+
+
+def _chosen(builder: Builder, chosen: Sequence[tuple[str, Columnar]], before: Before) -> Made | None:
+    after = after_select(before.evaluations, chosen)
+    if after is None:
         return None
     output = builder.normal(pa.schema([pa.field(name, item.type, item.nullable) for name, item in chosen]))
     return Compute(tuple(item for _, item in chosen), output), output, after
+
+
+def _query(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    """Return a statement as a filter and a projection between two borders, where it is no more than that.
+
+    All of its columns may be null, as where Spark's plan evaluates it among the rows of other branches: which way it
+    goes must not show in the state of an operator downstream.
+    """
+    spec: Any = node.spec
+    stated = spec.statement if builder.is_behind_state else None
+    if stated is None:
+        return None
+    before = Before(inputs[0].schema, at_border(inputs[0].schema.names))
+    kept = None if stated.condition is None else _kept(stated.condition, before)
+    if kept is not None:
+        before = before._replace(evaluations=kept[2])
+    elif stated.condition is not None:
+        return None
+    chosen = columnar_items(stated.items, before.schema)
+    computed = None if chosen is None else _chosen(builder, chosen, before)
+    if chosen is None or computed is None or not _is_plain(stated.items, dict(chosen)):
+        return None
+    passed = tuple((name, item.reference) for name, item in chosen if item.reference is not None)
+    builder.unchanged[node.name] = Unchanged(passed, tuple(name for name, _ in chosen))
+    output = _nullable(computed[1])
+    operations = [step[0] for step in (kept, computed) if step is not None]
+    return Chain((*operations, Fit(output))), output, at_border(output.names)
+
+
+def _is_plain(items: Sequence[str], given: Mapping[str, Columnar]) -> bool:
+    """Return whether every column that is passed on is a name in the text, too.
+
+    Of a cast to the type that a column has, Spark's plan does not say that it leaves it as it is: bounds end there.
+    """
+    named = [item for item in map(item_of, items) if not item.is_star]
+    return all(
+        item.names is not None and (given[item.names[0]].reference is None) == (item.source is None) for item in named
+    )
 
 
 def _cut_to_span(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
@@ -278,6 +340,7 @@ WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
     InArrow.LATEST: _computed(_latest),
     InArrow.STEP: _from_elsewhere,
     InArrow.SIDE_OUTPUT: _from_elsewhere,
+    InArrow.STATEMENT: _computed(_query),
     InArrow.SPARK_ONLY: _from_elsewhere,
 }
 """How Arrow does an operator -> what adds its step, and returns its number; None where it adds none."""

@@ -83,7 +83,7 @@ class StandInPlan:
         return self._programs[-1][1]
 
     def _built(self, part: SparkPart) -> Program:
-        builder = Builder(as_it_is, "")
+        builder = Builder(as_it_is, "", is_behind_state=True)
         heads = {f"{number}": schema for number, schema in enumerate(part.heads.values())}
         made: dict[Node, Node] = {}
         for head, schema in part.heads.items():

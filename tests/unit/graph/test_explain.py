@@ -3,7 +3,7 @@
 import pytest
 
 import holdfast as hf
-from holdfast.graph.explain import arguments_text, is_detour, sinks_behind, warnings
+from holdfast.graph.explain import arguments_text, sinks_behind, warnings, ways_behind_state
 from holdfast.plan import feeds
 from holdfast.ports import Guarantee
 from tests.graphs import paper, source
@@ -52,21 +52,44 @@ def test_it_says_what_several_sinks_share():
 
 
 def test_it_says_where_spark_evaluates_behind_state():
+    seen = source(timestamp="time_hour") | hf.distinct(by="origin", horizon="1 h", name="seen")
+    branches = [
+        seen | hf.filter("dep_delay > 15", name="plain") | hf.sql("select * from input", name="all"),
+        seen | hf.sql("select origin, dep_delay * 2 as twice from input where dest is not null", name="computed"),
+        seen | hf.sql("select upper(origin) as o from input", name="by_its_function") | hf.map(lambda df: df, name="m"),
+        seen | hf.sql("select origin from (select * from input)", name="nested"),
+        seen | hf.select("dest", x="hash(origin)", name="hashed") | hf.filter("dest > 'A'", name="filtered"),
+        seen | hf.filter(lambda df: df.dep_delay > 15, name="called"),
+        seen | hf.map(lambda df: df, name="mapped") | hf.sql("select origin from input", name="behind"),
+    ]
+    pipeline = hf.Pipeline("p", *(stream | paper(f"out{number}") for number, stream in enumerate(branches)))
+    ways = {name: way.partition(",")[0] for name, way in ways_behind_state(pipeline).items()}
+    assert ways == {
+        "all": "evaluated in Arrow",
+        "computed": "evaluated in Arrow",
+        "by_its_function": "evaluated by Spark's plan",
+        "m": "evaluated by Spark's plan",
+        "nested": "evaluated by Spark's plan",
+        "hashed": "evaluated by Spark's plan",
+        "called": "evaluated by Spark's plan",
+        "mapped": "evaluated by Spark's plan",
+        "behind": "whether Arrow or Spark's plan evaluates it",
+    }
+    said = pipeline.explain()
+    assert [said.count(f"      {way}\n") for way in set(ways_behind_state(pipeline).values())].count(0) == 0
+
+
+def test_what_is_before_state_or_in_no_graph_with_state_has_no_way_to_be_told():
     flights = source(timestamp="time_hour")
-    seen = flights | hf.distinct(by="origin", horizon="1 h", name="seen")
-    chosen = (
-        flights
-        | hf.map(lambda df: df, name="before")
-        | hf.distinct(by="origin", horizon="1 h", timestamp="time_hour", name="after")
-        | hf.filter(lambda df: df.dep_delay > 15, name="late")
-    )
-    pipeline = hf.Pipeline(
-        "p",
-        seen | hf.filter("dep_delay > 15", name="plain") | hf.sql("select * from input", name="all") | paper("a"),
-        chosen | paper("b"),
-    )
-    assert [node.name for node in pipeline.nodes if is_detour(node)] == ["all", "late"]
-    assert pipeline.explain().count("evaluated by Spark's plan, behind state") == 2
+    chosen = flights | hf.sql("select origin, time_hour from input", name="chosen")
+    assert ways_behind_state(hf.Pipeline("p", chosen | paper("a"))) == {}
+    seen = chosen | hf.distinct(by="origin", horizon="1 h", name="seen")
+    behind = seen | hf.sql("select origin from input", name="behind") | hf.map(lambda df: df, name="mapped")
+    ways = ways_behind_state(hf.Pipeline("p", behind | paper("a")))
+    assert {name: way.partition(",")[0] for name, way in ways.items()} == {
+        "behind": "whether Arrow or Spark's plan evaluates it",
+        "mapped": "evaluated by Spark's plan",
+    }
 
 
 def test_it_warns_of_derived_names_of_sources_and_sinks():
