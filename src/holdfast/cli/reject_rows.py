@@ -19,8 +19,8 @@ from holdfast.commit.records import Decided
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
 from holdfast.ports import EpochRecord, Outcome, Publication, Refused, Rejecting, Sink, Store
-from holdfast.quarantine.dead_letters import REJECTED, DeadLetters, Letter, one_row
-from holdfast.quarantine.mask import Address
+from holdfast.quarantine.dead_letters import REJECTED, DeadLetters, Letter
+from holdfast.quarantine.mask import Address, one_row
 
 
 @dataclass

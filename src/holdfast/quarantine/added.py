@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.quarantine.dead_letters import Letter, one_row
-from holdfast.quarantine.mask import ADDED, Address
+from holdfast.quarantine.dead_letters import Letter
+from holdfast.quarantine.mask import ADDED, Address, one_row
 from holdfast.values import REJECT_SCHEMA, SIDE_COLUMNS
 
 KIND = "Added"

@@ -331,15 +331,6 @@ def add_letters(store: Store, letters: Sequence[Letter]) -> list[Letter]:
     return new
 
 
-def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
-    """Return one row of a batch as an Arrow IPC stream."""
-    buffer = pa.BufferOutputStream()
-    row = pa.Table.from_batches([batch]).take([ordinal]).combine_chunks()  # a slice would carry the whole batch along
-    with pa.ipc.new_stream(buffer, row.schema) as writer:
-        writer.write_table(row)
-    return bytes(buffer.getvalue())
-
-
 def _shown(values: pa.ChunkedArray) -> Any:
     try:
         value = values[0].as_py()

@@ -115,6 +115,15 @@ def readable(source: Source, span: Span) -> Source:
     return _wrapped(source, NOTHING) if isinstance(span.value, _Counted | _Again) else source
 
 
+def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
+    """Return one row of a batch as an Arrow IPC stream."""
+    buffer = pa.BufferOutputStream()
+    row = pa.Table.from_batches([batch]).take([ordinal]).combine_chunks()  # a slice would carry the whole batch along
+    with pa.ipc.new_stream(buffer, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(buffer.getvalue())
+
+
 def _wrapped(source: Source, mask: Mask) -> Source:
     if isinstance(source, MarkedSource):  # an address counts bound rows too, in every reader
         return cast("Source", MarkedSource(cast("Source", LetteredSource(source.source, mask)), source.marker))

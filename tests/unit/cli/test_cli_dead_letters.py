@@ -3,8 +3,8 @@
 import pyarrow as pa
 
 from holdfast.cli.dead_letters import described, replay
-from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
-from holdfast.quarantine.mask import LETTERS, Address
+from holdfast.quarantine.dead_letters import DeadLetters, Letter
+from holdfast.quarantine.mask import LETTERS, Address, one_row
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.store.local import LocalStore
 

@@ -29,8 +29,8 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, HoldfastError
 from holdfast.ports import Carried, EpochRecord, Refused
-from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
-from holdfast.quarantine.mask import Address
+from holdfast.quarantine.dead_letters import DeadLetters, Letter
+from holdfast.quarantine.mask import Address, one_row
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, write_graph
 from holdfast.resume.in_doubt import open_decisions

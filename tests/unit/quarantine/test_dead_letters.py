@@ -18,12 +18,11 @@ from holdfast.quarantine.dead_letters import (
     Rejection,
     ledger_of,
     masks_of,
-    one_row,
     read_letters,
     rejection,
     send_again,
 )
-from holdfast.quarantine.mask import LETTERS, Address
+from holdfast.quarantine.mask import LETTERS, Address, one_row
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.flips import flipped
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.quarantine.dead_letters import one_row
 from holdfast.quarantine.mask import (
     LETTERS,
     Address,
@@ -15,6 +14,7 @@ from holdfast.quarantine.mask import (
     Mask,
     lettered,
     mask_file,
+    one_row,
     read_mask,
     readable,
     write_masks,

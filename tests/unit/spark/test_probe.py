@@ -14,8 +14,7 @@ from pyspark import cloudpickle
 
 import holdfast as hf
 from holdfast.errors import BadRow, Unavailable
-from holdfast.quarantine.dead_letters import one_row
-from holdfast.quarantine.mask import Mask
+from holdfast.quarantine.mask import Mask, one_row
 from holdfast.quarantine.search import locate
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.quarantine import probe as probes

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,15 @@ from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked
 from holdfast.ports import Source, Store
-from holdfast.positions import Positions
-from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
-from holdfast.quarantine.mask import LETTERS, Address, LetteredSource, Mask, segment_of
+from holdfast.quarantine.dead_letters import DeadLetters, Letter
+from holdfast.quarantine.mask import LetteredSource, Mask
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.spark_log import plain
 from holdfast.sources.bounds import MarkedSource
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.quarantine.probe_process import ProbePart
+from holdfast.spark.quarantine.rows import EpochRows
 from holdfast.spark.quarantine.trials import Planned, Trials, planned
 from holdfast.store import durable
 
@@ -76,71 +74,6 @@ class Suspicion:
         suspected.is_isolated_later = True
         suspected.__cause__ = error
         return suspected
-
-
-class EpochRows:
-    """The rows of an epoch, numbered: source by source, position by position, in the order in which they are read.
-
-    Parameters
-    ----------
-    sources : mapping of str to LetteredSource
-        Opened, with what is sent again.
-    start, end : Positions
-        Of the epoch.
-    retired : Positions
-        Where a source that was put back begins.
-    """
-
-    def __init__(
-        self, sources: Mapping[str, LetteredSource], start: Positions, end: Positions, retired: Positions
-    ) -> None:
-        self.sources = sources
-        self._units: list[tuple[str, str, int]] = []
-        counts: list[int] = []
-        for name, source in sources.items():
-            if name not in end:
-                continue
-            first = start.get(name) or retired.get(name) or source.initial()
-            begin, until = plain(first)[0], plain(end[name])[0]
-            for segment in (segment_of(until), LETTERS):
-                low = int(begin.get(segment, source.initial().get(segment, 0)))
-                for position in range(low, int(until.get(segment, 0))):
-                    self._units.append((name, segment, position))
-                    counts.append(sum(batch.num_rows for batch in source.rows_at(segment, position)))
-        self._begins = [0, *accumulate(counts)]
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._begins[-1]
-
-    def at(self, number: int) -> tuple[str, Address]:
-        """Return the source and the address of a row."""
-        unit = bisect_right(self._begins, number) - 1
-        source, segment, position = self._units[unit]
-        return source, Address(segment, position, number - self._begins[unit])
-
-    def row(self, number: int) -> bytes:
-        """Return a row."""
-        name, (segment, position, ordinal) = self.at(number)
-        for batch in self.sources[name].rows_at(segment, position):
-            if ordinal < batch.num_rows:
-                return one_row(batch, ordinal)
-            ordinal -= batch.num_rows
-        raise IndexError(number)
-
-    def window(self, source: str, low: int, high: int) -> tuple[Address, Address]:
-        """Return the borders, in one source, of the rows from ``low`` to below ``high``."""
-        mine = [(index, unit) for index, unit in enumerate(self._units) if unit[0] == source]
-        if not mine:
-            return Address("", 0, 0), Address("", 0, 0)
-        (begin, first), (end, last) = mine[0], mine[-1]
-        low, high = max(low, self._begins[begin]), min(high, self._begins[end + 1])
-        if low >= high:
-            nothing = Address(first[1], first[2], 0)
-            return nothing, nothing
-        after_last = Address(last[1], last[2] + 1, 0)
-        return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else after_last
 
 
 @dataclass(frozen=True)
