@@ -64,6 +64,9 @@ class HoldfastError(Exception):
     errno: int | None = None
     """Number of the error of the operating system that led to it, where that is known."""
 
+    is_of_timer: bool = False
+    """Whether a function of the user raised it that a timer had called: then no row of the epoch is the reason."""
+
     _is_crossing = False
 
     def __init__(
@@ -251,6 +254,7 @@ _FIELDS: dict[str, type] = {
     "is_decided": bool,
     "is_isolated_later": bool,
     "is_mended_by_start": bool,
+    "is_of_timer": bool,
     "what": str,
     "do": str,
     "why": str,

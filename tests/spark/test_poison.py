@@ -105,6 +105,39 @@ def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_ag
     assert {each["standing"] for each in described(store, checkpoint)} == {"replayed"}
 
 
+def behind(kind: str, work: Path, bad: tuple[int, ...]) -> hf.Pipeline:
+    """Return a pipeline in which what refuses rows is behind state: a window's row leaves when a later row arrives."""
+    lists = [[("a", 1), ("a", 2), ("b", 4)], [("a", 11), ("b", 12)]]
+    rows = [[{"k": k, "t": t} for k, t in each] for each in lists]
+    given = hf.read.rows(rows, schema="k STRING, t BIGINT", timestamp="t", bounded=True, name="given")
+    sums = given | hf.aggregate(by="k", window=hf.tumbling(10), v=hf.sum("t"), name="sums")
+    chosen = sums | hf.select("k", "v", name="chosen")
+    if kind == "plan":
+        refused = chosen | hf.map(raising(bad), name="raised")
+    else:
+        refused = chosen | hf.map_batches(refusing(bad), "k STRING, v BIGINT", name="refused")
+    return hf.Pipeline("poisoned", refused | hf.write.sqlite(work / "out.db", table="rows", name="table"))
+
+
+@pytest.mark.parametrize("kind", everyday(("arrow", "plan"), ["arrow"]))
+def test_a_row_that_a_function_behind_state_refuses_is_left_out_there_and_no_row_that_let_it_go(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    poisoned = behind(kind, tmp_path, (3,))
+    with pytest.raises(BadRow, match="is poison") as caught:
+        run(poisoned, tmp_path, spark)
+    assert caught.value.epoch == 2
+    run(poisoned, tmp_path, spark)
+    assert sqlite_rows(tmp_path / "out.db", "SELECT k, v FROM rows") == [("a", 11), ("b", 4), ("b", 12)]
+    store = LocalStore(str(tmp_path / "checkpoint"))
+    (letter,) = described(store, tmp_path / "checkpoint")
+    assert (letter["source"], letter["epoch"], letter["standing"]) == ("sums", 2, "left out behind state")
+    assert (letter["row"]["k"], letter["row"]["v"]) == ("a", 3)
+    assert replay(store, tmp_path / "checkpoint", []) == []
+    with pytest.raises(InvalidPipeline, match="cannot be sent through the graph again"):
+        replay(store, tmp_path / "checkpoint", [letter["name"]])
+
+
 @pytest.mark.parametrize("kind", everyday(("program", "plan"), ["plan"]))
 def test_rows_that_a_sink_refuses_stop_every_sink_alike_and_are_isolated(
     spark: SparkSession, tmp_path: Path, kind: str

@@ -125,6 +125,13 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
             do="write it into that sink's table by hand, corrected, where holdfast dead-letters list says that it is "
             "rejected; with --json it shows the values.",
         )
+    if behind := [letter.name for letter in read_letters(store) if letter.is_behind_state and letter.name in wanted]:
+        raise InvalidPipeline(
+            f"dead letter {behind[0]!r} cannot be sent through the graph again.",
+            why="it is a row that an operator with state gave: no source has such rows.",
+            do="take it from holdfast dead-letters list --json, and let it come in, corrected, by a source of its own: "
+            "hf.union of that and of what the operator gives.",
+        )
     return send_again(store, wanted, _finished(store, directory)[0])
 
 
@@ -153,6 +160,8 @@ def _standing(
 ) -> str:
     if letter.is_rejected:
         return rejection(letter, ledger).value
+    if letter.is_behind_state:
+        return "left out behind state"
     if letter.again is None:
         return "added, not sent yet" if letter.is_added else "left out"
     is_done = int(finished.get(letter.source, {}).get(LETTERS, 0)) > letter.again

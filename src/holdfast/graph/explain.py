@@ -158,6 +158,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
     reached = sinks_behind(pipeline)
     feeding = _before_state(pipeline)
     ways = ways_behind_state(pipeline)
+    followed = {before for node in pipeline.nodes for before in node.inputs}
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
     if pipeline.commit_at is not None:
@@ -167,7 +168,10 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             yield ""
             yield title
         for node in nodes:
-            yield from _node_lines(node, reached[node], ways.get(node.name), feeds_state=node in feeding)
+            is_followed = node in followed
+            yield from _node_lines(
+                node, reached[node], ways.get(node.name), feeds_state=node in feeding, is_followed=is_followed
+            )
     yield ""
     yield "sinks"
     for sink in pipeline.sinks:
@@ -187,7 +191,9 @@ def _whole_guarantee(pipeline: Pipeline) -> str:
     return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
 
 
-def _node_lines(node: Node, sinks: tuple[str, ...], way: str | None, *, feeds_state: bool) -> Iterator[str]:
+def _node_lines(
+    node: Node, sinks: tuple[str, ...], way: str | None, *, feeds_state: bool, is_followed: bool
+) -> Iterator[str]:
     yield _head(node)
     if text := arguments_text(node.arguments()):
         yield f"      {text}"
@@ -197,12 +203,21 @@ def _node_lines(node: Node, sinks: tuple[str, ...], way: str | None, *, feeds_st
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
+        yield from _poison_lines(node, is_followed=is_followed)
     if way is not None:
         yield f"      {way}"
     if feeds_state and (line := bounds_line(node)) is not None:
         yield f"      {line}"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
+
+
+def _poison_lines(node: Node, *, is_followed: bool) -> Iterator[str]:
+    """Yield what becomes of rows behind state, and of timers, that fail whenever they are evaluated."""
+    if is_followed:
+        yield '      a row of it that operators downstream refuse is left out there (on_poison="isolate"), not replayed'
+    if node.arguments().get("timers"):
+        yield "      a timer whose call fails stops the run each time: no row can be left out for it"
 
 
 def _before_state(pipeline: Pipeline) -> set[Node]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import invariant
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
+from holdfast.quarantine.passing import GivenRows
 from holdfast.state.bucket_report import BucketReport
 
 
@@ -45,18 +46,22 @@ class EpochReport:
         Bucket of state (``operator/number``) -> what it reported.
     state : tuple of BucketChange
         What workers changed of state, for the journal.
+    outlets : mapping of str to GivenRows
+        In a trial: what the outputs of operators with state gave (:mod:`holdfast.quarantine.passing`).
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
     buckets: Mapping[str, BucketReport] = field(default_factory=dict)
     state: tuple[BucketChange, ...] = ()
+    outlets: Mapping[str, GivenRows] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as it travels."""
         observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
         buckets = {name: of.to_json() for name, of in self.buckets.items()}
         state = [change_to_json(change) for change in self.state]
-        return json.dumps({"observed": observed, "buckets": buckets, "state": state})
+        outlets = {name: given.to_json() for name, given in self.outlets.items()}
+        return json.dumps({"observed": observed, "buckets": buckets, "state": state, "outlets": outlets})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
@@ -64,7 +69,8 @@ class EpochReport:
         body = json.loads(text)
         observed = {name: Observed(*of) for name, of in body["observed"].items()}
         buckets = {name: BucketReport.from_json(of) for name, of in body["buckets"].items()}
-        return cls(observed, buckets, tuple(map(change_from_json, body["state"])))
+        outlets = {name: GivenRows.from_json(given) for name, given in body["outlets"].items()}
+        return cls(observed, buckets, tuple(map(change_from_json, body["state"])), outlets)
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
@@ -82,6 +88,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     observed: dict[str, Observed] = {}
     buckets: dict[str, BucketReport] = {}
     state: list[BucketChange] = []
+    outlets: dict[str, GivenRows] = {}
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
@@ -89,7 +96,8 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
         invariant(not twice, f"buckets {twice} have reported twice in one epoch.", why="a step is called once.")
         buckets |= report.buckets
         state += report.state
-    return EpochReport(observed, buckets, tuple(state))
+        outlets |= report.outlets
+    return EpochReport(observed, buckets, tuple(state), outlets)
 
 
 class Counts:
@@ -116,8 +124,10 @@ class Counts:
     def _note(self, name: str, observed: Observed) -> None:
         self.found[name] = self.found[name].plus(observed) if name in self.found else observed
 
-    def report(self, buckets: Mapping[str, BucketReport] | None = None) -> EpochReport:
-        """Return what was counted, with the reports of buckets."""
+    def report(
+        self, buckets: Mapping[str, BucketReport] | None = None, outlets: Mapping[str, GivenRows] | None = None
+    ) -> EpochReport:
+        """Return what was counted, with the reports of buckets, and of their outputs."""
         wrong = {name: of for name, of in self.found.items() if not 0 <= of.rejects <= of.rows}
         invariant(not wrong, f"more rows are rejected or dropped than there were: {wrong}.")
-        return EpochReport(self.found, buckets or {})
+        return EpochReport(self.found, buckets or {}, outlets=outlets or {})

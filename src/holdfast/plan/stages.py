@@ -284,6 +284,11 @@ class Stages:
         """How many levels there are."""
         return len(self.stages) - 1
 
+    @property
+    def operators(self) -> dict[int, tuple[str, ...]]:
+        """Level -> its operators with state; without the levels that have none."""
+        return {number: tuple(stage.hosted) for number, stage in enumerate(self.stages) if stage.hosted}
+
 
 def require_one_way(stages: Sequence[Stage], targets: Sequence[ChunkTarget]) -> None:
     """Stop unless targets have their numbers, and each stage sends rows and bounds to later levels only."""

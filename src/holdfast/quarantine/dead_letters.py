@@ -32,6 +32,7 @@ from holdfast.graph.nodes import Node
 from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import ADDED, LETTERS, Address, Mask
+from holdfast.quarantine.passing import OUTLET, Passing, digest_of
 from holdfast.quarantine.refit import refitted
 from holdfast.sources.formats.convert import Unfit
 from holdfast.store import checked_json, records
@@ -55,7 +56,8 @@ class Letter:
     Parameters
     ----------
     source : str
-        Its source; the sink, if one has refused it.
+        Its source; the sink, if one has refused it; the operator with state that gave it, if that is where it is left
+        out.
     address : Address
         Its position there.
     row : bytes
@@ -95,6 +97,11 @@ class Letter:
     def is_added(self) -> bool:
         """Whether somebody has added it: nothing is left out of its source for it."""
         return self.address.segment.startswith(ADDED)
+
+    @property
+    def is_behind_state(self) -> bool:
+        """Whether an operator with state gave it, and something behind could not process it."""
+        return self.address.segment.startswith(OUTLET)
 
     @property
     def table(self) -> pa.Table:
@@ -238,6 +245,15 @@ class DeadLetters:
         """Return what is left out of each source, and what is sent again."""
         return masks_of([replace(one, row=self._fitted.get(one.name, one.row)) for one in self.letters])
 
+    def passing(self, epoch: int) -> Passing:
+        """Return what passes behind operators with state in an epoch, by its number as steps know it."""
+        left_out: dict[str, dict[int, str]] = {}
+        for letter in self.letters:
+            if letter.is_behind_state and letter.address.position == epoch:
+                outlet = f"{letter.source}/{letter.address.segment}"
+                left_out.setdefault(outlet, {})[letter.address.ordinal] = digest_of(letter.row)
+        return Passing(left_out)
+
     def _read_again(self, source: str, first: int) -> list[Letter]:
         """Return the letters of a source that are sent again from a number on, without those that failed again."""
         mine = [letter for letter in self.letters if letter.source == source]
@@ -259,7 +275,7 @@ class DeadLetters:
 def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
     """Return the mask of each source that has letters."""
     masks = {}
-    letters = [letter for letter in letters if not letter.is_rejected]
+    letters = [letter for letter in letters if not letter.is_rejected and not letter.is_behind_state]
     for source in {letter.source for letter in letters}:
         mine = [letter for letter in letters if letter.source == source]
         again = {letter.again: letter.row for letter in mine if letter.again is not None}
@@ -299,7 +315,8 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
             counts[letter.source] = max(counts[letter.source], letter.again + 1)
     sent = []
     for number, letter in enumerate(letters):
-        if letter.again is None and not letter.is_rejected and (not wanted or letter.name in wanted):
+        is_of_source = not letter.is_rejected and not letter.is_behind_state
+        if letter.again is None and is_of_source and (not wanted or letter.name in wanted):
             letters[number] = replace(letter, again=counts[letter.source])
             counts[letter.source] += 1
             sent.append(letters[number])

@@ -213,6 +213,11 @@ class Search:
         self._store.put(SEARCH, checked_json.dump(records.plain(noted)))
 
 
+def searched(store: Store) -> str:
+    """Return what is being searched, durably: the name of an epoch, or of a part of it; empty where nothing is."""
+    return _read(store, SEARCH, _Noted()).epoch
+
+
 def count_attempt(store: Store, epoch: str | None) -> int:
     """Count a start that finds an epoch planned and not finished; return how many in a row found this one.
 

@@ -25,6 +25,7 @@ from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
+from holdfast.quarantine.passing import Passing
 from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
@@ -105,8 +106,9 @@ class PhysicalPlan:
         *,
         retired: Positions,
         journal: StateJournal | None,
+        passing: Callable[[int], Passing],
     ) -> Evaluation:
-        """Return how batches are evaluated; the journal is that of state, where there is any."""
+        """Return how batches are evaluated; journal, and what passes behind it, are those of state, if there is any."""
         sources = SourcesHere(self._readers, masks, retired)
         if self.stateful is not None:
             journal = present(journal, "state is evaluated without a journal.")
@@ -114,7 +116,7 @@ class PhysicalPlan:
             if self.stateful.packings:
                 levels = LevelsHere(self.stateful.levels, self.stateful.stages.routing)
                 here = EvaluationHere(sources, self.stateful.packings, levels, self.parallelism)
-            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers, journal, here)
+            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers, journal, here, passing)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
         return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, sources)

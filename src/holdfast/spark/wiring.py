@@ -26,8 +26,10 @@ from holdfast.ports import Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
+from holdfast.quarantine.passing import Passing
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
+from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion, errors_of
 from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
@@ -80,7 +82,7 @@ class Wiring:
             The minimum timestamp over the inputs that every sink holds.
         """
         user_data = self._user_data()
-        masks = self._masks()
+        letters = self._letters()
         barriers, journal = Barriers(), self._journal()
         checkpointer = self._checkpointer(user_data, barriers, journal)
         reports = self._reports()
@@ -90,7 +92,12 @@ class Wiring:
             header=self.header,
             spark_checkpoint=self.context.spark,
             evaluation=self.physical.evaluation(
-                run.observed, barriers, masks, retired=self.header.retired, journal=journal
+                run.observed,
+                barriers,
+                letters.masks(),
+                retired=self.header.retired,
+                journal=journal,
+                passing=letters.passing,
             ),
             sinks=self.sinks,
             coordinator=self.coordinator,
@@ -122,8 +129,8 @@ class Wiring:
 
     # --- rows that killed earlier runs --------------------------------------------------------------------------
 
-    def _masks(self) -> Mapping[str, Mask]:
-        """Isolate rows if that is asked for and due; return which rows of each source are left out or sent again."""
+    def _letters(self) -> DeadLetters:
+        """Isolate rows if that is asked for and due; return which rows are left out or sent again."""
         clear_copy(self.context.directory)  # here, where earlier runs are fenced; also if nothing is isolated now
         letters = DeadLetters(self.context.store, self.coordinator.generation, isolates=self.asked.isolates)
         letters.fit(self.asked.pipeline.sources, reads_on(self.context.spark, self.header))
@@ -132,23 +139,24 @@ class Wiring:
             isolating = self._isolating(letters, masks_file)
             for error, rows in errors_of(isolating.settle(self.asked.settings.poison_attempts)):
                 self.lifecycle.fail(error, rows)
-        masks = letters.masks()
-        if masks:
+        if masks := letters.masks():
             write_masks(masks_file, masks)
-        return masks
+        return letters
 
     def _isolating(self, letters: DeadLetters, masks_file: str) -> Isolating:
         context, physical = self.context, self.physical
+        journal = self._journal(is_trial=True)
+
+        def evaluation(masks: Mapping[str, Mask], passing: Passing) -> Evaluation:
+            retired, barriers = self.header.retired, Barriers()  # its own: a trial is no epoch of the run
+            return physical.evaluation(
+                dict, barriers, masks, retired=retired, journal=journal, passing=lambda epoch: passing
+            )
+
         trials = Trials(
             pipeline=self.asked.pipeline.name,
             frame=None if physical.program is not None else physical.compiled.frame,
-            evaluation=partial(
-                physical.evaluation,
-                dict,
-                Barriers(),
-                retired=self.header.retired,
-                journal=self._journal(is_trial=True),
-            ),  # its own: a trial is no epoch of the run
+            evaluation=evaluation,
             sinks=self.sinks,
             coordinator=self.coordinator,
             spark=context.spark,
@@ -168,7 +176,7 @@ class Wiring:
             letters=letters,
             trials=trials,
             probe=physical.probe(self.asked.poison_limit_s),
-            has_state=self.asked.is_stateful,
+            levels={} if physical.stateful is None else physical.stateful.stages.operators,
             now_us=context.clock.now_us,
             rows_max=self.asked.settings.poison_rows,
         )

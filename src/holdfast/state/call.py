@@ -24,12 +24,15 @@ class StepFailed(Exception):
         What the function received.
     of : str
         What was called, for instance ``"fn for key 'JFK'"``.
+    is_of_timer : bool
+        Whether a timer called it, and no row.
     """
 
-    def __init__(self, rows: pa.Table, of: str) -> None:
+    def __init__(self, rows: pa.Table, of: str, *, is_of_timer: bool = False) -> None:
         super().__init__(of)
         self.rows = rows
         self.of = of
+        self.is_of_timer = is_of_timer
 
 
 def call(
@@ -74,7 +77,9 @@ def call(
         raise _named(error, operator, bucket, at) from error
     except StepFailed as failure:
         cause = failure.__cause__ if isinstance(failure.__cause__, Exception) else failure
-        raise _failed(cause, failure.rows, f", {failure.of},", operator, bucket, at) from cause
+        named = _failed(cause, failure.rows, f", {failure.of},", operator, bucket, at)
+        named.is_of_timer = failure.is_of_timer
+        raise named from cause
     except Exception as error:
         rows = next((given.rows for given in arrivals.values() if given.rows.num_rows), None)
         raise _failed(error, rows, "", operator, bucket, at) from error

@@ -129,6 +129,18 @@ def test_it_says_who_keeps_state_and_minds_a_derived_name_for_it():
     assert str(unnamed.origin) in warning
 
 
+def test_it_says_what_becomes_of_rows_and_timers_that_fail_behind_state():
+    flights = source(timestamp="time_hour")
+    running = flights | hf.accumulate(by="origin", n=hf.count(), name="running")
+    alone, followed = (hf.Pipeline("p", rows | paper("table")) for rows in (running, running | hf.filter("n > 1")))
+    assert "is left out there" not in alone.explain()
+    assert followed.explain().count('is left out there (on_poison="isolate"), not replayed') == 1
+    alarms = flights | hf.apply(
+        lambda key, rows, state: None, by="origin", schema="n INT", timers="event", name="alarms"
+    )
+    assert "a timer whose call fails stops the run each time" in hf.Pipeline("p", alarms | paper("table")).explain()
+
+
 MARKED = hf.read.rows(
     [], schema="origin STRING, time_hour TIMESTAMP, dep_delay INT, said BOOLEAN",
     timestamp="time_hour", bounds="said", name="flights",

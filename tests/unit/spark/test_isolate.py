@@ -123,7 +123,7 @@ class World:
             coordinator=Owner({"out"}),
             letters=letters,
             trials=self,
-            has_state=self.has_state,
+            levels={1: ["counts"]} if self.has_state else {},
             now_us=lambda: 5,
             rows_max=self.rows_max,
         )
@@ -139,10 +139,11 @@ class World:
     def clear(self):
         """Nothing is left of a trial."""
 
-    def make(self, epoch, masks):
+    def make(self, epoch, masks, passing):
         """Be the trials: evaluate a part of an epoch."""
         self.trials += 1
         self._evaluate(self.read(masks, epoch.start.positions, epoch.end.positions))
+        return {}
 
     def _evaluate(self, rows):
         if self.bad & set(rows):
@@ -320,8 +321,9 @@ def test_a_probe_numbers_rows_by_the_graph_in_whatever_order_spark_has_logged_it
             source.latest({"rows": at}, bounded=True)
 
     class Passing:
-        def make(self, epoch, masks):
+        def make(self, epoch, masks, passing):
             """Nothing else is bad."""
+            return {}
 
     store = SimulatedStore()
     isolating = Isolating(
@@ -333,7 +335,7 @@ def test_a_probe_numbers_rows_by_the_graph_in_whatever_order_spark_has_logged_it
         coordinator=Owner({"out"}),
         letters=DeadLetters(store, 1, isolates=True),
         trials=Passing(),
-        has_state=False,
+        levels={},
         now_us=lambda: 5,
         rows_max=10,
         probe=Looking(tmp_path, pipeline.sources, {1, 11}),

@@ -202,7 +202,8 @@ class ApplyStep:
                     raise TypeError(f"fn gave {row!r}, a {type(row).__name__}; it must return rows as dicts, or None")
         except Exception as error:
             why = "" if state.fired is None else f" and the timer of {state.fired.at}"
-            raise StepFailed(of_key, f"function {callable_text(self.fn)!r} for key {shown!r}{why}") from error
+            of = f"function {callable_text(self.fn)!r} for key {shown!r}{why}"
+            raise StepFailed(of_key, of, is_of_timer=state.fired is not None) from error
         return given
 
     def _forgotten(self, state: Mapping[str, pa.Table], at: StepTime, timers: EpochTimers | None) -> pa.Table | None:

@@ -26,6 +26,7 @@ from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance
 from holdfast.plan.pressure import is_costly, pressure_of
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Hosted, Stage, feed_label
+from holdfast.quarantine.passing import EVERYTHING, GivenRows, Passing, outlet_of
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call
@@ -47,12 +48,15 @@ class EpochContext:
         Source -> the time up to which it counts as active, although no row of it arrived.
     is_barrier : bool
         Whether its state is needed for a snapshot.
+    passing : Passing
+        What passes behind operators with state.
     """
 
     epoch: int
     batch_us: int
     active_until_us: Mapping[str, int] = field(default_factory=dict)
     is_barrier: bool = False
+    passing: Passing = EVERYTHING
 
     def time_of(self, hosted: Hosted) -> StepTime:
         """Return the epoch as it is passed to an operator's step."""
@@ -179,8 +183,8 @@ class Level:
     def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
         for batch in rows.to_batches():
-            for target, given in self._stage.program.run(head, batch, counts.passed):
-                yield from packer.add(int(target), given)
+            for target, made in self._stage.program.run(head, batch, counts.passed):
+                yield from packer.add(int(target), made)
 
     # --- what is called -------------------------------------------------------------------------------------------
 
@@ -199,9 +203,14 @@ class Level:
         self._hold(bucket, record, state)
         packer = Packer(self._routing, rank_of(self.number, hosted.number, bucket.number), bucket.number)
         counts = Counts({})
+        given: dict[str, GivenRows] = {}
         for output, rows in result.outputs.items():
             if rows.num_rows:
-                yield from self._computed(f"{hosted.name}/{output}", rows, packer, counts)
+                outlet = outlet_of(hosted.name, output, bucket.number)
+                if (reported := bucket.at.passing.report(outlet, rows)) is not None:
+                    given[outlet] = reported
+                passing = bucket.at.passing.of(self.number, outlet, rows)
+                yield from self._computed(f"{hosted.name}/{output}", passing, packer, counts)
         yield from packer.rows()
         yield from self._bounds(bucket, result, packer)
         if feeds.has_moved and feeds.has_ended:
@@ -210,7 +219,7 @@ class Level:
         if self._snapshot_parts is not None:
             kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
             report = replace(report, kept=kept)
-        yield packer.report(hosted.name, counts.report({bucket.name: report}))
+        yield packer.report(hosted.name, counts.report({bucket.name: report}, given))
 
     def _loaded(self, bucket: _Bucket) -> tuple[Record, Record, dict[str, pa.Table]]:
         """Return a bucket's record as stored, the one to begin with (perhaps that of a seed), and its tables."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import LETTERS, Address, LetteredSource, one_row, segment_of
+from holdfast.quarantine.passing import GivenRows, Passing
 from holdfast.resume.spark_log import plain
 
 
@@ -74,3 +76,44 @@ class EpochRows:
             return nothing, nothing
         after_last = Address(last[1], last[2] + 1, 0)
         return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else after_last
+
+
+class LevelRows:
+    """The rows that the operators of one level give in an epoch, numbered: operator by operator, outlet by outlet.
+
+    Parameters
+    ----------
+    level : int
+        The level.
+    operators : sequence of str
+        Those of it, in their order.
+    given : mapping of str to GivenRows
+        What each outlet gives, of all levels.
+    """
+
+    def __init__(self, level: int, operators: Sequence[str], given: Mapping[str, GivenRows]) -> None:
+        self._level = level
+        mine = [outlet for outlet in sorted(given, key=_by_bucket) if outlet.partition("/")[0] in operators]
+        self._outlets = sorted(mine, key=lambda outlet: operators.index(outlet.partition("/")[0]))
+        self._begins = [0, *accumulate(given[outlet].count for outlet in self._outlets)]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._begins[-1]
+
+    def at(self, number: int) -> tuple[str, int]:
+        """Return the outlet and the ordinal of a row."""
+        outlet = bisect_right(self._begins, number) - 1
+        return self._outlets[outlet], number - self._begins[outlet]
+
+    def until(self, number: int, of_epoch: Passing) -> Passing:
+        """Return what passes where only the first rows do, and those that are dead letters do not."""
+        spans = zip(self._outlets, self._begins, self._begins[1:], strict=False)
+        until = {outlet: min(end, number) - begin for outlet, begin, end in spans if begin < number}
+        return replace(of_epoch, level=self._level, until=until)
+
+
+def _by_bucket(outlet: str) -> tuple[str, int]:
+    name, _, bucket = outlet.rpartition("-")
+    return name, int(bucket)

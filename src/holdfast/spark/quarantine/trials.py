@@ -25,6 +25,7 @@ from holdfast.errors import Unavailable
 from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, write_masks
+from holdfast.quarantine.passing import GivenRows, Passing
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import Offsets, last_logged, read_offsets
 from holdfast.spark.evaluation import Evaluated, Evaluation
@@ -77,7 +78,7 @@ class Trials:
     frame : DataFrame, optional
         The pipeline's plan; None where an Arrow program evaluates it: then a trial is a job.
     evaluation : callable
-        Returns, given masks, how batches are evaluated.
+        Returns, given masks and what passes behind state, how batches are evaluated.
     sinks, coordinator : mapping of str to Sink, Coordinator
         Where rows would go; opened.
     spark, copy : Path
@@ -92,7 +93,7 @@ class Trials:
 
     pipeline: str
     frame: DataFrame | None
-    evaluation: Callable[[Mapping[str, Mask]], Evaluation]
+    evaluation: Callable[[Mapping[str, Mask], Passing], Evaluation]
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     spark: Path
@@ -101,21 +102,36 @@ class Trials:
     header: DirectoryHeader
     limit_s: float | None = None
 
-    def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
-        """Evaluate an epoch with masks; raises what the evaluation raises."""
-        evaluation = self.evaluation(masks)
+    def make(self, epoch: Planned, masks: Mapping[str, Mask], passing: Passing) -> Mapping[str, GivenRows]:
+        """Evaluate an epoch with masks; raises what the evaluation raises.
+
+        Parameters
+        ----------
+        epoch : Planned
+            The epoch.
+        masks : mapping of str to Mask
+            What of each source is read.
+        passing : Passing
+            What passes behind operators with state.
+
+        Returns
+        -------
+        mapping of str to GivenRows
+            What the outputs of these operators gave.
+        """
+        evaluation = self.evaluation(masks, passing)
         writers = {name: sink.writer_factory() for name, sink in self.sinks.items()}
         staging = TaskStaging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
         try:
             if self.frame is None:
                 nothing: Any = None
                 self._admit(epoch, self._staged(nothing, evaluation, epoch, staging))
-                return
+                return {}
             self.clear()
             # The journal of state is read where it is: nothing is added to it here.
             shutil.copytree(self.spark, self.copy, copy_function=_linked, ignore=shutil.ignore_patterns("journal"))
             write_masks(self.masks_file, masks)
-            self._evaluate(self.frame, evaluation, epoch, staging)
+            return self._evaluate(self.frame, evaluation, epoch, staging)
         finally:
             self.clear()
             with suppress(Unavailable):  # or later: no decision names what was staged
@@ -134,17 +150,20 @@ class Trials:
         shutil.rmtree(self.copy, ignore_errors=True)
         Path(self.masks_file).unlink(missing_ok=True)  # of a part of the epoch
 
-    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: TaskStaging) -> None:
+    def _evaluate(
+        self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: TaskStaging
+    ) -> Mapping[str, GivenRows]:
         failures: list[BaseException] = []
-        passed: list[int] = []
+        passed: list[Mapping[str, GivenRows]] = []
 
         def evaluate(batch: DataFrame, batch_id: int) -> None:
             try:
                 if isinstance(evaluation, StateEvaluation):
                     at = self.header.step_time(batch_id, epoch.end.batch_us)
                     evaluation.begin(batch, epoch.epoch, batch_id, at, epoch.end.positions)
-                self._admit(epoch, self._staged(batch, evaluation, epoch, staging))
-                passed.append(batch_id)
+                evaluated = self._staged(batch, evaluation, epoch, staging)
+                self._admit(epoch, evaluated)
+                passed.append(evaluated.report.outlets)
             except Exception as failure:
                 failures.append(failure)
             raise _TrialOver
@@ -161,6 +180,7 @@ class Trials:
                 query.stop()
         if failures:
             raise failures[0]
+        return passed[0]
 
 
 class _TrialOver(Exception):

@@ -27,6 +27,7 @@ from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import Carried, Span
 from holdfast.positions import Positions
+from holdfast.quarantine.passing import EVERYTHING, Passing
 from holdfast.resume.spark_log import active_until, plain
 from holdfast.spark.evaluation import Evaluated, SourcesHere
 from holdfast.spark.failure import is_too_large
@@ -38,6 +39,7 @@ from holdfast.spark.state.host import (
     BATCH_TIME_PROPERTY,
     EPOCH_PROPERTY,
     NO_ENTRY,
+    PASSING_PROPERTY,
     STATE_PROPERTY,
 )
 
@@ -143,6 +145,8 @@ class StateEvaluation:
         Keeps the state.
     here : EvaluationHere, optional
         Evaluates small epochs in this process; None where that is not this process's to do.
+    passing : callable
+        Returns what passes behind operators with state in an epoch, by its number as steps know it.
     """
 
     def __init__(
@@ -152,7 +156,9 @@ class StateEvaluation:
         barriers: Barriers | None,
         journal: StateJournal,
         here: EvaluationHere | None = None,
+        passing: Callable[[int], Passing] = lambda epoch: EVERYTHING,
     ) -> None:
+        self._passing = passing
         self._outlets = outlets
         self._observe = observe
         self._barriers = barriers
@@ -187,13 +193,15 @@ class StateEvaluation:
         before = self._journal.begin(batch_id)
         step_epoch, batch_us = step_time
         is_barrier = self._barriers is not None and self._barriers.begin(step_epoch)
-        at = EpochContext(step_epoch, batch_us, active_until(end, batch_us), is_barrier)
+        passing = self._passing(step_epoch)
+        at = EpochContext(step_epoch, batch_us, active_until(end, batch_us), is_barrier, passing)
         self._epoch = StateEpoch(epoch, batch_id, at, before)
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(step_epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
         context.setLocalProperty(ACTIVE_UNTIL_PROPERTY, json.dumps(at.active_until_us))
         context.setLocalProperty(BARRIER_PROPERTY, str(int(is_barrier)))
+        context.setLocalProperty(PASSING_PROPERTY, passing.to_json())
         context.setLocalProperty(BATCH_PROPERTY, str(batch_id))
         context.setLocalProperty(STATE_PROPERTY, before.key or NO_ENTRY)
 
@@ -246,7 +254,7 @@ class StateEvaluation:
         faults.reach("before-state", self._running.epoch)
         self._journal.write(self._running.batch_id, report.state)
         buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
-        return EpochReport({**self._observe(), **report.observed}, buckets)
+        return EpochReport({**self._observe(), **report.observed}, buckets, outlets=report.outlets)
 
 
 @dataclass(frozen=True)

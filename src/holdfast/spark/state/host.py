@@ -22,6 +22,7 @@ from holdfast.plan.levels.host import call_bucket
 from holdfast.plan.levels.journal import NOTHING, BucketChange, JournalReader, StateVersion, write_part
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.ports import Store
+from holdfast.quarantine.passing import Passing
 from holdfast.spark import private
 from holdfast.store.local import open_store
 
@@ -33,6 +34,9 @@ ACTIVE_UNTIL_PROPERTY = "holdfast.active_until"
 
 BARRIER_PROPERTY = "holdfast.barrier"
 """Set for the job of an epoch whose state is wanted for a snapshot."""
+
+PASSING_PROPERTY = "holdfast.passing"
+"""Local property: what passes behind operators with state, as JSON."""
 
 BATCH_PROPERTY, STATE_PROPERTY = "holdfast.batch", "holdfast.state"
 """Local properties: the epoch as Spark numbers it, and the entry of the journal that it begins with."""
@@ -138,7 +142,9 @@ def _context() -> tuple[EpochContext, int, str]:
     active_until_us = json.loads(context.getLocalProperty(ACTIVE_UNTIL_PROPERTY) or "{}")
     is_barrier = context.getLocalProperty(BARRIER_PROPERTY) == "1"
     before = "" if entry == NO_ENTRY else entry or ""
-    return EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier), int(batch_id or 0), before
+    passing = Passing.from_json(context.getLocalProperty(PASSING_PROPERTY) or "{}")
+    at = EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier, passing)
+    return at, int(batch_id or 0), before
 
 
 def with_levels(
