@@ -48,6 +48,8 @@ class SourceStatus(_Picture):
         Rows read by this run.
     rejects : int
         Malformed rows that went to the side output ``rejects`` in this run.
+    reasons : mapping of str to mapping of str to int
+        Of ``rejects``, how many for which reason; values are left out of it.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SourceStatus(_Picture):
     lag: int | None = None
     rows: int = 0
     rejects: int = 0
+    reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

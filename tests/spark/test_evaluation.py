@@ -76,8 +76,7 @@ def test_both_ways_give_the_same_rows_carried_and_staged(
     tmp_path: Path, spark: SparkSession, with_user_code: bool
 ) -> None:
     write_input(tmp_path / "in")
-    found = {}
-    schemas = {}
+    found, schemas, why = {}, {}, {}
     for columnar in (False, True):
         for carry_max in ("16 MB", "0 B"):
             prefix = f"user{with_user_code}_arrow{columnar}_{carry_max.replace(' ', '')}_"
@@ -92,9 +91,11 @@ def test_both_ways_give_the_same_rows_carried_and_staged(
             status = run.status()
             assert status.sources[0].rows == 303
             assert status.sources[0].rejects == 3
+            why[prefix] = status.sources[0].reasons["rejects"]
             memory_carried = {sink.last_choice for sink in status.sinks}
             may_carry = carry_max != "0 B" and not (columnar and with_user_code)
             assert memory_carried == {"carried" if may_carry else "staged"}
+    assert all(each == {"column 'id' is declared int64": 3} for each in why.values()), "counted alike, by whomever"
     first, *others = found.values()
     assert all(first.values()), "a branch without rows proves nothing"
     assert all(other == first for other in others)

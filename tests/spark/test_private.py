@@ -206,7 +206,11 @@ def test_a_column_that_is_computed_or_renamed_is_another_one(spark: SparkSession
 def test_what_a_batch_observes_is_known_while_it_is_at_work(spark: SparkSession, tmp_path: Path) -> None:
     found: list[Any] = []
     observed = stream(spark, tmp_path).observe(
-        "seen", F.count(F.lit(1)).alias("rows"), F.max("id").alias("highest"), F.lit(None).cast("long").alias("none")
+        "seen",
+        F.count(F.lit(1)).alias("rows"),
+        F.max("id").alias("highest"),
+        F.lit(None).cast("long").alias("none"),
+        F.call_function("approx_top_k", F.when(F.col("id") > 1, "many"), F.lit(3), F.lit(10)).alias("texts"),
     )
     begun = threading.Event()
 
@@ -222,7 +226,7 @@ def test_what_a_batch_observes_is_known_while_it_is_at_work(spark: SparkSession,
         eventually(lambda: len(found) == 2 or query.exception() is not None)
     finally:
         query.stop()
-    assert found == [[1, 2, None], None]
+    assert found == [([1, 2, None], [("many", 1)]), None]
 
 
 def test_a_query_says_that_it_waits_once_it_has_asked_everybody(spark: SparkSession, tmp_path: Path) -> None:

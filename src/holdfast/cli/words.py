@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
-from holdfast.observe.operators import state_text, wait_text
+from holdfast.observe.operators import rejects_text, state_text, wait_text
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.times import utc
 from holdfast.ports import Held
@@ -327,6 +327,8 @@ def _state(report: StateReport) -> Iterator[str]:
         yield f"state       {report.problem}"
         return
     yield f"state       as of epoch {report.epoch} of generation {report.generation}, noted {utc(report.at_us)}"
+    for source, reasons in report.rejects.items():
+        yield f"  {source}  {rejects_text(reasons)}"
     for operator in report.operators:
         yield f"  {operator.name}  {operator.kind}, {state_text(operator)}"
         for wait in operator.waits:

@@ -82,6 +82,8 @@ class StateReport:
         In the order of the graph.
     problem : str
         Why it cannot be read.
+    rejects : mapping of str to mapping of str to int
+        Source -> how many rows it rejected for which reason.
     """
 
     epoch: int = 0
@@ -89,6 +91,7 @@ class StateReport:
     at_us: int = 0
     operators: tuple[OperatorStatus, ...] = ()
     problem: str = ""
+    rejects: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -273,7 +276,9 @@ def _state(store: Store) -> StateReport | None:
         if not kept:
             return None
         operators = tuple(records.read(OperatorStatus, one) for one in kept["operators"])
-        return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators)
+        of_sources = kept.get("rejects", {}).items()  # earlier versions kept none
+        rejects = {str(source): {str(why): int(count) for why, count in of.items()} for source, of in of_sources}
+        return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators, rejects=rejects)
     except Corrupt as error:
         return StateReport(problem=error.what)
     except (KeyError, ValueError, TypeError, AttributeError) as error:  # for reading only: no reason to show nothing

@@ -24,6 +24,17 @@ def state_text(operator: OperatorStatus) -> str:
     return f"{text}; {', '.join(some)}" if some else text
 
 
+def rejects_text(reasons: Mapping[str, int]) -> str:
+    """Return how many rows of a source were rejected, and why.
+
+    Examples
+    --------
+    >>> rejects_text({"it is not UTF-8": 2, "column 'v' is declared int64": 1})
+    "rejects 3 (it is not UTF-8 2, column 'v' is declared int64 1)"
+    """
+    return f"rejects {sum(reasons.values()):,}{_why(reasons)}"
+
+
 def _why(reasons: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{reason} {count:,}' for reason, count in reasons.items())})" if reasons else ""
 

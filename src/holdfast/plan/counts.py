@@ -17,21 +17,27 @@ from holdfast.errors import invariant
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.passing import GivenRows
+from holdfast.sources import reject_reasons
 from holdfast.state.bucket_report import BucketReport
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was counted in one epoch at one source, or at one filter: the rows that arrived, and those rejected."""
+    """What was counted in one epoch at one source, or at one filter: the rows that arrived, and those rejected.
+
+    Of rejected rows also, for each reason, how many (:mod:`holdfast.sources.reject_reasons`).
+    """
 
     rows: int = 0
     rejects: int = 0
     timestamp_max: int | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, other: Observed) -> Observed:
         """Return both together."""
         highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
-        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
+        reasons = reject_reasons.added(self.reasons, other.reasons)
+        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None), reasons)
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class EpochReport:
 
     def to_json(self) -> str:
         """Return it as it travels."""
-        observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
+        observed = {name: [of.rows, of.rejects, of.timestamp_max, of.reasons] for name, of in self.observed.items()}
         buckets = {name: of.to_json() for name, of in self.buckets.items()}
         state = [change_to_json(change) for change in self.state]
         outlets = {name: given.to_json() for name, given in self.outlets.items()}
@@ -81,7 +87,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": BucketReport({"late": 1})})
     >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": BucketReport({"late": 2})})])
     >>> both.observed
-    {'in': Observed(rows=5, rejects=1, timestamp_max=7)}
+    {'in': Observed(rows=5, rejects=1, timestamp_max=7, reasons={})}
     >>> {name: of.counts for name, of in both.buckets.items()}
     {'sums/0': {'late': 1}, 'sums/1': {'late': 2}}
     """
@@ -109,13 +115,15 @@ class Counts:
 
     def add(self, source: str, batch: pa.RecordBatch) -> None:
         """Count a batch."""
-        rejects = 0
+        rejects, reasons = 0, dict[str, int]()
         if REJECT_COLUMN in batch.schema.names:
             column = batch.column(REJECT_COLUMN)
             rejects = len(column) - column.null_count
+            if rejects:
+                reasons = reject_reasons.counted(pc.struct_field(column.drop_null(), "reason"))
         timestamp = self._timestamps.get(source)
         highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
-        self._note(source, Observed(batch.num_rows, rejects, highest))
+        self._note(source, Observed(batch.num_rows, rejects, highest, reasons))
 
     def passed(self, name: str, came: int, dropped: int) -> None:
         """Count the rows that reached a filter, and those that it dropped."""

@@ -25,6 +25,9 @@ from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 KEEP_EVERY_S = 30
 """How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""
 
+NO_REJECTS: Mapping[str, Mapping[str, int]] = {}
+"""Source -> reason -> count, where nothing was rejected."""
+
 _SHARE = 1 / 20
 
 log = logging.getLogger("holdfast.run")
@@ -73,10 +76,23 @@ class OperatorReports:
         self._epoch = 0
         self._buckets: Mapping[str, BucketReport] = _kept_buckets(store, kinds) if kinds else {}
         self._counts: Mapping[str, Mapping[str, int]] = {}
+        self._rejects: Mapping[str, Mapping[str, int]] = {}
 
-    def note(self, epoch: int, reported: Mapping[str, BucketReport]) -> None:
-        """Take in what the buckets (``operator/bucket``) reported in an epoch; keep the report if that is due."""
-        if not self._kinds:
+    def note(
+        self, epoch: int, reported: Mapping[str, BucketReport], rejects: Mapping[str, Mapping[str, int]] = NO_REJECTS
+    ) -> None:
+        """Take in what the buckets (``operator/bucket``) reported in an epoch; keep the report if that is due.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch.
+        reported : mapping of str to BucketReport
+            Of the buckets that were called in it.
+        rejects : mapping of str to mapping of str to int
+            Source -> how many rows it has rejected for which reason, in this run.
+        """
+        if not self._kinds and not rejects:
             return
         strangers = sorted(bucket for bucket in reported if bucket.partition("/")[0] not in self._kinds)
         invariant(not strangers, f"{strangers} report, and are no buckets of stateful operators.", epoch=epoch)
@@ -92,7 +108,7 @@ class OperatorReports:
             for name, count in report.counts.items():
                 totals[name] = totals.get(name, 0) + count
         # New mappings in place of the old: a thread that reads meanwhile has the one or the other.
-        self._buckets, self._counts, self._epoch = buckets, counts, epoch
+        self._buckets, self._counts, self._rejects, self._epoch = buckets, counts, rejects, epoch
         if self._kept_us is None or self._clock.now_us() - self._kept_us >= KEEP_EVERY_S * 1e6:
             self.keep()
 
@@ -113,6 +129,7 @@ class OperatorReports:
                 "generation": self._generation,
                 "at_us": self._kept_us,
                 "operators": [status.as_json() for status in self.statuses()],
+                "rejects": self._rejects,
                 "buckets": {bucket: report.to_json() for bucket, report in self._buckets.items()},
             }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())

@@ -29,6 +29,7 @@ from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.sources import reject_reasons
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
@@ -147,6 +148,8 @@ class EpochLoop:
         self.last_positions: spark_log.Offsets = spark_log.NOWHERE
         self.source_rows: dict[str, int] = {}
         self.source_rejects: dict[str, int] = {}
+        self.source_reasons: dict[str, dict[str, int]] = {}
+        """Source -> how many of its rows were rejected for which reason."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
@@ -215,7 +218,7 @@ class EpochLoop:
         committed = time.perf_counter()
         self._note(end, report.observed)
         self._has_ended(start, replace(ended, pts=record.pts))
-        self._reports.note(epoch, self._relieved(start, end, report.buckets))
+        self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -334,6 +337,9 @@ class EpochLoop:
         for source, counted in observed.items():
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
+            if counted.reasons:
+                before = self.source_reasons.get(source, {})
+                self.source_reasons = {**self.source_reasons, source: reject_reasons.added(before, counted.reasons)}
         self.last_positions = end
 
     def _has_ended(self, start: spark_log.Offsets, ended: EpochEnd) -> None:

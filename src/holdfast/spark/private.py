@@ -335,8 +335,10 @@ def identity_of(column: Any) -> int:
 # --- a query that runs ------------------------------------------------------------------------------------------------
 
 
-def observed_metrics(query: StreamingQuery, name: str) -> list[int | None] | None:
+def observed_metrics(query: StreamingQuery, name: str) -> tuple[list[int | None], list[tuple[str, int]]] | None:
     """Return what a query has observed under a name in the batch that is at work; None where it has not (yet).
+
+    Numbers first; a fourth metric is a list of texts with the count of each, nulls left out.
 
     Seen in 4.3: ``StreamingQuery._jsq`` and ``lastExecution().observedMetrics()``.  ``lastProgress`` is public, and
     includes a batch only after ``foreachBatch`` has returned from it.  If it changes: observe each batch anew.
@@ -345,7 +347,12 @@ def observed_metrics(query: StreamingQuery, name: str) -> list[int | None] | Non
     if not row.isDefined():
         return None
     values = row.get()
-    return [None if values.isNullAt(at) else values.getLong(at) for at in range(values.size())]
+    numbers = [None if values.isNullAt(at) else values.getLong(at) for at in range(3)]
+    if values.size() == 3 or values.isNullAt(3):
+        return numbers, []
+    rows = values.getSeq(3)
+    pairs = [rows.apply(at) for at in range(rows.size())]
+    return numbers, [(row.getString(0), row.getLong(1)) for row in pairs if not row.isNullAt(0)]
 
 
 def waits_for_rows(status: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
@@ -17,6 +17,7 @@ from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
 from holdfast.resume.directory_header import FILE_NAME
+from holdfast.sources import reject_reasons
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.from_time import from_time
 from holdfast.spark import apply
@@ -113,7 +114,16 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     time = F.lit(None).cast("long") if column is None else _microseconds(frame, column)
     highest = F.max(time if is_bound is None else F.when(~is_bound, time)) if column is not None else time
     counts = [F.count(one).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
-    return frame.observe(observation(node.name), *counts)
+    return frame.observe(observation(node.name), *counts, *([_reasons()] if has_rejects else []))
+
+
+def _reasons() -> Column:
+    """Return the count of rejected rows by reason: exact, as few reasons differ once they have no values."""
+    reason = F.col(REJECT_COLUMN)["reason"]
+    for pattern, instead in reject_reasons.SUBSTITUTIONS:
+        reason = F.regexp_replace(reason, pattern, instead)
+    # One more than are kept: rows that are no rejects count as null.
+    return F.call_function("approx_top_k", reason, F.lit(reject_reasons.KINDS_MAX + 1), F.lit(1000)).alias("reasons")
 
 
 def _microseconds(frame: DataFrame, column: str) -> Any:

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,7 @@ from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.resume.spark_log import MARKS
+from holdfast.sources import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
@@ -249,8 +250,8 @@ class Run:
         for source in watched:
             counted = private.observed_metrics(self._query, observation(source))
             if counted is not None:
-                rows, rejects, highest = counted
-                found[source] = Observed(rows or 0, rejects or 0, highest)
+                (rows, rejects, highest), reasons = counted
+                found[source] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
         return found
 
     # --- inside -------------------------------------------------------------------------------------
@@ -431,12 +432,19 @@ class Run:
             lag=lag,
             rows=self._loop.source_rows.get(node.name, 0),
             rejects=self._loop.source_rejects.get(node.name, 0),
+            reasons={"rejects": reasons} if (reasons := self._loop.source_reasons.get(node.name)) else {},
         )
 
     def _progress(self) -> dict[str, Any]:
         """Return what Spark reported of its last trigger; empty before the first."""
         progress = self._query.lastProgress
         return {} if progress is None else json.loads(progress.json)
+
+
+def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, int]:
+    """Return counts by reason, the rows of reasons that were left out among them."""
+    rest = rejects - sum(count for _, count in reasons)
+    return reject_reasons.limited([*reasons, *([(reject_reasons.OTHERS, rest)] if rest else [])])
 
 
 def _with_spark_times(epoch: EpochStatus | None, progress: dict[str, Any]) -> EpochStatus | None:

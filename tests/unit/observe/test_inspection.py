@@ -50,6 +50,13 @@ def test_what_stateful_operators_reported_last_is_shown_with_who_waits_on_whom(t
     assert "  sums  aggregate, state 1 rows, 64 B" in text
 
 
+def test_rejected_rows_of_sources_are_shown_with_their_reasons(tmp_path):
+    store = open_store(str(tmp_path))
+    keep(store, operators=[], rejects={"flights": {"it is not UTF-8": 2, "column 'v' is declared int64": 1}})
+    text = "\n".join(inspection_lines(inspect_checkpoint(str(tmp_path), store, tmp_path)))
+    assert "  flights  rejects 3 (it is not UTF-8 2, column 'v' is declared int64 1)" in text
+
+
 def test_a_checkpoint_without_a_report_says_nothing_of_state(tmp_path):
     inspection = inspect_checkpoint(str(tmp_path), open_store(str(tmp_path)), tmp_path)
     assert inspection.state is None

@@ -47,6 +47,17 @@ def test_sizes_are_those_of_every_bucket_as_it_reported_last_and_counts_add_up(r
     assert (seen.name, seen.state_rows) == ("seen", 0)
 
 
+def test_rejects_of_sources_are_kept_with_their_reasons_also_without_state(
+    store: SimulatedStore, clock: SimulatedClock
+) -> None:
+    reports = OperatorReports({}, store, clock, 3)
+    reports.note(1, {})
+    assert STATE_REPORT_KEY not in store.objects
+    reports.note(2, {}, {"flights": {"it is not UTF-8": 2}})
+    kept = json.loads(store.objects[STATE_REPORT_KEY])
+    assert (kept["epoch"], kept["rejects"], kept["operators"]) == (2, {"flights": {"it is not UTF-8": 2}}, [])
+
+
 def test_rows_that_wait_are_no_count_of_a_step(reports: OperatorReports) -> None:
     said = {name: BucketReport.of(Result({}, {}, None, {"waiting_rows": n})) for name, n in WAITING.items()}
     assert [report.counts for report in said.values()] == [{}, {}]

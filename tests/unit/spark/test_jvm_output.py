@@ -71,6 +71,7 @@ def test_a_trace_of_java_is_not_for_the_terminal() -> None:
         "\tat org.apache.spark.A.b(A.scala:1)\n\t... 12 more\nCaused by: java.io.IOException: no\n"
         "WARNING: Using incubator modules: jdk.incubator.vector\n"
         "OpenJDK 64-Bit Server VM warning: sharing is off\n[0.012s][warning][cds] no archive\n"
+        "Warning: Java versions > Java 11 can only operate in restricted mode without off-heap memory!\n"
     )
     assert of_user(f"{trace}after\n") == ["after"]
 

@@ -101,6 +101,7 @@ class Bench:
             last_positions=NOWHERE,
             source_rows={},
             source_rejects={},
+            source_reasons={},
             has_waited=has_waited,
             ended_epoch=0,
             begin_again=lambda: None,

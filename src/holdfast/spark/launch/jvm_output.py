@@ -55,6 +55,7 @@ _OF_NOBODY = re.compile(
   | \S+\ (?:HotSpot\(TM\)\ )?64-Bit\ Server\ VM\ warning: | \[[\d.]+s\]\[\w+\s*\]\[
   | WARNING:\ (?:Using\ incubator|An?\ (?:restricted|terminally\ deprecated)\ method|(?:java|sun)\.|Use\ --|Restricted\
       methods\ will|Please\ consider\ reporting)
+  | Warning:\ Java\ versions\ >\ Java\ 11\ can\ only\ operate                             # of approx_top_k
     """,
     re.VERBOSE,
 )
