@@ -1,12 +1,16 @@
-"""The stateful pipeline that the process tests kill: two operators in sequence, fan-outs behind state, late rows.
+"""The stateful pipeline that the process tests kill: two operators in sequence, fan-outs behind state, side outputs.
 
 ``sync`` waits for rows of two sources, and ``counted`` counts its sets.  Between them stand a function of batches and a
 Python UDF of Spark's, so that rows leave the worker of one state and come to that of the other.
+
+Every kind of side output goes to a sink beside those of the main outputs: late rows, rejects and shed ones through a
+function of batches, unmatched ones counted behind a further state.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +40,7 @@ sides = {
         timestamp="t",
         max_files_per_epoch=1,
         bounded=True,
+        on_bad_row="reject" if side == "left" else "fail",
         name=side,
     )
     for side in ("left", "right")
@@ -46,6 +51,27 @@ sets = aligned | hf.map_batches(
 )
 once = sets | hf.map(lambda rows: rows.withColumn("v", F.udf(lambda v: v * 1, "bigint")("v")), name="once")
 counted = counting(once, name="counted")
+
+
+def told(kind: str, *names: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return a function that makes a line of some columns of each row; of a path the name remains."""
+
+    def tell(rows: pa.RecordBatch) -> pa.RecordBatch:
+        lines = [" ".join([kind, *(str(row[name]).rpartition("/")[2] for name in names)]) for row in rows.to_pylist()]
+        return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["said"])
+
+    return tell
+
+
+entered = sides["left"] | hf.limit_in_flight(1, by="k", timeout=2, name="entered")
+alone = counting(aligned.unmatched | hf.select("k", v="1", name="ones"), name="alone")
+beside = {
+    "late": aligned.late | hf.map_batches(told("late", "k", "timestamp", "input"), "said STRING", name="late_told"),
+    "rejects": sides["left"].rejects | hf.map_batches(told("rejected", "position"), "said STRING", name="rejects_told"),
+    "shed": entered.shed | hf.map_batches(told("shed", "k", "t"), "said STRING", name="shed_told"),
+    "entered": entered | hf.map_batches(told("entered", "k", "t"), "said STRING", name="entered_told"),
+    "unmatched": alone | hf.map_batches(told("alone", "epoch", "k", "n"), "said STRING", name="alone_told"),
+}
 pipeline = hf.Pipeline(
     "stateful",
     sets | hf.write.sqlite(DB, table="sets", name="sets_table"),
@@ -57,4 +83,5 @@ pipeline = hf.Pipeline(
     | hf.filter("n > 9", name="many")
     | hf.select("k", "n", name="chosen")
     | hf.write.files(WORK / "many", name="many_files"),
+    hf.union(*beside.values(), name="all_beside") | hf.write.files(WORK / "beside", name="beside_files"),
 )

@@ -75,7 +75,8 @@ def write_input(work: Path) -> None:
         (work / side).mkdir()
         for epoch in range(1, EPOCHS + 1):
             path = work / side / f"{epoch:03}.json"
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(epoch, side)))
+            broken = ["{broken\n"] * (side == "left" and epoch % 3 == 1)
+            path.write_text("".join([*(json.dumps(row) + "\n" for row in rows_of(epoch, side)), *broken]))
             os.utime(path, (epoch, epoch))
 
 
@@ -83,14 +84,15 @@ def expected() -> dict[str, list[Any]]:
     """Return what the sinks must hold, from a loop over rows."""
     bounds: defaultdict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
     waiting: dict[tuple[str, int], dict[str, int]] = {}
-    counts: Counter[str] = Counter()
-    found: dict[str, list[Any]] = {name: [] for name in ("sets", "late", "counts", "many")}
+    counts, alone = Counter[str](), Counter[str]()
+    found: dict[str, list[Any]] = {name: [] for name in ("sets", "late", "counts", "many", "beside")}
     for epoch in range(1, EPOCHS + 1):  # in the last one both sources end
         for side in SIDES:
             for row in rows_of(epoch, side):
                 key, at = row["k"], row["t"]
                 if at < bounds[key, side]:
                     found["late"].append((key, at, side))
+                    found["beside"].append(f"late {key} {at} {side}")
                     continue
                 waiting.setdefault((key, at), {})[side] = row["v"]
                 bounds[key, side] = at + 1
@@ -98,15 +100,37 @@ def expected() -> dict[str, list[Any]]:
             (key, at) for key, at in sorted(waiting) if epoch == EPOCHS or at < min(bounds[key, side] for side in SIDES)
         ]
         given = Counter(key for key, _ in settled)
+        single = {key for key, at in settled if len(waiting[key, at]) == 1}
         for key, at in settled:
             values = waiting.pop((key, at))
             found["sets"].append((key, at, values.get("left", 0), values.get("right", 0)))
+            alone[key] += len(values) == 1
+        for key in single:
+            found["beside"].append(f"alone {epoch} {key} {alone[key]}")
         for key, count in given.items():
             counts[key] += count
             found["counts"].append((epoch, key, counts[key]))
             if counts[key] > 9:
                 found["many"].append(counts[key])
+    found["beside"] += entered()
     return {name: sorted(rows) for name, rows in found.items()}
+
+
+def entered() -> list[str]:
+    """Return what became of the rows of one source at the entry, and its rejects."""
+    newest, flying, found = dict[str, int](), dict[str, int](), list[str]()
+    for epoch in range(1, EPOCHS + 1):
+        found += [f"rejected {epoch:03}.json:15"] * (epoch % 3 == 1)
+        for row in rows_of(epoch, "left"):
+            key, at = row["k"], row["t"]
+            if at < newest.get(key, at):
+                continue  # late
+            if at > newest.get(key, -1):
+                newest[key] = at
+                if key not in flying or at - flying[key] > 2:
+                    flying[key] = at
+            found.append(f"{'entered' if flying[key] == at else 'shed'} {key} {at}")
+    return found
 
 
 def held(work: Path) -> dict[str, list[Any]]:
@@ -117,6 +141,7 @@ def held(work: Path) -> dict[str, list[Any]]:
         "late": sqlite_rows(db, "SELECT k, timestamp, input FROM late"),
         "counts": sqlite_rows(db, "SELECT epoch, k, n FROM counts"),
         "many": parquet_rows(work / "many", "n"),
+        "beside": parquet_rows(work / "beside", "said"),
     }
 
 
@@ -125,6 +150,7 @@ def test_the_input_tries_what_it_should() -> None:
     assert all(len(rows) > 10 for name, rows in wanted.items() if name != "late")
     assert len(wanted["late"]) > 3
     assert any(left and right for _, _, left, right in wanted["sets"])
+    assert {line.partition(" ")[0] for line in wanted["beside"]} == {"late", "rejected", "shed", "entered", "alone"}
     assert all(set(EVERYDAY[mode]) < set(points) for mode, points in CHAINS.items())
     reached = {point.partition(":")[0] for points in CHAINS.values() for point in points}
     assert reached - {"jvm", "moment"} | {"stage-write", *faults.SNAPSHOT_POINTS, *faults.RESOLVE_POINTS} == set(
