@@ -298,6 +298,14 @@ def live(world: World, auditor: Auditor, crashes: Sequence[CrashAt]) -> list[boo
 
 
 def places(stride: int = 1) -> Iterator[CrashAt]:
+    """Yield every so many places to die, each before and after the write."""
     for number in range(1, 100_000, stride):
         yield CrashAt(number, "before")
+        yield CrashAt(number, "after")
+
+
+def distinct_places(stride: int = 1) -> Iterator[CrashAt]:
+    """Yield places to die that leave unlike worlds: before a write is behind the one that comes before it."""
+    yield CrashAt(1, "before")
+    for number in range(1, 100_000, stride):
         yield CrashAt(number, "after")
