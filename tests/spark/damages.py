@@ -63,6 +63,7 @@ HANDFUL: tuple[Cell, ...] = (
     (WHOLE, "ledger/<n>-<n>", "flipped"),
     (WHOLE, "spark/<n>/offsets/<n>", "removed"),
     (WHOLE, "spark/<n>/journal/<n>-<n>.entry", "flipped"),
+    (WHOLE, "spark/<n>/journal/sums/<n>/<n>-<x>.part", "flipped"),
     (LOST, "snapshots/<n>-<n>.manifest", "flipped"),
     (LOST, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet", "truncated"),
     (SEEDED, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet", "removed"),
@@ -154,7 +155,29 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         always("continues", _ENTRIES),
     ),
     ((WHOLE,), "spark/<n>/graph.json", Row("stops", "stops", "stops", "continues", _OR_MOVE)),
-    ((WHOLE,), "spark/<n>/journal/<n>-<n>.entry", always("continues; stops, continues", _VERSIONS)),
+    (
+        (WHOLE,),
+        "spark/<n>/journal/<n>-<n>.entry",
+        Row(
+            "continues; stops, continues",
+            "stops, continues",
+            "continues; stops, continues",
+            "continues; stops, continues",
+            _VERSIONS,
+        ),
+    ),
+    (
+        (SEEDED,),
+        "spark/<n>/journal/<n>-<n>.entry",
+        Row(
+            "continues; stops, continues",
+            "stops, continues",
+            "continues; stops, continues",
+            "stops, continues",
+            _VERSIONS,
+        ),
+    ),
+    ((WHOLE,), "spark/<n>/journal/sums/<n>/<n>-<x>.part", always("continues; stops, continues", _VERSIONS)),
     (
         (WHOLE,),
         "spark/<n>/metadata",

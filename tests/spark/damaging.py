@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,19 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from tests.spark.damages import CONTINUES, DAMAGES, LOST, RESTORES, SEEDED, STOPS, WHOLE
-from tests.spark.running import arrive, die_at, parquet_rows, sqlite_rows
+from tests.spark.running import MODES, arrive, die_at, parquet_rows, sqlite_rows
 
 KEYS = "abcdef"
 FILES = 7
 """One epoch each; the last one arrives after the damage."""
 
-SETTINGS = Settings(buckets=2, checkpoint_freq=86_400_000)
+KEPT = {"buckets": 2, "checkpoint_freq": 86_400_000}
+"""Settings of every run."""
+
+LIVES = ((2, "carried"), (4, "staged"), (FILES - 1, "carried"))
+"""Up to which epoch a life gets, and how: state lies in entries of the journal, and in parts that workers wrote."""
 
 
 def given(number: int) -> list[dict[str, Any]]:
@@ -59,10 +62,11 @@ def pipeline_of(inputs: Path, work: Path) -> hf.Pipeline:
     )
 
 
-def run(inputs: Path, work: Path, spark: SparkSession) -> None:
+def run(inputs: Path, work: Path, spark: SparkSession, mode: str) -> None:
     """Run the pipeline until it has read what is there."""
+    settings = MODES[mode].model_copy(update=KEPT)
     pipeline_of(inputs, work).run(
-        checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS
+        checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=settings
     )
 
 
@@ -93,16 +97,16 @@ def leave_checkpoint(root: Path, spark: SparkSession) -> Left:
     left = Left(root)
     work = root / WHOLE
     work.mkdir()
-    for ends in (2, 4, FILES - 1):
+    for ends, mode in LIVES:
         for number in range(ends):
             if not (left.inputs / f"{number}.json").exists():
                 arrive(left.inputs, f"{number}.json", given(number))
         if ends < FILES - 1:
-            run(left.inputs, work, spark)
+            run(left.inputs, work, spark, mode)
             continue
         die_at("after-publish", ends)
         try:
-            run(left.inputs, work, spark)
+            run(left.inputs, work, spark, mode)
         except HoldfastError:
             pass
         else:
@@ -112,7 +116,7 @@ def leave_checkpoint(root: Path, spark: SparkSession) -> Left:
     shutil.copytree(work, root / LOST)
     shutil.rmtree(left.checkpoint(LOST) / "spark")
     shutil.copytree(root / LOST, root / SEEDED)
-    run(left.inputs, root / SEEDED, spark)
+    run(left.inputs, root / SEEDED, spark, "carried")
     arrive(left.inputs, f"{FILES - 1}.json", given(FILES - 1))
     return left
 
@@ -129,6 +133,8 @@ def kind_of(file: str) -> str:
     --------
     >>> kind_of("spark/1/journal/000000000003-2.entry")
     'spark/<n>/journal/<n>-<n>.entry'
+    >>> kind_of("spark/1/journal/sums/1/000000000003-9f03a2c1.part")
+    'spark/<n>/journal/sums/<n>/<n>-<x>.part'
     >>> kind_of("snapshots/files/sums/1/000000000004-58e6a1b2c3d4e5f6.groups.0a1b2c3d4e5f6071.parquet")
     'snapshots/files/sums/<n>/<n>-<x>.groups.<x>.parquet'
     """
@@ -136,6 +142,7 @@ def kind_of(file: str) -> str:
     for part in file.split("/"):
         part = re.sub(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "<x>", part)
         part = re.sub(r"(?<![0-9a-z<])(?=[0-9a-f]*\d)[0-9a-f]{16,}(?![0-9a-z>])", "<x>", part)
+        part = re.sub(r"-[0-9a-f]{8}\.part$", "-<x>.part", part)
         parts.append(re.sub(r"(?<![a-z<])\d+(?![a-z>])", "<n>", part))
     return "/".join(parts)
 
@@ -155,7 +162,7 @@ def damages(left: Left, base: str) -> Iterator[tuple[str, str]]:
     """Yield every file with every damage that it can have; of the seeded base those that the others do not have so."""
     checkpoint = left.checkpoint(base)
     for file in files_of(checkpoint):
-        if base == SEEDED and not re.match(r"snapshots/|sources.json|spark/\d+/origin.json", file):
+        if base == SEEDED and not re.match(r"snapshots/|sources.json|spark/\d+/(origin.json|journal/)", file):
             continue
         for how in DAMAGES:
             if how == "removed" or (checkpoint / file).stat().st_size:
@@ -181,7 +188,12 @@ class Outcome:
     error: str = ""
 
 
-def tried(left: Left, base: str, work: Path, file: str, how: str, spark: SparkSession) -> Outcome:
+def modes_of(file: str) -> Iterable[str]:
+    """Return how the epochs behind a damage are evaluated: state is read by the driver, or by workers."""
+    return MODES if "/journal/" in file else ("carried",)
+
+
+def tried(left: Left, base: str, work: Path, file: str, how: str, mode: str, spark: SparkSession) -> Outcome:
     """Damage a file in a copy of a checkpoint and its sinks, and start the pipeline: twice, if it stops."""
     before = left.root / base
     shutil.copytree(before, work)
@@ -191,7 +203,7 @@ def tried(left: Left, base: str, work: Path, file: str, how: str, spark: SparkSe
     errors: list[str] = []
     for _ in range(2):
         try:
-            run(left.inputs, work, spark)
+            run(left.inputs, work, spark, mode)
         except HoldfastError as error:
             errors.append(str(error))
             problems += _unnamed(error, file)
@@ -209,17 +221,17 @@ def tried(left: Left, base: str, work: Path, file: str, how: str, spark: SparkSe
             cured = work.with_suffix(".cured")
             shutil.copytree(work, cured)
             shutil.rmtree(cured / "checkpoint" / directory)
-            problems += _cured("with the directory moved", left.inputs, cured, spark)
+            problems += _cured("with the directory moved", left.inputs, cured, spark, mode)
         shutil.copy(before / "checkpoint" / file, checkpoint / file)
-        problems += _cured("with the file restored", left.inputs, work, spark)
+        problems += _cured("with the file restored", left.inputs, work, spark, mode)
     shutil.rmtree(work, ignore_errors=True)
     return Outcome(word, tuple(problems), errors[0] if errors else "")
 
 
-def _cured(how: str, inputs: Path, work: Path, spark: SparkSession) -> list[str]:
+def _cured(how: str, inputs: Path, work: Path, spark: SparkSession, mode: str) -> list[str]:
     """Run after a cure that an error has named; say what is wrong all the same."""
     try:
-        run(inputs, work, spark)
+        run(inputs, work, spark, mode)
         return [f"{how}: {problem}" for problem in _wrong(work)]
     except Exception as error:
         return [f"{how}: {error}"]

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.damages import BASES, DAMAGES, HANDFUL, TABLE, Cell
-from tests.spark.damaging import Left, damages, files_of, kind_of, leave_checkpoint, tried
+from tests.spark.damaging import Left, damages, files_of, kind_of, leave_checkpoint, modes_of, tried
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
@@ -34,12 +34,13 @@ def held(left: Left, tmp_path: Path, spark: SparkSession, chosen: list[tuple[str
     found: dict[Cell, set[str]] = defaultdict(set)
     problems = []
     for number, (base, file, how) in enumerate(chosen):
-        outcome = tried(left, base, tmp_path / str(number), file, how, spark)
         cell = (base, kind_of(file), how)
-        found[cell].add(outcome.word)
-        problems += [f"{base}, {file} {how}: {problem}" for problem in outcome.problems]
-        log.info("%s: %s %s", cell, outcome.word, outcome.error)
-        _note([*cell, file, outcome.word, outcome.problems, outcome.error])
+        for mode in modes_of(file):
+            outcome = tried(left, base, tmp_path / f"{number}-{mode}", file, how, mode, spark)
+            found[cell].add(outcome.word)
+            problems += [f"{base}, {file} {how}, {mode}: {problem}" for problem in outcome.problems]
+            log.info("%s, %s: %s %s", cell, mode, outcome.word, outcome.error)
+            _note([*cell, mode, file, outcome.word, outcome.problems, outcome.error])
     for (base, kind, how), words in found.items():
         row = TABLE.get((base, kind))
         if row is None:
