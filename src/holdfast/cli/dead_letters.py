@@ -48,10 +48,7 @@ def replay_letters(
 ) -> None:
     """Send dead letters through the graph again: each is part of one epoch of the next run."""
     with frame.settings(as_json):
-        if not force:
-            why = "a start that isolates rows writes the letters too, and would undo what is noted here."
-            frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
-        sent = replay(frame.existing_store(checkpoint), checkpoint_directory(checkpoint), names or ())
+        sent = replay(_store_to_write(checkpoint, force=force), checkpoint_directory(checkpoint), names or ())
         if as_json:
             frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:
@@ -72,14 +69,21 @@ def add_rows(
 ) -> None:
     """Keep rows of a side output (late, shed, unmatched), or corrected ones, as dead letters: replay sends them."""
     with frame.settings(as_json):
-        if not force:
-            why = "a start that isolates rows writes the letters too, and would undo what is noted here."
-            frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
-        added = add(frame.existing_store(checkpoint), checkpoint_directory(checkpoint), source, paths, SystemClock())
+        added = add(
+            _store_to_write(checkpoint, force=force), checkpoint_directory(checkpoint), source, paths, SystemClock()
+        )
         if as_json:
             frame.print_json({"added": [letter.name for letter in added]})
         else:
             frame.print_lines([*(letter.name for letter in added), f"{len(added)} rows are dead letters now."])
+
+
+def _store_to_write(checkpoint: str, *, force: bool) -> Store:
+    """Return the store of a checkpoint in which letters are changed; refuse it while a run is alive, unless forced."""
+    if not force:
+        why = "a start that isolates rows writes the letters too, and would undo what is noted here."
+        frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
+    return frame.existing_store(checkpoint)
 
 
 # --- what the commands do and say ----------------------------------------------------------------------------------

@@ -761,14 +761,15 @@ def test_dead_letters_are_sent_again_by_name_or_all_and_a_name_of_none_is_refuse
     assert (answer.exit_code, "there is no dead letter 'rides/log/7/0'" in answer.stderr) == (2, True)
 
 
-def test_beside_a_run_that_is_alive_no_letter_is_sent_again_unless_forced():
+def test_beside_a_run_that_is_alive_no_letter_is_added_or_sent_again_unless_forced():
     run_epochs("one", 1)
     isolate_rows(7)
     for path in Path("ckpt/generations").iterdir():
         path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": os.getpid()}))
-    answer = holdfast("dead-letters", "replay", "--checkpoint", "ckpt")
-    assert answer.exit_code == 2
-    assert "add --force" in answer.stderr
+    for command in (["replay"], ["add", "--source", "rides", "late.json"]):
+        answer = holdfast("dead-letters", *command, "--checkpoint", "ckpt")
+        assert answer.exit_code == 2
+        assert "add --force" in answer.stderr
     assert "left out" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
     assert holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--force").exit_code == 0
     assert "to be replayed" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
