@@ -14,6 +14,7 @@ from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits_table import Waits
 from holdfast.state import joins, keyed
 from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
+from holdfast.state.timeline import Bools, Ints
 
 WAITS_MAX = 10
 """A report is bounded: the longest waits say what is wrong, the others say it again."""
@@ -88,8 +89,7 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     bounds = _bounds(step, state, keys)
     parts = []
     for place, name in enumerate(inputs):
-        bound = bounds[:, place][codes]
-        is_blocked = times > bound if name == MAIN else times >= bound
+        is_blocked = _waits_for(name, times, bounds[:, place][codes])
         first = np.full(keys.num_rows, np.iinfo(np.int64).max)
         np.minimum.at(first, codes[is_blocked], since[is_blocked])
         count = np.bincount(codes[is_blocked], minlength=keys.num_rows)
@@ -132,13 +132,17 @@ def merge_fullness(step: MergeStep, state: Mapping[str, pa.Table]) -> tuple[pa.T
         if name != MAIN:
             codes = codes[times > bounds[:, place_of_main][codes]]
         else:
-            for other in range(len(inputs)):
-                bound = bounds[:, other][codes]
-                is_blocked[codes[times > bound if other == place else times >= bound], other] = True
+            for other, waited_for in enumerate(inputs):
+                is_blocked[codes[_waits_for(waited_for, times, bounds[:, other][codes])], other] = True
         counts[:, place] = np.bincount(codes, minlength=keys.num_rows)
     # Without main rows it is the main input that slow rows wait for.
     is_blocked[:, place_of_main] |= counts[:, place_of_main] == 0
     return keys, counts, (counts > 0) & ~is_blocked
+
+
+def _waits_for(name: str, times: Ints, bounds: Ints) -> Bools:
+    """Return which main rows wait for an input: for slow rows up to their own time, for main rows before it."""
+    return np.asarray(times > bounds if name == MAIN else times >= bounds, bool)
 
 
 def _bounds(step: MergeStep, state: Mapping[str, pa.Table], keys: pa.Table) -> Any:

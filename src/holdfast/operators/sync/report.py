@@ -50,7 +50,7 @@ def waiting_rows(step: SyncStep, state: Mapping[str, pa.Table]) -> pa.Table:
     pa.Table
         The key columns; ``waiting_rows``, BIGINT; and ``waiting_<input>``, BIGINT, for each input.  Ascending by key.
     """
-    keys, counts = _counts(step, state)
+    keys, _, _, counts = _held(step, state)
     some = np.flatnonzero(counts.sum(axis=1) > 0)
     return _table(
         step,
@@ -138,11 +138,12 @@ def _blocked(step: SyncStep, epoch: Epoch) -> Bools:
     return np.asarray((needs > UNBOUNDED) & (epoch.bounds <= needs), bool)
 
 
-def _counts(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[pa.Table, Ints]:
+def _held(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[pa.Table, list[pa.Table], list[Ints], Ints]:
+    """Return the keys with waiting rows, these rows by input, the key of each of them, and counts, keys x inputs."""
     parts = [_unsent(state[waiting_table(name)]) for name in step.inputs]
     keys, codes = coded(parts, step.key.names)
     counts = [np.bincount(code, minlength=keys.num_rows).astype(np.int64) for code in codes]
-    return keys, np.column_stack(counts)
+    return keys, parts, codes, np.column_stack(counts)
 
 
 def _unsent(table: pa.Table) -> pa.Table:
@@ -154,8 +155,7 @@ def _unsent(table: pa.Table) -> pa.Table:
 def _standing(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[Epoch, Ints]:
     """Return the keys with waiting rows as an epoch without rows, and their rows by input."""
     names = list(step.inputs)
-    parts = [_unsent(state[waiting_table(name)]) for name in names]
-    keys, codes = coded(parts, step.key.names)
+    keys, parts, codes, counts = _held(step, state)
     known_key = joins.index_in(state[KEYS], keys, step.key.names)
     known, known_key = state[KEYS].filter(pa.array(known_key >= 0)), known_key[known_key >= 0]
     own = np.full((keys.num_rows, len(names)), UNBOUNDED, np.int64)
@@ -189,8 +189,7 @@ def _standing(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[Epoch, Int
         np.zeros(len(names), bool),
         seen_us,
     )
-    counts = [np.bincount(code, minlength=keys.num_rows).astype(np.int64) for code in codes]
-    return epoch, np.column_stack(counts)
+    return epoch, counts
 
 
 def _table(step: SyncStep, keys: pa.Table, chosen: Ints, columns: Mapping[str, pa.Array | Ints]) -> pa.Table:
