@@ -33,7 +33,8 @@ from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, So
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
-from holdfast.spark.state.evaluation import EvaluationHere, StateEvaluation
+from holdfast.spark.state.evaluation import StateEvaluation
+from holdfast.spark.state.evaluation_here import EvaluationHere
 from holdfast.spark.state.operators_in_plan import stateful_operators
 from holdfast.spark.state.plan import StatefulPlan, compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import StateShape, settle_shape

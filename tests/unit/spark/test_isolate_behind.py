@@ -31,7 +31,7 @@ from holdfast.quarantine.passing import GivenRows, Passing, digest_of, outlet_of
 from holdfast.spark.evaluation import Reader, SourcesHere
 from holdfast.spark.quarantine.isolate import Isolating
 from holdfast.spark.quarantine.trials import planned
-from holdfast.spark.state.evaluation import EvaluationHere
+from holdfast.spark.state.evaluation_here import EvaluationHere
 from tests.unit.spark.test_isolate import ORIGIN, DyingStore, Killed, Owner, World
 
 LISTS = [

@@ -8,8 +8,7 @@ before its rows are decided.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,21 +16,21 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.checkpoint.barriers import Barriers
-from holdfast.errors import crossing, present
+from holdfast.errors import present
 from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import EpochReport, Observed, united
-from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal, StateVersion
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.outlets import Outlets
-from holdfast.plan.levels.packing import Packing
-from holdfast.ports import Carried, Span
+from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.quarantine.passing import EVERYTHING, Passing
-from holdfast.resume.spark_log import active_until, plain
-from holdfast.spark.evaluation import Evaluated, SourcesHere
+from holdfast.resume.spark_log import active_until
+from holdfast.spark.evaluation import Evaluated
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
+from holdfast.spark.staging import ANSWERS, TaskStaging, answered
+from holdfast.spark.state.chunk_task import ChunkTask, reports_alone
+from holdfast.spark.state.evaluation_here import HERE_TIMES, EvaluationHere
 from holdfast.spark.state.host import (
     ACTIVE_UNTIL_PROPERTY,
     BARRIER_PROPERTY,
@@ -42,15 +41,6 @@ from holdfast.spark.state.host import (
     PASSING_PROPERTY,
     STATE_PROPERTY,
 )
-
-HERE_TIMES = 4
-"""So many times the usual size an epoch may have that this process evaluates with its state.
-
-Measured with two cores, windows of 10 000 keys, epochs of 500 000 rows (41 MB of JSON): 160 ms here, 410 ms as a job.
-"""
-
-ALONE_BYTES = 2**21
-"""Spans of a source are read by several threads from here on, bytes."""
 
 
 @dataclass(frozen=True)
@@ -71,63 +61,6 @@ class StateEpoch:
     batch_id: int
     at: EpochContext
     before: StateVersion
-
-
-@dataclass(frozen=True)
-class EvaluationHere:
-    """All of a pipeline in this process, from its sources to its sinks.
-
-    Parameters
-    ----------
-    sources : SourcesHere
-        The sources.
-    packings : mapping of str to Packing
-        How their rows become chunks.
-    levels : LevelsHere
-        The levels.
-    threads : int
-        How many spans of a source are read at a time.
-    """
-
-    sources: SourcesHere
-    packings: Mapping[str, Packing]
-    levels: LevelsHere
-    threads: int
-
-    def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:
-        """Yield what the sources give for an epoch: as their readers do in a job."""
-        moved = [name for name in end if start.get(name) != end[name]]
-        if not moved:  # a step on the way to what sinks hold: operators that watch the clock are called all the same
-            for batch in next(iter(self.packings.values())).controls(0, ()):
-                yield from from_batch(batch)
-        for name in moved:
-            packing, source = self.packings[name], self.sources.source(name)
-            (begin, said_before), (until, said) = map(plain, self.sources.span(name, start, end))
-            size = source.size_between(begin, until)
-            threads = 1 if size is not None and size < ALONE_BYTES else self.threads
-            spans = list(source.spans(begin, until, parallelism=threads))
-            batches = self._packed(name, spans, threads)
-            ended = (name,) if said.get("has_ended") and not said_before.get("has_ended") else ()
-            if packing.waking or ended:
-                batches += packing.controls(len(spans), ended)
-            for batch in batches:
-                yield from from_batch(batch)
-
-    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> list[pa.RecordBatch]:
-        """Read spans as chunks, several at a time: reading and packing leave Python to other threads mostly."""
-        packing = self.packings[name]
-
-        def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
-            source = self.sources.source(name, thread)
-            mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
-            return [(ordinal, list(packing.rows(ordinal, packing.read(source, span)))) for ordinal, span in mine]
-
-        if threads == 1 or len(spans) == 1:
-            packed = [pair for thread in range(threads) for pair in pack(thread)]
-        else:
-            with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-read") as pool:
-                packed = [pair for pairs in pool.map(pack, range(threads)) for pair in pairs]
-        return [batch for _, batches in sorted(packed, key=lambda pair: pair[0]) for batch in batches]
 
 
 class StateEvaluation:
@@ -234,7 +167,7 @@ class StateEvaluation:
             if is_small and self._here is not None:
                 _, report = self._evaluated(self._here, start, end)
             else:
-                _, report = answered(batch.mapInArrow(_reports, ANSWERS).collect(), ())
+                _, report = answered(batch.mapInArrow(reports_alone, ANSWERS).collect(), ())
             self._journal.write(batch_id, report.state)
         if self._barriers is not None:
             self._barriers.forget()
@@ -255,32 +188,3 @@ class StateEvaluation:
         self._journal.write(self._running.batch_id, report.state)
         buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
         return EpochReport({**self._observe(), **report.observed}, buckets, outlets=report.outlets)
-
-
-@dataclass(frozen=True)
-class ChunkTask:
-    """One task of a staged epoch: chunks to writers.  Picklable; called by ``mapInArrow``."""
-
-    staging: TaskStaging
-    outlets: Outlets
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of all chunks; yield the handles, then what the chunks report."""
-        reports: list[EpochReport] = []
-        with crossing():
-            yield self.staging.stage(self._rows(batches, reports))
-        yield answer_of(united(reports))
-
-    def _rows(
-        self, batches: Iterator[pa.RecordBatch], reports: list[EpochReport]
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        for batch in batches:
-            chunks = from_batch(batch)
-            reports += reported(chunks)
-            yield from self.outlets.rows(chunks)
-
-
-def _reports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what chunks report, and none of their rows."""
-    with crossing():
-        yield answer_of(united(report for batch in batches for report in reported(from_batch(batch))))

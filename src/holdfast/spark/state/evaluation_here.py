@@ -1,0 +1,83 @@
+"""An epoch of a pipeline with state in this process, from its sources to its chunks: no job, no shuffle, no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.plan.chunks import Chunk, from_batch
+from holdfast.plan.levels.host import LevelsHere
+from holdfast.plan.levels.packing import Packing
+from holdfast.ports import Span
+from holdfast.positions import Positions
+from holdfast.resume.spark_log import plain
+from holdfast.spark.evaluation import SourcesHere
+
+HERE_TIMES = 4
+"""So many times the usual size an epoch may have that this process evaluates with its state.
+
+Measured with two cores, windows of 10 000 keys, epochs of 500 000 rows (41 MB of JSON): 160 ms here, 410 ms as a job.
+"""
+
+ALONE_BYTES = 2**21
+"""Spans of a source are read by several threads from here on, bytes."""
+
+
+@dataclass(frozen=True)
+class EvaluationHere:
+    """All of a pipeline in this process, from its sources to its sinks.
+
+    Parameters
+    ----------
+    sources : SourcesHere
+        The sources.
+    packings : mapping of str to Packing
+        How their rows become chunks.
+    levels : LevelsHere
+        The levels.
+    threads : int
+        How many spans of a source are read at a time.
+    """
+
+    sources: SourcesHere
+    packings: Mapping[str, Packing]
+    levels: LevelsHere
+    threads: int
+
+    def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:
+        """Yield what the sources give for an epoch: as their readers do in a job."""
+        moved = [name for name in end if start.get(name) != end[name]]
+        if not moved:  # a step on the way to what sinks hold: operators that watch the clock are called all the same
+            for batch in next(iter(self.packings.values())).controls(0, ()):
+                yield from from_batch(batch)
+        for name in moved:
+            packing, source = self.packings[name], self.sources.source(name)
+            (begin, said_before), (until, said) = map(plain, self.sources.span(name, start, end))
+            size = source.size_between(begin, until)
+            threads = 1 if size is not None and size < ALONE_BYTES else self.threads
+            spans = list(source.spans(begin, until, parallelism=threads))
+            batches = self._packed(name, spans, threads)
+            ended = (name,) if said.get("has_ended") and not said_before.get("has_ended") else ()
+            if packing.waking or ended:
+                batches += packing.controls(len(spans), ended)
+            for batch in batches:
+                yield from from_batch(batch)
+
+    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> list[pa.RecordBatch]:
+        """Read spans as chunks, several at a time: reading and packing leave Python to other threads mostly."""
+        packing = self.packings[name]
+
+        def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
+            source = self.sources.source(name, thread)
+            mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
+            return [(ordinal, list(packing.rows(ordinal, packing.read(source, span)))) for ordinal, span in mine]
+
+        if threads == 1 or len(spans) == 1:
+            packed = [pair for thread in range(threads) for pair in pack(thread)]
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-read") as pool:
+                packed = [pair for pairs in pool.map(pack, range(threads)) for pair in pairs]
+        return [batch for _, batches in sorted(packed, key=lambda pair: pair[0]) for batch in batches]
