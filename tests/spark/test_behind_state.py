@@ -94,7 +94,7 @@ def test_bounds_pass_what_only_spark_evaluates_before_and_behind_a_merge(
     third = source("third", ("row", 5), ("row", 12))
     branches = {
         "called": hf.map(lambda rows: called(rows).withColumnRenamed("t", "at"), timestamp="at", name="called"),
-        "stated": hf.sql("select k, t as at from input where k2 = 'aa'", name="stated"),
+        "stated": hf.sql("select k, t as at, bround(t / 3, 0) as third from input", name="stated"),
         "computed": hf.map(lambda rows: rows.withColumn("t", rows.t + 0), timestamp="t", name="computed"),
     }
     db = tmp_path / "out.db"
