@@ -20,9 +20,9 @@ from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
 from holdfast.sinks.files import stage
-from holdfast.sinks.files.log import KEPT
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec, files
+from holdfast.store.entry_log import KEPT
 from tests.disks import small_disk, unprivileged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

@@ -48,12 +48,13 @@ from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.explained import FileExplanations
-from holdfast.sinks.files.log import KEPT, FilesBehind, FilesLog, LogEntry, files_behind
+from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
+from holdfast.store.entry_log import KEPT
 
 log = logging.getLogger("holdfast.sinks.files")
 
@@ -272,7 +273,7 @@ class FilesSink:
         return [rename for handle in handles for rename in self._renames_of(handle)]
 
     def _append(self, entry: LogEntry, last: LogEntry) -> bool:
-        """Append an entry after the last one; see :meth:`FilesLog.append`."""
+        """Append an entry after the last one; see :meth:`~holdfast.store.entry_log.EntryLog.append`."""
         invariant(
             entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
             f"entry {entry.number} of the log of sink {self.name!r}, of generation {entry.generation} and epoch "
@@ -380,7 +381,7 @@ class FilesSink:
 
     def _last(self) -> LogEntry:
         with durable.explained(f"reading the log of sink {self.name!r}"):
-            return self._log.last()
+            return self._log.last() or LogEntry()
 
     def _check_generation(self, last: LogEntry) -> None:
         if last.generation > self._generation:
