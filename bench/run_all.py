@@ -20,6 +20,7 @@ COMMANDS = {
         ("bench.checkpoint",),
         ("bench.restart",),
         ("bench.bad_input",),
+        ("bench.byte_stream",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -34,6 +35,7 @@ COMMANDS = {
         ("bench.checkpoint", "--keys", "20000", "--rows", "5000", "--epochs", "6", "--rounds", "1"),
         ("bench.restart", "--keys", "20000", "--rounds", "1"),
         ("bench.bad_input", "--rows", "20000", "--fields", "20000", "--gzip-mb", "100", "--rounds", "1"),
+        ("bench.byte_stream", "--seconds", "3", "--rounds", "1"),
     ),
 }
 

@@ -1,3 +1,4 @@
+from holdfast.sources.byte_stream.spec import byte_stream as byte_stream
 from holdfast.sources.callback import CallbackFeed as CallbackFeed
 from holdfast.sources.callback import callback as callback
 from holdfast.sources.files.spec import files as files

@@ -1,3 +1,4 @@
+from holdfast.sinks.byte_stream.spec import byte_stream as byte_stream
 from holdfast.sinks.console import console as console
 from holdfast.sinks.files.spec import files as files
 from holdfast.sinks.foreach_batch import foreach_batch as foreach_batch

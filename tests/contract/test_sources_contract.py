@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import read
-from holdfast.ports import Source
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
+from holdfast.sinks.byte_stream.messages import MessageColumns
+from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.sources.rate import RateSpec
 from tests.contract.source_contract import Hands, SourceContract
 
@@ -100,7 +102,44 @@ class FeedOrigin:
             self.feed.push([{"id": number, "word": "x"}, {"id": -number - 1, "word": None}])
 
 
-@pytest.fixture(params=[*FORMATS, "rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"])
+@dataclass
+class ByteStreamOrigin:
+    sink: Sink
+    spec: Any
+    workspace: str
+    epochs: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def open(self) -> Source:
+        source: Source = self.spec.open("frames", self.workspace)
+        return source
+
+    def grow(self) -> None:
+        epoch = next(self.epochs)
+        ids = range(epoch * 20, epoch * 20 + 20)
+        columns = {
+            "camera": ["left"] * len(ids),
+            "timestamp": pa.array([one * 1_000_001 for one in ids], pa.timestamp("us", tz="UTC")),
+            "data": [b"x" * (one % 30) for one in ids],
+        }
+        record = EpochRecord("p", epoch, 1, {"given": {"log": epoch}})
+        self.sink.publish([Publication(record, (Carried(pa.table(columns)),))], Held())
+
+
+def byte_stream_origin(path: Path, workspace: str, limit: int | None) -> ByteStreamOrigin:
+    columns = MessageColumns("timestamp", "data", "camera")
+    schema = pa.schema([("camera", pa.string()), ("timestamp", pa.timestamp("us", tz="UTC")), ("data", pa.binary())])
+    spec = ByteStreamSinkSpec(os.fspath(path), columns, index_every=3, target_bytes=500)
+    sink = spec.connect("out", "p", schema)
+    sink.open(RunIdentity("p", 1))
+    stream = read.byte_stream(path, max_rows_per_epoch=limit, name="frames")
+    return ByteStreamOrigin(sink, stream.node.spec, workspace)
+
+
+OTHERS = ["rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"]
+OTHERS += ["byte stream", "byte stream, few rows an epoch"]
+
+
+@pytest.fixture(params=[*FORMATS, *OTHERS])
 def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     workspace = os.fspath(tmp_path / "workspace")
     limit = 7 if "few" in request.param else None
@@ -108,6 +147,8 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param.startswith("rate"):
         made = ClockOrigin(RateSpec(13, None, limit, clock=Hands()), workspace)
         made.open().latest({"rows": 0}, bounded=False)
+    elif request.param.startswith("byte stream"):
+        made = byte_stream_origin(tmp_path / "store", workspace, limit)
     elif request.param.startswith("callback"):
         feed = read.CallbackFeed(tmp_path / "feed", schema="id BIGINT, word STRING")
         stream = read.callback(feed, max_rows_per_epoch=limit, name="pushed")

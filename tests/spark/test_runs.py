@@ -184,6 +184,28 @@ def test_sqlite_and_files_and_memory_get_every_row_in_one_pipeline(
     }
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_messages_go_into_a_byte_stream_and_back_from_a_time_on_to_its_end(
+    mode: str, spark: SparkSession, tmp_path: Path, kept: str
+) -> None:
+    arrive_in_order(tmp_path / "in", 3, 20)
+    messages = json_source(tmp_path / "in") | hf.select(
+        timestamp="at", data="cast(id as string)", camera="if(id % 2 = 0, 'even', 'odd')", is_key="id % 10 < 2"
+    )
+    store = tmp_path / "store"
+    sink = hf.write.byte_stream(store, stream="camera", key="is_key", name="cameras")
+    _run(hf.Pipeline("there", messages | sink), tmp_path / "there", spark, MODES[mode])
+
+    back = hf.read.byte_stream(store, start="2026-01-01T00:00:25Z", end="2026-01-01T00:00:45Z", name="back")
+    run = _run(hf.Pipeline("back", back | hf.write.memory(kept)), tmp_path / "back", spark, MODES[mode])
+    rows = memory.rows(kept).to_pylist()
+    assert sorted(int(row["data"]) for row in rows) == list(range(20, 45))
+    assert {(row["stream"], int(row["data"]) % 2) for row in rows} == {("even", 0), ("odd", 1)}
+    assert [int(row["data"]) for row in rows if row["is_key"]] == [20, 30, 40, 21, 31, 41]
+    assert {row["timestamp"].second for row in rows} == set(range(20, 45))
+    assert run.status().last_epoch.carried is (mode == "carried")  # type: ignore[union-attr]
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize(("mode", "stage"), [("carried", "auto"), ("staged", "table"), ("staged", "prepared")])
 def test_postgres_gets_every_row(

@@ -1,0 +1,100 @@
+"""Which files of a stream are dropped: the oldest ones, beyond an age or a size, and that no reader needs.
+
+A reader that has registered itself says in ``<store>/_readers/`` up to where its own sinks hold everything.  Behind
+what is dropped, a stream begins with a random access point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import Corrupt
+from holdfast.store.byte_stream.manifest import DataFile
+from holdfast.store.byte_stream.readers import READERS
+from holdfast.store.sealed import read_sealed
+
+
+@dataclass(frozen=True)
+class RetentionRules:
+    """How much of each stream stays.
+
+    Parameters
+    ----------
+    age : int, optional
+        Nanoseconds or ticks: files whose messages are all older than this, counted from the stream's highest
+        timestamp, go.  No clock is asked: a stream that is silent keeps what it has.
+    size_bytes : int, optional
+        The oldest files go as long as the others have at least this many bytes.
+    """
+
+    age: int | None = None
+    size_bytes: int | None = None
+
+    def dropped(self, files: Sequence[DataFile], highest: int, needed: int | None = None) -> int:
+        """Return how many of the oldest files go.
+
+        Parameters
+        ----------
+        files : sequence of DataFile
+            Of a stream, oldest first.  The last one always stays.
+        highest : int
+            Highest timestamp of the stream.
+        needed : int, optional
+            Messages from this ordinal on are needed.
+
+        Examples
+        --------
+        >>> files = [DataFile(n, 1, 1, 100, 0, n - 1, n, True) for n in range(5)]
+        >>> RetentionRules(size_bytes=250).dropped(files, 4), RetentionRules(age=1).dropped(files, 4, needed=2)
+        (2, 2)
+        """
+        count, size = 0, sum(file.size for file in files)
+        for file in files[:-1]:
+            is_old = self.age is not None and file.highest < highest - self.age
+            is_much = self.size_bytes is not None and size - file.size >= self.size_bytes
+            if not (is_old or is_much) or (needed is not None and file.end > needed):
+                break
+            count, size = count + 1, size - file.size
+        while count and not files[count].is_start:
+            count -= 1
+        return count
+
+
+def needed(store: str, segment: str) -> int | None:
+    """Return the lowest position at which a registered reader needs a segment; None where none does.
+
+    Raises
+    ------
+    Corrupt
+        If what a reader says is damaged.
+    """
+    directory = os.path.join(store, READERS)
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return None
+    lowest: int | None = None
+    for name in names:
+        if not name.endswith(".json"):
+            continue
+        path = os.path.join(directory, name)
+        data = read_sealed(path)
+        if data is None:
+            continue
+        try:
+            said = json.loads(data)
+            streams, positions = said["streams"], said["positions"]
+            if streams is None or segment.split("/", 2)[2] in streams:
+                at = int(positions.get(segment, 0))
+                lowest = at if lowest is None else min(lowest, at)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{path} does not say where its reader is.",
+                why=f"{error}.",
+                do="if the reader is gone for good, remove the file.",
+                participant=path,
+            ) from error
+    return lowest

@@ -1,0 +1,299 @@
+"""The source of a run: a position is the ordinal of a stream's next message, and an ordinal is one message for ever.
+
+Where reading begins, and where it ends if it does, is recorded in the workspace when it is first known.  A stream that
+appears later is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.sources.byte_stream.dealing import dealt, share
+from holdfast.sources.byte_stream.recorded import Recorded
+from holdfast.store.byte_stream.branch import LOOKS, Branch, StreamView, branches
+from holdfast.store.byte_stream.data_file import MessageChunk
+from holdfast.store.byte_stream.readers import ReaderMark
+
+if TYPE_CHECKING:
+    from holdfast.sources.byte_stream.spec import ByteStreamSourceSpec
+
+
+class ByteStreamSource:
+    """Segments are streams, ``<pipeline>/<sink>/<stream>``."""
+
+    def __init__(self, spec: ByteStreamSourceSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._branches: dict[str, Branch] = {}
+        self._streams: dict[str, StreamView] = {}
+        self._frozen: SourcePositions | None = None
+        self._firsts: dict[str, int] = {}
+        self._released: dict[str, int] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ByteStreamSource, (self.spec, self.name, self.workspace))
+
+    # --- planning ---------------------------------------------------------------------------------------------------
+
+    def initial(self) -> SourcePositions:
+        """Positions where reading begins, as recorded at the first start."""
+        return self._recorded().start
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: what is committed, within the limits."""
+        ends = self._ends()
+        if bounded:
+            if self._frozen is None:
+                self._frozen = ends
+            ends = {segment: min(end, int(self._frozen.get(segment, 0))) for segment, end in ends.items()}
+        counts: dict[str, int] = {}
+        for segment, end in ends.items():
+            low = self._low(segment, start)
+            counts[segment] = self._streams[segment].count_between(low, end)
+        found = dict(start)
+        for segment, count in share(counts, self.spec.max_rows_per_epoch).items():
+            if count:
+                found[segment] = self._streams[segment].after(self._low(segment, start), count)
+        return found
+
+    def freeze(self) -> None:
+        """Record what is there now."""
+        self._frozen = self._ends()
+
+    def newest(self) -> SourcePositions | None:
+        """Positions behind everything that is there now, and belongs to this source."""
+        return self._ends()
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Return whether everything before the end is before these positions."""
+        end = self._recorded().end
+        if end is None:
+            return False
+        streams = self._looked()
+        return all(
+            segment not in streams or not streams[segment].count_between(self._low(segment, positions), int(last))
+            for segment, last in end.items()
+        )
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """About how many bytes there are between two positions."""
+        return sum(stream.bytes_between(first, last) for _, stream, first, last in self._between(start, end))
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Messages between two positions."""
+        return sum(stream.count_between(first, last) for _, stream, first, last in self._between(start, end))
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Deal the messages between two positions, stream by stream, to at most a few tasks per core."""
+        return dealt(self._between(start, end), parallelism)
+
+    def committed(self, end: SourcePositions) -> None:
+        """Let retention have the files whose messages every sink holds."""
+        if not self.spec.holds_retention:
+            return
+        streams = self._looked()
+        released = {
+            segment: sum(1 for file in stream.files if file.end <= int(end.get(segment, 0)))
+            for segment, stream in streams.items()
+        }
+        if self.spec.bounded and self.has_ended(end):
+            self._mark().remove()
+        elif released != self._released:  # a whole file more: only such are dropped
+            self._mark().put(end)
+            self._released = released
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a span.
+
+        Raises
+        ------
+        Corrupt
+            If messages are damaged, or are not there any more: says which.
+        """
+        found: dict[str, Branch] = {}
+        for segment, first, last in span.value:
+            pipeline, sink, stream = segment.split("/", 2)
+            directory = os.path.join(self.spec.directory, pipeline, sink)
+            branch = found.setdefault(directory, Branch(directory))
+            for chunk in _chunks(branch, stream, first, last):
+                yield from self._batches(stream, chunk)
+
+    def _batches(self, stream: str, chunk: MessageChunk) -> Iterator[pa.RecordBatch]:
+        timestamps = np.array(chunk.timestamps, np.int64)
+        keys, payloads = np.array(chunk.keys, bool), chunk.payloads
+        if self.spec.clip_at is not None and chunk.timestamps and min(chunk.timestamps) < self.spec.clip_at:
+            stays = timestamps >= self.spec.clip_at
+            timestamps, keys = timestamps[stays], keys[stays]
+            payloads = [payload for payload, is_left in zip(payloads, stays.tolist(), strict=True) if is_left]
+        if not payloads:
+            return
+        schema = self.spec.schema
+        kind = schema.field("timestamp").type
+        shown = pa.array(timestamps // 1000 if pa.types.is_timestamp(kind) else timestamps)
+        offsets = np.cumsum([0, *map(len, payloads)]).astype(np.int32)
+        data = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(payloads))]
+        columns = [
+            pa.repeat(pa.scalar(stream, pa.string()), len(payloads)),
+            shown.cast(kind),
+            pa.array(keys),
+            pa.Array.from_buffers(pa.binary(), len(payloads), data, null_count=0),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> dict[str, StreamView]:
+        """Look at the store; return its streams by segment."""
+        for name, branch in branches(self.spec.directory).items():
+            self._branches.setdefault(name, branch)
+        found = {}
+        for name, branch in self._branches.items():
+            view = branch.view()
+            if view.streams and view.entry.times != "time" and self.spec.times == "time":
+                raise InvalidPipeline(
+                    f"source {self.name!r} reads times, and the messages of {name} have ticks.",
+                    why="they were written with a BIGINT as timestamp.",
+                    do='write read.byte_stream(..., timestamps="bigint").',
+                    participant=self.name,
+                )
+            for stream in view.streams.values():
+                if self.spec.streams is None or stream.name in self.spec.streams:
+                    found[f"{name}/{stream.name}"] = stream
+        self._streams = dict(sorted(found.items()))
+        return self._streams
+
+    def _looked(self) -> dict[str, StreamView]:
+        return self._streams or self._look()
+
+    def _recorded(self) -> Recorded:
+        """Return where reading begins and ends; recorded by the first process that asks."""
+        recorded = Recorded(self.workspace, self.name)
+        if not recorded.has_start:
+            if self.spec.holds_retention:
+                self._mark().put({})  # before the look: what is found there must stay
+            streams = self._look()
+            if self.spec.end == "latest":
+                recorded.put_end({segment: stream.end for segment, stream in streams.items()})
+            recorded.put_start({segment: self._start(stream) for segment, stream in streams.items()})
+        if self.spec.holds_retention and self._released is None and not self._mark().is_there:
+            self._mark().put(recorded.start)
+        return recorded
+
+    def _start(self, stream: StreamView) -> int:
+        start = self.spec.start
+        if isinstance(start, int):
+            return stream.access_point(start)
+        return stream.end if start == "latest" else stream.state.begin
+
+    def _ends(self) -> dict[str, int]:
+        """Return the position up to which each stream can be read now."""
+        recorded, streams = self._recorded(), self._look()
+        end = recorded.end
+        if end is None and isinstance(self.spec.end, int):
+            firsts = {segment: self._first_from(segment, self.spec.end) for segment in streams}
+            reached = {segment: first for segment, first in firsts.items() if first is not None}
+            if firsts and len(reached) == len(firsts):  # now it is fixed: streams that appear later are not read
+                recorded.put_end(reached)
+                end = recorded.end
+            else:
+                return {segment: reached.get(segment, stream.end) for segment, stream in streams.items()}
+        if end is None:
+            return {segment: stream.end for segment, stream in streams.items()}
+        return {segment: min(stream.end, int(end.get(segment, 0))) for segment, stream in streams.items()}
+
+    def _first_from(self, segment: str, at: int) -> int | None:
+        if segment not in self._firsts:
+            first = self._streams[segment].first_from(at)
+            if first is None:
+                return None
+            self._firsts[segment] = first
+        return self._firsts[segment]
+
+    def _low(self, segment: str, start: SourcePositions) -> int:
+        """Return where a stream is read next; one that has not been read yet is read from what is left of it."""
+        stream = self._streams[segment]
+        low = int(start.get(segment, stream.state.begin))
+        if low < stream.state.begin:
+            raise _dropped(segment, low, stream.state.begin)
+        return low
+
+    def _between(self, start: SourcePositions, end: SourcePositions) -> list[tuple[str, StreamView, int, int]]:
+        """Return segment, stream, first and last for what is between two positions."""
+        streams = self._looked()
+        if any(segment not in streams or int(last) > streams[segment].end for segment, last in end.items()):
+            streams = self._look()
+        found = []
+        for segment, last in sorted(end.items()):
+            if int(last) > int(start.get(segment, 0)):
+                if segment not in streams:
+                    raise _gone(segment, f"{self.spec.path} has no such stream")
+                found.append((segment, streams[segment], self._low(segment, start), int(last)))
+        return found
+
+    def _mark(self) -> ReaderMark:
+        return ReaderMark(self.spec.directory, self.name, self.workspace, self.spec.streams)
+
+
+def _chunks(branch: Branch, stream: str, first: int, last: int) -> Iterator[MessageChunk]:
+    """Yield the messages between two positions, wherever they are by now: files may be copied or dropped meanwhile."""
+    vanished: FileNotFoundError | None = None
+    for _ in range(LOOKS):
+        view = branch.view().streams.get(stream)
+        if view is None:
+            raise _gone(stream, f"{branch.directory} has no such stream")
+        if first < view.state.begin:
+            raise _dropped(stream, first, view.state.begin)
+        if view.is_withdrawn(last):
+            raise _gone(stream, f"what was there up to message {last - 1} was withdrawn by a rewind of its pipeline")
+        try:
+            for chunk in view.read(first, last):
+                yield chunk
+                first = chunk.first + len(chunk.payloads)
+            return
+        except FileNotFoundError as error:
+            vanished = error
+    raise _gone(stream, f"{vanished.filename if vanished else branch.directory} is not there")
+
+
+def _dropped(segment: str, first: int, begin: int) -> Corrupt:
+    return _gone(segment, f"messages {first} to {begin - 1} were dropped by the retention of its sink")
+
+
+def _gone(segment: str, why: str) -> Corrupt:
+    return Corrupt(
+        f"Messages of stream {segment!r} that were to be read are not there any more.",
+        why=f"{why}.",
+        do="restore them from a copy; or start over with a new checkpoint and empty targets.",
+        participant=segment,
+    )
+
+
+def obstacle(streams: Mapping[str, StreamView], positions: SourcePositions, until: SourcePositions | None) -> str:
+    """Return why reading cannot go on at positions; empty when it can."""
+    for segment, position in {**positions, **(until or {})}.items():
+        stream = streams.get(segment)
+        if stream is None and int(position):
+            return f"its stream {segment!r} is not there."
+        if stream is not None and int(position) > stream.state.next:
+            return f"its stream {segment!r} ends before message {stream.state.next}, and {position} is wanted."
+    for segment, position in positions.items():
+        stream = streams.get(segment)
+        if stream is not None and int(position) < stream.state.begin:
+            gone = f"messages {position} to {stream.state.begin - 1} of stream {segment!r}"
+            return f"{gone} were dropped by the retention of its sink."
+    for segment, position in (until or {}).items():
+        stream = streams.get(segment)
+        if stream is not None and stream.is_withdrawn(int(position)):
+            return f"messages of stream {segment!r} before {position} were withdrawn by a rewind of its pipeline."
+    return ""
