@@ -13,10 +13,12 @@ from holdfast.sinks.byte_stream.messages import MessageColumns
 from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestExplainingContract = ExplainingContract
 TestRewindContract = RewindContract
 
 

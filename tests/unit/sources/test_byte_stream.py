@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast import read
-from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.ports import Carried, Held, Publication, RunIdentity
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity
 from holdfast.sinks.byte_stream.messages import MessageColumns
 from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.sources.byte_stream.source import ByteStreamSource
@@ -202,6 +202,23 @@ def test_the_end_latest_is_what_was_there_at_the_first_start(writing: Writing) -
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidPipeline, match=word):
         read.byte_stream("store", name="frames", **arguments)
+
+
+def test_a_lost_checkpoint_gets_beginning_and_end_back_from_what_the_sinks_keep(writing: Writing) -> None:
+    writing.publish(*frames(0, 10))
+    spec = spec_of(writing, start=7, end="latest")
+    workspace, other = (os.fspath(writing.directory.parent / name) for name in ("workspace", "other"))
+    assert spec.explanations("frames", workspace, 0) == []
+    start = spec.open("frames", workspace).initial()
+    told = spec.explanations("frames", workspace, 0)
+    assert [each.number for each in told] == [1, 2]
+    assert spec.explanations("frames", workspace, 1) == told[1:]
+    writing.publish(*frames(10, 20))
+    spec.restore("frames", other, told)
+    again = spec.open("frames", other)
+    assert (again.initial(), times(again)) == (start, list(range(5, 10)))
+    with pytest.raises(Diverged, match="another beginning"):
+        spec.restore("frames", other, [Explanation("frames", 1, "{}")])
 
 
 # --- a store that moves -----------------------------------------------------------------------------------------------

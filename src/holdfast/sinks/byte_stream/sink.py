@@ -28,6 +28,7 @@ from holdfast.errors import (
     invariant,
 )
 from holdfast.ports import (
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -48,6 +49,7 @@ from holdfast.sinks.byte_stream.ordering import MessagePart
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
 from holdfast.sinks.byte_stream.rewinding import StreamsBehind, streams_behind
 from holdfast.sinks.byte_stream.staging import MessageStaging
+from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.files.stage import FileStaging, directory_of
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
@@ -96,6 +98,7 @@ class ByteStreamSink:
         self._staging = MessageStaging(
             FileStaging(os.path.join(self._directory, "staging"), schema, is_published=False), columns
         )
+        self._explanations = FileExplanations(os.path.join(self._directory, "positions"), f"sink {name!r}")
         with durable.explained(f"opening {self._directory}"):
             for place in (self._staging.places.directory, *(os.path.join(self._directory, x) for x in (LOG, STREAMS))):
                 durable.make_directory(place)
@@ -118,7 +121,7 @@ class ByteStreamSink:
         self._generation = run.generation
         self._remove_uncommitted(view)
         self._branch.log.prune_fences()
-        return _held(last)
+        return dataclasses.replace(_held(last), explained=self._explanations.held())
 
     def writer_factory(self) -> MessageStaging:
         """Return the factory that executors call."""
@@ -170,6 +173,10 @@ class ByteStreamSink:
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
         return _held(last), sorted(names)
 
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        return self._explanations.all()
+
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         if self._last().generation != self._generation:  # fenced: what is staged may be the newer run's
@@ -209,6 +216,7 @@ class ByteStreamSink:
                 payloads.close()
         for publication in new:
             faults.reach("publish-uncommitted", publication.record.epoch)
+        self._explanations.take(new)
         entry = StreamEntry(
             number=number,
             generation=self._generation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 
 from holdfast.errors import Corrupt
 from holdfast.store import sealed
@@ -49,6 +50,18 @@ class Recorded:
     def put_end(self, positions: Mapping[str, int]) -> None:
         """Record the end, unless another process has."""
         self._put(_END, positions)
+
+    def texts(self) -> list[str]:
+        """Return what is recorded, as it is: the beginning, then the end, as far as they are."""
+        found = [sealed.read_sealed(os.path.join(self._directory, kind)) for kind in (_START, _END)]
+        return [data.decode() for data in takewhile(lambda data: data is not None, found) if data is not None]
+
+    def restore(self, number: int, text: str) -> bool:
+        """Record one of :meth:`texts` again, by its place from 1; return False where something else is recorded."""
+        path = os.path.join(self._directory, (_START, _END)[number - 1])
+        sealed.prepare(self._directory)
+        sealed.put_if_absent(path, text.encode())
+        return sealed.read_sealed(path) == text.encode()
 
     def _put(self, kind: str, positions: Mapping[str, int]) -> None:
         sealed.prepare(self._directory)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.ports import Explanation
 from holdfast.positions import SourcePositions
+from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.byte_stream.source import ByteStreamSource, obstacle
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import StreamView, branches
@@ -108,6 +110,22 @@ class ByteStreamSourceSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the ends of the streams; the store may be an older copy as well."""
         return {segment: stream.state.next for segment, stream in self._streams().items()}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return where reading begins, and where it ends, as far as that is known."""
+        texts = Recorded(workspace, name).texts()
+        return [Explanation(name, number, text) for number, text in enumerate(texts, start=1) if number > after]
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Record where reading begins and ends."""
+        for each in explanations:
+            if not Recorded(workspace, name).restore(each.number, each.text):
+                raise Diverged(
+                    f"source {name!r} has recorded another {('beginning', 'end')[each.number - 1]} than its sinks.",
+                    why=f"they say {each.text}.",
+                    do="restore checkpoint and sinks from the same moment.",
+                    participant=name,
+                )
 
     def _streams(self) -> dict[str, StreamView]:
         views = {name: branch.view() for name, branch in branches(self.directory).items()}
