@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import threading
 from bisect import bisect_right
 from datetime import UTC, datetime
 from pathlib import Path
@@ -221,6 +222,36 @@ def test_a_lost_checkpoint_gets_beginning_and_end_back_from_what_the_sinks_keep(
         spec.restore("frames", other, [Explanation("frames", 1, "{}")])
 
 
+def test_a_reader_beside_a_writer_that_starts_again_and_again_sees_a_growing_beginning(tmp_path: Path) -> None:
+    """Without a lock: files are copied, finished and listed anew while they are read."""
+    writing = Writing(tmp_path / "store", {"target_bytes": 400})
+    writing.publish(*frames(0, 3))
+    is_done = threading.Event()
+
+    def write() -> None:
+        for epoch in range(1, 60):
+            if epoch % 3 == 0:
+                writing.opened()
+            writing.publish(*frames(3 * epoch, 3 * epoch + 3))
+        is_done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    source = opened(writing)
+    positions, found = source.initial(), []
+    while True:
+        was_done = is_done.is_set()
+        end = source.latest(positions, bounded=False)
+        found += [row["timestamp"] for row in rows_between(source, positions, end)]
+        assert found == list(range(len(found)))
+        assert times(opened(writing, "other"))[: len(found)] == found
+        positions = end
+        if was_done:
+            break
+    thread.join()
+    assert found == list(range(180))
+
+
 # --- a store that moves -----------------------------------------------------------------------------------------------
 
 
@@ -263,6 +294,19 @@ def test_a_reader_that_ends_lets_go(tmp_path: Path) -> None:
     assert len(list((tmp_path / "store/_readers").glob("*.json"))) == 1
     source.committed(end)
     assert list((tmp_path / "store/_readers").glob("*.json")) == []
+    assert opened(writing, end="latest").latest(end, bounded=False) == end
+    assert list((tmp_path / "store/_readers").glob("*.json")) == [], "it needs nothing after a restart either"
+
+
+def test_a_mark_that_was_removed_comes_back_and_needs_everything(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "store", {"target_bytes": 300, "retain_bytes": 300})
+    writing.publish(*frames(0, 4))
+    end = drain(opened(writing), {})[-1]
+    (mark,) = (tmp_path / "store/_readers").glob("*.json")
+    mark.unlink()
+    opened(writing).latest(end, bounded=False)
+    writing.publish(*frames(4, 100))
+    assert writing.stream().state.begin == 0
 
 
 def test_rows_that_a_rewind_has_withdrawn_are_an_error_and_those_behind_it_are_read(writing: Writing) -> None:

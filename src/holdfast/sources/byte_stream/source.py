@@ -38,6 +38,7 @@ class ByteStreamSource:
         self._frozen: SourcePositions | None = None
         self._firsts: dict[str, int] = {}
         self._released: dict[str, int] | None = None
+        self._is_registered = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ByteStreamSource, (self.spec, self.name, self.workspace))
@@ -51,6 +52,7 @@ class ByteStreamSource:
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: what is committed, within the limits."""
         ends = self._ends()
+        self._register(start)
         if bounded:
             if self._frozen is None:
                 self._frozen = ends
@@ -186,12 +188,17 @@ class ByteStreamSource:
             if self.spec.end == "latest":
                 recorded.put_end({segment: stream.end for segment, stream in streams.items()})
             recorded.put_start({segment: self._start(stream) for segment, stream in streams.items()})
-        if self.spec.holds_retention and self._released is None and not self._mark().is_there:
-            self._mark().put(recorded.start)
         return recorded
 
+    def _register(self, start: SourcePositions) -> None:
+        """Put a mark again that somebody has removed: what the sinks hold is not known here, so all is needed."""
+        if not self._is_registered and self.spec.holds_retention:
+            if not self._mark().is_there and not self.has_ended(start):
+                self._mark().put({})
+            self._is_registered = True
+
     def _start(self, stream: StreamView) -> int:
-        start = self.spec.start
+        start = self.spec.start if self.spec.at is None else self.spec.at
         if isinstance(start, int):
             return stream.access_point(start)
         return stream.end if start == "latest" else stream.state.begin

@@ -41,6 +41,8 @@ class ByteStreamSourceSpec:
     timestamps: str = "timestamp"
     max_rows_per_epoch: int | None = None
     holds_retention: bool = True
+    at: int | None = None
+    """Where reading begins instead of ``start``; no argument of users."""
     kind: str = field(default="byte_stream", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
@@ -93,7 +95,7 @@ class ByteStreamSourceSpec:
 
     def from_time(self, at_us: int) -> ByteStreamSourceSpec:
         """Return the source from its random access points at or before a time."""
-        return replace(self, start=at_us * 1000 if self.times == "time" else at_us)
+        return replace(self, at=at_us * 1000 if self.times == "time" else at_us)
 
     def open(self, name: str, workspace: str) -> ByteStreamSource:
         """Return the source; the store is opened when it is first needed."""
