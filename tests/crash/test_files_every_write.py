@@ -1,17 +1,12 @@
 """The files sink dies before each of its file operations, once and again during recovery.
 
-Finer than the named crash points: an audit hook sees every file that is created, linked, renamed or removed.  At the
-n-th of them the "process" dies: the operation does not happen, and neither does any later one, so no ``finally``
-can tidy up what a SIGKILL would have left.  Then a new sink recovers, as the coordinator would, and n grows until a
-run survives.
+Finer than the named crash points (:mod:`tests.crash.operations`).  After each death a new sink recovers, as the
+coordinator would, and n grows until a run survives.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +17,7 @@ import pytest
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
+from tests.crash.operations import survived
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"
@@ -31,55 +27,6 @@ EXPECTED = list(range(10, 10 * (EPOCHS + 1)))
 
 # A process that dies leaves its files open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-_CHANGES = {"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
-
-
-class Death(BaseException):
-    """The process is gone."""
-
-
-class Mortal:
-    """Counts changes below a directory and dies at one of them."""
-
-    def __init__(self) -> None:
-        self.directory = ""
-        self.left = 0
-        self.is_dead = False
-
-    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        if not self.directory or not self._is_change(event, arguments):
-            return
-        self.left -= 1
-        if self.is_dead or self.left < 0:
-            self.is_dead = True
-            raise Death
-
-    def _is_change(self, event: str, arguments: tuple[object, ...]) -> bool:
-        if event == "open":
-            path, _, flags = arguments
-            creates = isinstance(flags, int) and flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
-            return bool(creates) and isinstance(path, str) and path.startswith(self.directory)
-        if event not in _CHANGES:
-            return False
-        # Below a directory descriptor (shutil.rmtree) the path is relative; nothing else runs in this thread.
-        return isinstance(arguments[0], str)
-
-
-MORTAL = Mortal()
-# An audit hook cannot be removed; it does nothing while no directory is set.
-sys.addaudithook(MORTAL.audit)
-
-
-@contextmanager
-def _dying(directory: Path, at: int) -> Iterator[None]:
-    MORTAL.directory, MORTAL.left, MORTAL.is_dead = os.fspath(directory), at, False
-    try:
-        yield
-    except Death:
-        pass
-    finally:
-        MORTAL.directory = ""
 
 
 class Driver:
@@ -150,12 +97,6 @@ def _table(ids: range) -> pa.Table:
     return pa.table({"id": ids, "word": [f"w{number % 2}" for number in ids]}, schema=SCHEMA)
 
 
-def _survived(act: Callable[[], None], directory: Path, at: int) -> bool:
-    with _dying(directory, at):
-        act()
-    return not MORTAL.is_dead
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
 @pytest.mark.parametrize("partition_by", [(), ("word",)], ids=["flat", "partitioned"])
@@ -164,7 +105,7 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
 ) -> None:
     for n in count():
         driver = Driver(tmp_path / str(n), is_decided=is_decided, partition_by=partition_by)
-        if _survived(driver.run, driver.directory, n):
+        if survived(driver.run, driver.directory, n):
             break
         driver.run()
         driver.check()
@@ -178,9 +119,9 @@ def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path
     for n in count():
         for m in count(n % 5, 5):
             driver = Driver(tmp_path / f"{n}-{m}", is_decided=is_decided, partition_by=())
-            if _survived(driver.run, driver.directory, n):
+            if survived(driver.run, driver.directory, n):
                 return
-            is_last = _survived(driver.run, driver.directory, m)
+            is_last = survived(driver.run, driver.directory, m)
             driver.run()
             driver.check()
             if is_last:

@@ -1,0 +1,69 @@
+"""Deaths before single file operations.
+
+An audit hook sees every file that is created, linked, renamed or removed.  At the n-th of them the "process" dies: the
+operation does not happen, and neither does any later one, so no ``finally`` can tidy up what a SIGKILL would have left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CHANGES = {"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """Counts changes below a directory and dies at one of them."""
+
+    def __init__(self) -> None:
+        self.directory = ""
+        self.left = 0
+        self.is_dead = False
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.directory or not self._is_change(event, arguments):
+            return
+        self.left -= 1
+        if self.is_dead or self.left < 0:
+            self.is_dead = True
+            raise Death
+
+    def _is_change(self, event: str, arguments: tuple[object, ...]) -> bool:
+        if event == "open":
+            path, _, flags = arguments
+            creates = isinstance(flags, int) and flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+            return bool(creates) and isinstance(path, str) and path.startswith(self.directory)
+        if event not in _CHANGES:
+            return False
+        # Below a directory descriptor (shutil.rmtree) the path is relative; nothing else runs in this thread.
+        return isinstance(arguments[0], str)
+
+
+MORTAL = Mortal()
+# An audit hook cannot be removed; it does nothing while no directory is set.
+sys.addaudithook(MORTAL.audit)
+
+
+@contextmanager
+def dying(directory: Path, at: int) -> Iterator[None]:
+    MORTAL.directory, MORTAL.left, MORTAL.is_dead = os.fspath(directory), at, False
+    try:
+        yield
+    except Death:
+        pass
+    finally:
+        MORTAL.directory = ""
+
+
+def survived(act: Callable[[], None], directory: Path, at: int) -> bool:
+    """Act, and die before the n-th change below a directory; return whether there were fewer."""
+    with dying(directory, at):
+        act()
+    return not MORTAL.is_dead
