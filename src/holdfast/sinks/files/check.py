@@ -11,11 +11,33 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sinks.files import partition
+from holdfast.store import durable
 
 FILES_CHECKED = 16
 """Newest names first.  A directory of a million files must not delay a start; the newest show what is written now."""
 
 _FORMATS = ("parquet", "json")
+
+
+def check_partition_columns(sink: str, partition_by: Sequence[str]) -> None:
+    """Raise :class:`InvalidPipeline` if readers would not see the directories of a column."""
+    hidden = [column for column in partition_by if column.startswith(("_", "."))]
+    if hidden:
+        raise InvalidPipeline(
+            f"{sink} cannot be partitioned by column {hidden[0]!r}.",
+            why=f"readers of a directory skip names that begin with '_' or '.': {hidden[0]}=... is one.",
+            do=f"rename the column before the sink, for instance to {hidden[0].lstrip('_.') or 'part'!r}.",
+        )
+
+
+def check_renames(sink: str, path: str) -> None:
+    """Raise :class:`InvalidPipeline` if files of an address cannot become visible by a rename."""
+    if durable.local_path(path) is None:
+        raise InvalidPipeline(
+            f"{sink} cannot write to {path.partition('://')[0]}:// addresses.",
+            why="an epoch becomes visible by renaming its files; object stores copy instead, which is not atomic.",
+            do="choose a mounted path (a local disk, NFS, EFS), or load the files into the store afterwards.",
+        )
 
 
 def check_partition_types(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.errors import BadRow
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The directory of null, and, as in Spark, of the empty string."""
 
-_ESCAPED = frozenset([*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"])
+_ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NAME_BYTES_MAX = 255
 
 
@@ -63,6 +64,35 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         return []
     if not columns:
         return [("", batch)]
+    names, starts, order = groups(batch, columns)
+    rest = batch.drop_columns(list(columns)).take(pa.array(order))
+    ends = [*starts[1:], batch.num_rows]
+    return [(name, rest[start:end]) for name, start, end in zip(names, starts, ends, strict=True)]
+
+
+def groups(
+    batch: pa.RecordBatch, columns: Sequence[str]
+) -> tuple[list[str], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the directories that rows belong to, and how the rows are brought together.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The rows, at least one.
+    columns : sequence of str
+        Partition columns, outermost first; at least one.
+
+    Returns
+    -------
+    list of str, array, array
+        Directories; where the rows of each begin in the new order; and that order, in which rows of one directory
+        keep theirs.
+
+    Raises
+    ------
+    BadRow
+        If a value cannot name a directory.
+    """
     group = np.zeros(batch.num_rows, dtype=np.int64)
     names: list[list[str]] = []
     codes: list[np.ndarray[Any, Any]] = []
@@ -75,12 +105,10 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         group = np.unique(group * max(1, len(names[-1])) + code, return_inverse=True)[1].reshape(-1)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    rest = batch.drop_columns(list(columns)).take(pa.array(order))
-    ends = [*starts[1:], batch.num_rows]
-    return [
-        ("/".join(known[code[order[start]]] for known, code in zip(names, codes, strict=True)), rest[start:end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    firsts = order[starts]
+    parts = [[known[each] for each in code[firsts]] for known, code in zip(names, codes, strict=True)]
+    directories = parts[0] if len(parts) == 1 else ["/".join(each) for each in zip(*parts, strict=True)]
+    return directories, starts, order
 
 
 def partition_names(column: str, values: pa.Array) -> list[str]:
@@ -121,7 +149,7 @@ def partition_name(column: str, value: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(f"%{ord(character):02X}" if character in _ESCAPED else character for character in text)
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _text(value: Any) -> str:

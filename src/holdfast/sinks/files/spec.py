@@ -93,19 +93,8 @@ class FilesSinkSpec:
             raise InvalidPipeline(
                 f"write.files: partition_by={list(self.partition_by)} names a column twice.", do="name each once."
             )
-        hidden = [column for column in self.partition_by if column.startswith(("_", "."))]
-        if hidden:
-            raise InvalidPipeline(
-                f"write.files cannot be partitioned by column {hidden[0]!r}.",
-                why=f"readers of a directory skip names that begin with '_' or '.': {hidden[0]}=... is one.",
-                do=f"rename the column before the sink, for instance to {hidden[0].lstrip('_.') or 'part'!r}.",
-            )
-        if durable.local_path(self.path) is None:
-            raise InvalidPipeline(
-                f"write.files cannot write to {self.path.partition('://')[0]}:// addresses.",
-                why="an epoch becomes visible by renaming its files; object stores copy instead, which is not atomic.",
-                do="choose a mounted path (a local disk, NFS, EFS), or load the files into the store afterwards.",
-            )
+        check.check_partition_columns("write.files", self.partition_by)
+        check.check_renames("write.files", self.path)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments for display and fingerprint."""
