@@ -2,6 +2,7 @@
 
 from holdfast import errors as errors
 from holdfast import read as read
+from holdfast import segments as segments
 from holdfast import testing as testing
 from holdfast import write as write
 from holdfast.cli.supervision import supervise as supervise

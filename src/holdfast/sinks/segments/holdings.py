@@ -1,0 +1,170 @@
+"""What a segments sink holds: its manifest's entries, folded.  No I/O.
+
+Invariants.  A partition's rows up to ``sealed_through`` are in sealed files, those of later epochs in the journal.
+Only a seal moves a partition's ``sealed_through``, and only forwards.  ``growing`` names exactly the partitions with
+rows in the journal that are not sealed, each with the epoch in which the first of them came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.errors import invariant
+from holdfast.positions import Holding, Positions
+from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
+
+CHUNK_SEGMENTS = 1000
+"""Sealed segments in one object that bases refer to."""
+
+
+@dataclass(frozen=True)
+class SegmentList:
+    """An object with sealed segments, oldest first; of how many of them the data still consists."""
+
+    name: str
+    count: int
+    size_bytes: int
+
+
+@dataclass
+class Holdings:
+    """The state after an entry; :meth:`apply` moves it on.
+
+    Parameters
+    ----------
+    last : SegmentsEntry
+        The last entry: number, generation, and what is held.
+    files : dict of str to JournalFile
+        The journal, by name.
+    growing : dict of str to Began
+        By partition.
+    sealed_through : dict of str to int
+        Partition -> last epoch of which its rows are sealed, where the journal still has a file that old.
+    starts : dict of int to Positions
+        Where epochs begin: those in which something that grows began, and the last ones.
+    chunks : tuple of SegmentList
+        Objects with the sealed segments before ``recent``.
+    recent : list of SealedSegment
+        Those sealed last, in the order in which they were.
+    removed : set of str
+        Paths that are in a chunk and no longer part of the data.
+    schema : str
+        As in an entry.
+    """
+
+    last: SegmentsEntry = field(default_factory=SegmentsEntry)
+    files: dict[str, JournalFile] = field(default_factory=dict)
+    growing: dict[str, Began] = field(default_factory=dict)
+    sealed_through: dict[str, int] = field(default_factory=dict)
+    starts: dict[int, Positions] = field(default_factory=dict)
+    chunks: tuple[SegmentList, ...] = ()
+    recent: list[SealedSegment] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
+    schema: str = ""
+
+    def apply(self, entry: SegmentsEntry) -> None:
+        """Fold the next entry in."""
+        last = self.last
+        invariant(
+            entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
+            f"entry {entry.number} of a manifest, of generation {entry.generation} and epoch {entry.epoch}, follows "
+            f"entry {last.number}, of {last.generation} and {last.epoch}.",
+            why="numbers, generations and epochs only grow.",
+        )
+        start = last.positions
+        for epoch, end in entry.ends:
+            self.starts[epoch] = start
+            start = end
+        self.files |= {file.name: file for file in entry.files}
+        for segment in entry.seals:
+            self.growing.pop(segment.partition, None)
+            self.sealed_through[segment.partition] = segment.last_epoch
+        self.recent += entry.seals
+        self.growing.update(entry.began)
+        for name in entry.freed:
+            self.files.pop(name, None)
+        if entry.removed:
+            gone = set(entry.removed)
+            self.removed |= gone - {segment.path for segment in self.recent}
+            self.recent = [segment for segment in self.recent if segment.path not in gone]
+        self.schema = entry.schema or self.schema
+        self.last = entry
+
+    def tidy(self) -> None:
+        """Forget what only rows that are sealed needed.  Costs O(what grows).
+
+        Not while a segment is being sealed: a later one of its partition begins in an epoch since.
+        """
+        first = min((file.epoch for file in self.files.values()), default=self.last.epoch + 1)
+        self.sealed_through = {name: epoch for name, epoch in self.sealed_through.items() if epoch >= first}
+        self.starts = {epoch: self.starts[epoch] for epoch in {began.epoch for began in self.growing.values()}}
+
+    def start_of(self, partition: str) -> Positions:
+        """Return where a growing segment begins."""
+        return self.starts[self.growing[partition].epoch]
+
+    def holding(self, *, is_journal_lost: bool = False) -> Holding:
+        """Return up to where each segment is held: everywhere, while there is a journal; else in sealed files only."""
+        if not is_journal_lost:
+            return Holding(self.last.positions)
+        return Holding(self.last.positions, {partition: self.start_of(partition) for partition in self.growing})
+
+    def journal_bytes(self) -> int:
+        """Return the size of the journal."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def copy(self) -> Holdings:
+        """Return a copy that does not follow further entries."""
+        return Holdings(
+            self.last,
+            dict(self.files),
+            dict(self.growing),
+            dict(self.sealed_through),
+            dict(self.starts),
+            self.chunks,
+            list(self.recent),
+            set(self.removed),
+            self.schema,
+        )
+
+    # --- as bytes -----------------------------------------------------------------------------------------------
+
+    def as_body(self) -> dict[str, Any]:
+        """Return it as a JSON object: that of a base."""
+        last = {name: getattr(self.last, name) for name in ("number", "generation", "epoch", "positions", "pts")}
+        return {
+            "last": last,
+            "files": [list(asdict(file).values()) for file in self.files.values()],
+            "growing": {partition: [began.epoch, began.at_us] for partition, began in self.growing.items()},
+            "sealed_through": self.sealed_through,
+            "starts": [[epoch, start] for epoch, start in self.starts.items()],
+            "chunks": [[chunk.name, chunk.count, chunk.size_bytes] for chunk in self.chunks],
+            "recent": [asdict(segment) for segment in self.recent],
+            "removed": sorted(self.removed),
+            "schema": self.schema,
+        }
+
+
+def from_body(body: dict[str, Any]) -> Holdings:
+    """Return what :meth:`Holdings.as_body` was called on."""
+    files = [JournalFile(*each) for each in body["files"]]
+    return Holdings(
+        SegmentsEntry(**body["last"]),
+        {file.name: file for file in files},
+        {partition: Began(*each) for partition, each in body["growing"].items()},
+        dict(body["sealed_through"]),
+        dict(body["starts"]),
+        tuple(SegmentList(*each) for each in body["chunks"]),
+        [SealedSegment(**each) for each in body["recent"]],
+        set(body["removed"]),
+        body["schema"],
+    )
+
+
+def folded(base: Holdings, entries: Iterable[SegmentsEntry]) -> Holdings:
+    """Return a base with the entries behind it."""
+    for entry in entries:
+        base.apply(entry)
+    return base

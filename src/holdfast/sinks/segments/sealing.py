@@ -1,0 +1,317 @@
+"""Seals segments that are due: reads their pieces, writes one file each, and appends the entry that makes them count.
+
+Invariants.  One seal at a time.  A round works on a copy of the holdings, taken together with the journal's new files:
+what comes later waits in ``_queue``, and is of later epochs.  Until the entry is durable nothing has changed but files
+below ``sealing/``, and a failure removes these.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import Fenced, Unavailable
+from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
+from holdfast.sinks.segments.files import write_file
+from holdfast.sinks.segments.growth import SHORT, Due, Growth
+from holdfast.sinks.segments.holdings import Holdings
+from holdfast.sinks.segments.journal import PiecesReader
+from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.sinks.segments.places import Places
+from holdfast.sinks.segments.policies import Policy
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.sinks.segments")
+
+GROUP_SEGMENTS = 256
+GROUP_BYTES = 256 * 2**20
+"""Sealed by one entry at most: the journal is looked through once for a group, and its files are there at once."""
+
+BEHIND_BYTES = 2**30
+"""Rows that may come while a round of sealing lasts; then the next epoch waits for it."""
+
+
+class SealingHost(Protocol):
+    """The sink, as what seals sees it."""
+
+    name: str
+    places: Places
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Orders appends."""
+
+    @property
+    def holdings(self) -> Holdings:
+        """The state after the last entry."""
+
+    @property
+    def manifest(self) -> SegmentsManifest:
+        """Where it is durable."""
+
+    def follow(self) -> SegmentsEntry:
+        """Return the last entry, if it is this run's."""
+
+    def append(self, entry: SegmentsEntry) -> bool:
+        """Append an entry and do what it says."""
+
+    def fenced(self) -> None:
+        """Raise why an append found its number taken."""
+
+
+@dataclass(frozen=True)
+class _Came:
+    file: JournalFile
+    partitions: Mapping[str, int]
+    at_us: int
+
+
+class Sealing:
+    """What seals the segments of one sink; parameters as those of the sink."""
+
+    def __init__(
+        self,
+        host: SealingHost,
+        policies: Sequence[Policy],
+        *,
+        target_bytes: int,
+        sort_by: Sequence[str],
+        compression: str | None,
+        schema: pa.Schema,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._host = host
+        self._policies = policies
+        self._target_bytes = target_bytes
+        self._sort_by = sort_by
+        self._compression = compression
+        self._schema = schema
+        self._now_us = now_us
+        self._round = threading.Lock()
+        self._queue: list[_Came] = []
+        self._unread: list[JournalFile] = []
+        """Files of earlier runs: their indexes are read in the first round."""
+        self._behind_bytes = 0
+        self._growth = Growth()
+        self._error: Exception | None = None
+
+    # --- called by the sink -------------------------------------------------------------------------------------
+
+    def begin(self, holdings: Holdings) -> None:
+        """Start from a state that was read; under the sink's lock."""
+        self._queue = []
+        self._unread = list(holdings.files.values())
+        self._growth = Growth()
+        for segment in holdings.recent:
+            self._growth.learn(segment)
+
+    def came(self, files: Sequence[JournalFile], partitions: Sequence[Mapping[str, int]]) -> None:
+        """Note what an epoch added; under the sink's lock."""
+        now_us = self._now_us()
+        self._queue += [_Came(file, each, now_us) for file, each in zip(files, partitions, strict=True)]
+        self._behind_bytes += sum(file.size_bytes for file in files)
+
+    def check(self) -> None:
+        """Before an epoch: raise if sealing fails, and wait for it if it is far behind.
+
+        What failed because something did not answer is tried again here: who publishes tries again in his turn, as
+        often as with any failure to publish, and then the run stops.
+        """
+        error = self._error
+        if isinstance(error, Unavailable):
+            self.tend()
+        elif error is not None:
+            raise error
+        elif self._behind_bytes > BEHIND_BYTES:
+            self.tend()
+
+    def close(self) -> None:
+        """Seal what policies say at the end of a run.  Does not raise: what is not sealed grows on."""
+        try:
+            if self._error is None:
+                self.tend(is_closing=True)
+        except Exception as error:
+            log.warning("sink %s: not everything was sealed at the end: %s", self._host.name, error)
+
+    # --- a round ------------------------------------------------------------------------------------------------
+
+    def tend(self, *, is_closing: bool = False) -> int:
+        """Seal everything that is due, and keep the manifest short; return how many segments were sealed."""
+        with self._round:
+            try:
+                count = self._tend(is_closing)
+            except Exception as error:
+                self._error = error
+                raise
+            self._error = None
+            return count
+
+    def _tend(self, is_closing: bool) -> int:
+        host = self._host
+        with host.lock:
+            growth = self._growth
+            unread, self._unread = self._unread, []
+            came, self._queue = self._queue, []
+            self._behind_bytes = 0
+            holdings = host.holdings.copy()
+        for file in unread:
+            path = os.path.join(host.places.journal, file.name)
+            growth.add(file, PiecesReader(path).partitions(), holdings.sealed_through)
+        for each in came:
+            growth.add(each.file, each.partitions, holdings.sealed_through)
+        due = growth.due(
+            holdings,
+            self._policies,
+            target_bytes=self._target_bytes,
+            now_us=self._now_us(),
+            is_closing=is_closing,
+        )
+        count = sum(self._seal(group, holdings, growth) for group in _groups(due))
+        self._keep_short()
+        return count
+
+    def _seal(self, group: Sequence[Due], holdings: Holdings, growth: Growth) -> int:
+        """Seal a group of segments up to the last epoch of the state; return how many."""
+        host = self._host
+        pieces, per_file = self._pieces(group, holdings)
+        written: list[SealedSegment] = []
+        is_sent = False
+        try:
+            for due in group:
+                segment = self._write(due, pieces.pop(due.segment.partition))
+                growth.learn(segment)
+                if due.reason == "size" and segment.size_bytes < SHORT * self._target_bytes:
+                    self._drop([segment])  # compressed better than was known: it is to grow on
+                else:
+                    written.append(segment)
+            if not written:
+                return 0
+            durable.sync_directory(host.places.sealing)
+            for path in {os.path.dirname(segment.path): segment.path for segment in written}.values():
+                host.places.make_room(path, host.name)
+            partitions = {segment.partition for segment in written}
+            left = {name: len(found & partitions) for name, found in per_file.items() if found & partitions}
+            with host.lock:
+                if growth is not self._growth:  # the manifest was read anew: the state may be another one
+                    raise Unavailable(f"Sink {host.name!r} was opened anew while it sealed.", do="try again.")
+                last = host.follow()
+                freed = growth.free(left)
+                entry = SegmentsEntry(
+                    number=last.number + 1,
+                    generation=last.generation,
+                    epoch=last.epoch,
+                    positions=last.positions,
+                    pts=last.pts,
+                    began=self._grow_on(partitions),
+                    seals=tuple(written),
+                    freed=freed,
+                )
+                is_sent = True
+                if not host.append(entry):
+                    host.fenced()
+        except Exception as error:
+            if not is_sent or isinstance(error, Fenced | Unavailable):  # else the entry may be in place
+                self._drop(written)
+            raise
+        growth.sealed(partitions, left)
+        for name in freed:
+            holdings.files.pop(name, None)
+        for segment in written:
+            log.info("sink %s: sealed %s (%s)", host.name, segment.path, segment.reason)
+        return len(written)
+
+    def _pieces(
+        self, group: Sequence[Due], holdings: Holdings
+    ) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, set[str]]]:
+        """Return the rows of segments, and which partitions of them each journal file has."""
+        first = {due.segment.partition: due.segment.first_epoch for due in group}
+        since = min(first.values())
+        found: dict[str, list[pa.RecordBatch]] = {partition: [] for partition in first}
+        per_file: dict[str, set[str]] = {}
+        for file in holdings.files.values():
+            if file.epoch < since:
+                continue
+            path = os.path.join(self._host.places.journal, file.name)
+            with durable.explained(f"reading {path}"):
+                for partition, rows in PiecesReader(path).pieces(first):
+                    if file.epoch >= first[partition]:
+                        found[partition].append(rows)
+                        per_file.setdefault(file.name, set()).add(partition)
+        return found, per_file
+
+    def _write(self, due: Due, pieces: Sequence[pa.RecordBatch]) -> SealedSegment:
+        host, segment = self._host, due.segment
+        generation = host.holdings.last.generation
+        staged, path = host.places.new_file(generation, segment.partition, segment.first_epoch, segment.last_epoch)
+        with durable.explained(f"sealing a segment of sink {host.name!r}"):
+            try:
+                size_bytes = write_file(
+                    host.places.path(staged), pieces, self._schema, sort_by=self._sort_by, compression=self._compression
+                )
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(host.places.path(staged))
+                raise
+        return SealedSegment(
+            segment.partition,
+            path,
+            staged,
+            sum(piece.num_rows for piece in pieces),
+            segment.row_bytes,
+            size_bytes,
+            segment.first_epoch,
+            segment.last_epoch,
+            segment.start,
+            segment.end,
+            segment.began_us,
+            segment.now_us,
+            due.reason,
+        )
+
+    def _grow_on(self, partitions: set[str]) -> dict[str, Began]:
+        """Return where partitions grow again: with what came since the round began."""
+        found: dict[str, Began] = {}
+        for each in self._queue:
+            for partition in partitions & each.partitions.keys():
+                found.setdefault(partition, Began(each.file.epoch, each.at_us))
+        return found
+
+    def _drop(self, segments: Sequence[SealedSegment]) -> None:
+        for segment in segments:
+            with suppress(OSError):
+                os.unlink(self._host.places.path(segment.staged))
+
+    def _keep_short(self) -> None:
+        host = self._host
+        with host.lock:
+            if not host.manifest.is_base_due(host.holdings):
+                return
+            host.holdings.tidy()
+            holdings = host.holdings.copy()
+        count = len(holdings.recent)
+        holdings = host.manifest.write_base(holdings)
+        with host.lock:
+            if holdings.chunks != host.holdings.chunks:
+                host.holdings.chunks = holdings.chunks
+                del host.holdings.recent[:count]
+
+
+def _groups(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """Yield what one entry seals, in order."""
+    group: list[Due] = []
+    size = 0
+    for each in due:
+        if group and (len(group) >= GROUP_SEGMENTS or size + each.segment.row_bytes > GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += each.segment.row_bytes
+    if group:
+        yield group

@@ -1,0 +1,413 @@
+"""The runtime of the segments sink: an entry of its manifest commits an epoch; what seals, seals beside that.
+
+Invariants.  One lock orders appends: those of epochs and those of seals.  An entry is appended only when the renames
+of the one before are done, so that only the last can have some left.  What an entry names stays until one that frees
+it is durable.  A seal takes rows of whole epochs of its partition, all up to some epoch (design/0016).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import (
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    RunIdentity,
+    Sink,
+    Staged,
+    Task,
+)
+from holdfast.sinks import refusals
+from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.refusals import Halving, TableRows
+from holdfast.sinks.segments import places
+from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
+from holdfast.sinks.segments.holdings import Holdings
+from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
+from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.sinks.segments.places import Places
+from holdfast.sinks.segments.policies import Policy
+from holdfast.sinks.segments.sealing import Sealing
+from holdfast.sinks.segments.tending import Tending
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.sinks.segments")
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class SegmentsSink:
+    """The sink of a run; see :class:`holdfast.ports.Sink`.
+
+    Parameters
+    ----------
+    name, pipeline : str
+        Identity.
+    schema : pyarrow.Schema
+        Columns of the rows, partition columns included.
+    directory : str
+        Absolute path.
+    policies : sequence of Policy
+        In the order in which they are asked.
+    is_tended : bool
+        Whether a thread seals what is due; else :attr:`sealing` is called by a test.
+    now_us : callable
+        The clock.
+
+    Notes
+    -----
+    ``publish`` of a carried epoch syncs the journal's file and directory, and the entry and its directory.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "journal files, one for each task"
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        schema: pa.Schema,
+        directory: str,
+        *,
+        partition_by: tuple[str, ...],
+        policies: Sequence[Policy],
+        target_bytes: int,
+        sort_by: tuple[str, ...] = (),
+        compression: str | None = "zstd",
+        is_tended: bool = True,
+        now_us: Callable[[], int] = _now_us,
+    ) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._now_us = now_us
+        self._generation = 0
+        self._schema = schema
+        self.places = Places(directory, pipeline, name)
+        durable.tighten(os.path.join(directory, places.OWN_DIRECTORY))
+        durable.prepare(self.places.own, aside=self.places.aside, published=directory)
+        with durable.explained(f"opening {self.places.own}"):
+            for below in (self.places.manifest, self.places.journal, self.places.sealing):
+                durable.make_directory(below)
+        self._manifest = SegmentsManifest(self.places.manifest, aside=self.places.aside)
+        self._staging = JournalStaging(self.places.journal, schema, partition_by)
+        self._lock = threading.RLock()
+        self._holdings = Holdings()
+        self.sealing = Sealing(
+            self,
+            policies,
+            target_bytes=target_bytes,
+            sort_by=sort_by,
+            compression=compression,
+            schema=pa.schema([field for field in schema if field.name not in partition_by]),
+            now_us=now_us,
+        )
+        self._tending = Tending(self.sealing) if is_tended else None
+        self._is_at_work = False
+
+    def __repr__(self) -> str:
+        return f"SegmentsSink({self.name!r}, {self.places.directory!r})"
+
+    def open(self, run: RunIdentity) -> Held:
+        """Fence lower generations, finish the renames of the last entry, return what is held."""
+        schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
+        with self._lock:
+            while True:
+                with durable.explained(f"reading the manifest of sink {self.name!r}"):
+                    holdings = self._manifest.holdings()
+                last = holdings.last
+                if last.generation >= run.generation:  # another run took it between our claim and here
+                    raise self._fenced(run.generation, last)
+                self._check_journal(holdings)
+                self._finish(last)
+                fence = SegmentsEntry(
+                    number=last.number + 1,
+                    generation=run.generation,
+                    epoch=last.epoch,
+                    positions=last.positions,
+                    pts=last.pts,
+                    schema=schema if schema != holdings.schema else "",
+                )
+                if self._manifest.append(fence):  # else another process has appended since we read
+                    break
+            holdings.apply(fence)
+            self._generation = run.generation
+            self._holdings = holdings
+            self.places.sweep_sealing(run.generation)
+            self.sealing.begin(holdings)
+        if holdings.growing and self._tending is not None:
+            self._tending.start()
+        return last.held()
+
+    def writer_factory(self) -> JournalStaging:
+        """Return the factory that executors call."""
+        return self._staging
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check what could not name a directory; staged rows are in the journal already."""
+        for part in publication.parts:
+            if not isinstance(part, Staged):
+                self._staging.check(part.rows)
+        return False
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
+        """Find the carried rows whose partition could not be named; staged rows are in the journal already."""
+
+        def rows_of(part: Part) -> Halving | None:
+            return None if isinstance(part, Staged) else TableRows(part, part.rows, partial(self._refusal, part.rows))
+
+        return refusals.rejected(publication, rows_of)
+
+    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
+        try:
+            self._staging.check(rows.slice(low, high - low))
+        except BadRow as error:
+            return error
+        return None
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Hold the epochs: one entry for all of them."""
+        self.sealing.check()
+        with self._lock:
+            last = self._last()
+            self._check_generation(last)
+            new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
+            if not new:
+                return
+            carried: list[str] = []
+            try:
+                files = [file for publication in new for file in self._prepare(publication, carried)]
+                partitions = [self._partitions(file) for file in files]
+                for publication in new:
+                    faults.reach("publish-uncommitted", publication.record.epoch)
+                record = new[-1].record
+                entry = SegmentsEntry(
+                    number=last.number + 1,
+                    generation=self._generation,
+                    epoch=record.epoch,
+                    positions=record.positions,
+                    pts=record.pts,
+                    ends=tuple((each.record.epoch, each.record.positions) for each in new),
+                    files=tuple(files),
+                    began=self._began(files, partitions),
+                )
+                is_ours = self.append(entry)
+            except InDoubt:
+                raise  # the entry may be in place: what it names must stay
+            except Exception:
+                self._remove(carried)
+                raise
+            if not is_ours:  # another run opened the sink between our reading of the manifest and the append
+                self._remove(carried)
+                self._check_generation(self._last())
+                raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
+            self.sealing.came(files, partitions)
+        for publication in new:
+            faults.reach("publish-begun", publication.record.epoch)
+        self._is_at_work = True
+        if self._tending is not None:
+            self._tending.start()
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the manifest."""
+        try:
+            return Outcome.PUBLISHED if epoch <= self._manifest.last().epoch else Outcome.ABSENT
+        except (Unavailable, InvalidPipeline, OSError) as error:
+            log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
+            return Outcome.UNKNOWN
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return what the manifest says, and the names of journal files that it does not name."""
+        holdings = self._manifest.holdings()
+        staged = [each.name for each in self._staging.names() if each.name not in holdings.files]
+        return holdings.last.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged})
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by name."""
+        with self._lock:
+            if self._last().generation != self._generation:  # fenced: what is staged may be the newer run's
+                return 0
+            named = self._holdings.files
+            orphans = [
+                staged.name
+                for staged in self._staging.names()
+                if (staged.generation, staged.epoch) < (self._generation, below_epoch) and staged.name not in named
+            ]
+            return sum(self._staging.remove(name) for name in orphans)
+
+    def close(self) -> None:
+        """Seal what policies say at the end of a run that published, if this one is still the owner."""
+        if self._tending is not None:
+            self._tending.stop()
+        if self._is_at_work:
+            self._is_at_work = False
+            self.sealing.close()
+
+    # --- for what seals -----------------------------------------------------------------------------------------
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Orders appends."""
+        return self._lock
+
+    @property
+    def holdings(self) -> Holdings:
+        """The state after the last entry; read and changed under :attr:`lock` only."""
+        return self._holdings
+
+    @property
+    def manifest(self) -> SegmentsManifest:
+        """Where it is durable."""
+        return self._manifest
+
+    def follow(self) -> SegmentsEntry:
+        """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
+        last = self._last()
+        self._check_generation(last)
+        return last
+
+    def append(self, entry: SegmentsEntry) -> bool:
+        """Append an entry and do what it says; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
+        self._finish(self._holdings.last)
+        if not self._manifest.append(entry):
+            return False
+        self._holdings.apply(entry)
+        self._finish(entry, is_synced=True)
+        return True
+
+    def fenced(self) -> None:
+        """Raise why an append found its number taken."""
+        self._check_generation(self._last())
+        raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
+
+    def _finish(self, entry: SegmentsEntry, *, is_synced: bool = False) -> None:
+        if not self.places.is_finished(entry) and entry.seals and not is_synced:
+            self._manifest.sync()  # its writer may have died before: no file may outlive the entry that names it
+        self.places.finish(entry, self._pipeline, self.name)
+
+    # --- before the commit --------------------------------------------------------------------------------------
+
+    def _prepare(self, publication: Publication, carried: list[str]) -> list[JournalFile]:
+        """Return the journal files of one epoch; carried rows are staged for it."""
+        handles: list[Staged] = []
+        for index, part in enumerate(publication.parts):
+            if isinstance(part, Staged):
+                handles.append(part)
+                continue
+            writer = self._staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))
+            try:
+                for batch in part.rows.to_batches():
+                    writer.write(batch)
+                handle = writer.stage()
+            except BaseException:
+                writer.abort()
+                raise
+            carried += [file.name for file in [file_of(handle)] if file is not None]
+            handles.append(handle)
+        files = [file for file in map(file_of, handles) if file is not None]
+        for file in files:
+            size_bytes = self.places.size_of(file.name)
+            if size_bytes != file.size_bytes:
+                self._check_generation(self._last())  # a newer generation may have swept it
+                fate = "gone" if size_bytes is None else "damaged"
+                raise Corrupt(
+                    f"Staged rows of {self._pipeline}/{task_of(file.name)} are {fate} in sink {self.name!r}.",
+                    why=f"{file.name} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
+                    do="start again: an undecided epoch is staged again; a decided one needs the file back.",
+                    pipeline=self._pipeline,
+                    participant=self.name,
+                )
+        return files
+
+    def _partitions(self, file: JournalFile) -> dict[str, int]:
+        with durable.explained(f"reading {file.name} of sink {self.name!r}"):
+            return PiecesReader(os.path.join(self.places.journal, file.name)).partitions()
+
+    def _began(self, files: Sequence[JournalFile], partitions: Sequence[Mapping[str, int]]) -> dict[str, Began]:
+        """Return the partitions that do not grow yet, and where they begin to."""
+        now_us = self._now_us()
+        found: dict[str, Began] = {}
+        for file, each in zip(files, partitions, strict=True):
+            for partition in each.keys() - self._holdings.growing.keys() - found.keys():
+                found[partition] = Began(file.epoch, now_us)
+        return found
+
+    def _check_journal(self, holdings: Holdings) -> None:
+        there = {each.name for each in self._staging.names()}
+        lost = [name for name in holdings.files if name not in there]
+        if lost:
+            raise Corrupt(
+                f"{len(lost)} files of the journal of sink {self.name!r} are gone, {lost[0]} first.",
+                why=f"somebody removed them from {self.places.journal}: rows that no sealed file has are in them.",
+                do="restore them from a copy; without them, remove the sink's directories and produce the rows again.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+
+    # --- fence --------------------------------------------------------------------------------------------------
+
+    def _last(self) -> SegmentsEntry:
+        """Return the last entry in the directory; where it is this run's, it is also the last one known here."""
+        known = self._holdings.last
+        with durable.explained(f"reading the manifest of sink {self.name!r}"):
+            last = self._manifest.last(known.number)
+            if last.generation == self._generation and last.number > known.number:
+                # Our own: it was in doubt whether it would last.  The next append makes it durable.
+                self._holdings = self._manifest.holdings()
+                self.sealing.begin(self._holdings)
+                return self._holdings.last
+        if last.generation == self._generation and last.number < known.number:
+            raise went_back(
+                f"sink {self.name!r} holds entry {last.number} of its manifest, and this run had appended "
+                f"{known.number}.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=last.epoch,
+                generation=self._generation,
+            )
+        return last
+
+    def _check_generation(self, last: SegmentsEntry) -> None:
+        if last.generation > self._generation:
+            raise self._fenced(self._generation, last)
+        if last.generation < self._generation:
+            raise Diverged(
+                f"The manifest of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
+                why=f"somebody removed or replaced {self.places.own}.",
+                do="restore it from a copy; without it, which epochs the directory holds is unknown.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                generation=self._generation,
+            )
+
+    def _fenced(self, generation: int, last: SegmentsEntry) -> HoldfastError:
+        return Fenced(
+            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
+            why=f"generation {last.generation} has opened it.",
+            do="stop this run: another one has taken over.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=last.epoch,
+            generation=last.generation,
+        )
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._staging.remove(name)

@@ -1,0 +1,193 @@
+"""Segments: rows that grow in a journal, and seal into one well-sized Parquet file for each partition; exactly-once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
+from holdfast.ports import Guarantee
+from holdfast.sinks.files import check
+from holdfast.sinks.segments import policies
+from holdfast.sinks.segments.policies import Policy
+from holdfast.sinks.segments.sink import SegmentsSink
+from holdfast.store import durable
+from holdfast.types.units import duration_us, size_bytes
+
+
+def segments(
+    path: str | os.PathLike[str],
+    *,
+    partition_by: Sequence[str] = (),
+    format: Literal["parquet"] = "parquet",
+    target_size: str = "128 MB",
+    max_age: str | None = None,
+    sort_by: Sequence[str] = (),
+    compression: str | None = "zstd",
+    seal: Sequence[Policy] | None = None,
+    name: str | None = None,
+    backfill: bool = False,
+) -> nodes.SinkNode:
+    """Write rows as files of a chosen size, each epoch exactly once, whatever the trigger.
+
+    An epoch's rows become durable in the sink's own journal.  A partition's rows of consecutive epochs are a *segment*;
+    when it has reached its size, or its age, it becomes one Parquet file.  ``hf.read.segments`` and
+    ``holdfast.segments.open`` show what grows, too.
+
+    Parameters
+    ----------
+    path : str or path
+        The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
+        Several pipelines and sinks may write to one directory.
+    partition_by : sequence of str
+        Columns that become hive-style directories, ``column=value/``, outermost first.
+    format : {"parquet"}
+        Of the sealed files.
+    target_size : str
+        Size at which a segment is sealed: of the file.  One that a single epoch fills is larger.
+    max_age : str, optional
+        Age at which it is sealed however small it is, give or take a tenth (``"1 h"``).
+    sort_by : sequence of str
+        Columns by which the rows of a file are sorted; without them they are in the order in which they came.
+    compression : str, optional
+        Of Parquet: ``"zstd"``, ``"snappy"``, ``"lz4"``, ``"gzip"``; None for none.
+    seal : sequence of callable, optional
+        Further policies, ``(holdfast.segments.Segment) -> reason or None``.  Default: ``pressure("4 GB")`` and
+        ``shutdown()`` of ``holdfast.segments``.
+    name : str, optional
+        The node's name; the sink's manifest is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
+
+    Returns
+    -------
+    SinkNode
+        To be used to the right of ``stream |``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an argument is not usable.  Columns are compared with what is there when the run starts.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> hf.write.segments("out/flights", partition_by=["origin"], max_age="1 h").spec.target_bytes
+    128000000
+    """
+    with building("sink", name):
+        spec = SegmentsSinkSpec(
+            os.fspath(path),
+            format,
+            tuple(partition_by),
+            target_size,
+            max_age,
+            tuple(sort_by),
+            compression,
+            policies.DEFAULT if seal is None else tuple(seal),
+        )
+    return nodes.sink(spec, name=name, backfill=backfill)
+
+
+@dataclass(frozen=True)
+class SegmentsSinkSpec:
+    """Declaration of a segments sink; parameters as :func:`segments`."""
+
+    path: str
+    format: Literal["parquet"] = "parquet"
+    partition_by: tuple[str, ...] = ()
+    target_size: str = "128 MB"
+    max_age: str | None = None
+    sort_by: tuple[str, ...] = ()
+    compression: str | None = "zstd"
+    seal: tuple[Policy, ...] = field(default=policies.DEFAULT)
+
+    kind = "segments"
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        if self.format != "parquet":
+            raise InvalidPipeline(f"write.segments: format={self.format!r} is not known.", do='choose "parquet".')
+        if self.compression not in (None, "zstd", "snappy", "lz4", "gzip", "brotli"):
+            raise InvalidPipeline(
+                f"write.segments: compression={self.compression!r} is not known.",
+                do='choose "zstd", "snappy", "lz4", "gzip", "brotli" or None.',
+            )
+        for argument in ("partition_by", "sort_by"):
+            columns = getattr(self, argument)
+            if len(set(columns)) < len(columns):
+                raise InvalidPipeline(f"write.segments: {argument}={list(columns)} names a column twice.", do="once.")
+        if both := set(self.partition_by) & set(self.sort_by):
+            raise InvalidPipeline(
+                f"write.segments: sort_by names the partition column {sorted(both)[0]!r}.",
+                why="all rows of a file have one value of it, and it is not stored in the file.",
+                do="leave it out of sort_by.",
+            )
+        check.check_partition_columns("write.segments", self.partition_by)
+        if self.target_bytes < 1:
+            raise InvalidPipeline(f"write.segments: target_size={self.target_size!r} is no size.", do="give more.")
+        if self.max_age is not None:
+            duration_us(self.max_age, argument="max_age")
+        if not all(map(callable, self.seal)):
+            raise InvalidPipeline(
+                "write.segments: seal= names something that is not a policy.",
+                do="give functions of one segment, such as seal=[holdfast.segments.rows(1_000_000)].",
+            )
+        check.check_renames("write.segments", self.path)
+
+    @property
+    def target_bytes(self) -> int:
+        """Size at which a segment is sealed."""
+        return size_bytes(self.target_size, argument="target_size")
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the arguments for display and fingerprint."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "partition_by": list(self.partition_by),
+            "target_size": self.target_size,
+            "max_age": self.max_age,
+            "sort_by": list(self.sort_by),
+            "compression": self.compression,
+            "seal": [policies.named(policy) for policy in self.seal],
+        }
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check that the partition columns and those to sort by are there, where the columns are known."""
+        for argument, wanted in (("partition_by", self.partition_by), ("sort_by", self.sort_by)):
+            missing = [column for column in wanted if columns is not None and column not in columns]
+            if missing:
+                raise InvalidPipeline(
+                    f"write.segments: {argument} names column {missing[0]!r}, which its rows do not have.",
+                    why=f"they have {', '.join(columns or ())}.",
+                    do=f"correct {argument}, or add the column before the sink.",
+                )
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> SegmentsSink:
+        """Check the columns, create the directory, return the sink."""
+        return self.connected(name, pipeline, schema)
+
+    def connected(self, name: str, pipeline: str, schema: pa.Schema, *, is_tended: bool = True) -> SegmentsSink:
+        """Return the sink, with or without the thread that seals."""
+        # Absolute: executors have working directories of their own.
+        directory = os.path.abspath(durable.local_path(self.path) or "")
+        check.check_partition_types(name, schema, self.partition_by)
+        return SegmentsSink(
+            name,
+            pipeline,
+            schema,
+            directory,
+            partition_by=self.partition_by,
+            policies=policies.chosen(self.max_age, self.seal),
+            target_bytes=self.target_bytes,
+            sort_by=self.sort_by,
+            compression=self.compression,
+            is_tended=is_tended,
+        )

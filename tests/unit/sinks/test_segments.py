@@ -1,0 +1,427 @@
+"""The segments sink: what seals and why, what is left when something fails, and a manifest that stays short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast import segments
+from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.sinks.segments import growth, manifest, sealing
+from holdfast.sinks.segments.entries import SealedSegment
+from holdfast.sinks.segments.policies import Segment, chosen, named, reason_of
+from holdfast.sinks.segments.sink import SegmentsSink
+from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.store import durable
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+PIPELINE = "words"
+Row = tuple[int, str | None]
+
+WORDS = ["LHR/JFK", "größe", None, "", "a b", "%41", "日本", "x=y", "."]
+
+
+def opened(path: Path, generation: int = 1, *, schema: pa.Schema = SCHEMA, **arguments: object) -> SegmentsSink:
+    values = {"partition_by": ("word",), "seal": (), **arguments}
+    sink = SegmentsSinkSpec(os.fspath(path), **values).connected("out", PIPELINE, schema, is_tended=False)  # type: ignore[arg-type]
+    sink.open(RunIdentity(PIPELINE, generation))
+    return sink
+
+
+def publish(sink: SegmentsSink, epoch: int, rows: Sequence[Row], *, generation: int = 1) -> None:
+    table = pa.table({"id": [row[0] for row in rows], "word": [row[1] for row in rows]}, schema=SCHEMA)
+    sink.publish([publication(epoch, table, generation)], Held())
+
+
+def publication(epoch: int, table: pa.Table, generation: int = 1) -> Publication:
+    return Publication(EpochRecord(PIPELINE, epoch, generation, {"log": {"log": epoch}}), (Carried(table),))
+
+
+def sealed(sink: SegmentsSink) -> list[SealedSegment]:
+    return list(sink.manifest.sealed(sink.holdings))
+
+
+def visible(path: Path) -> list[int]:
+    found = dataset.dataset(path, format="parquet", partitioning="hive", schema=SCHEMA).to_table(columns=["id"])
+    return sorted(found["id"].to_pylist())
+
+
+def whatever(segment: Segment) -> str:
+    return "whatever"
+
+
+# --- sealing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_that_reached_its_size_becomes_one_file_and_the_others_grow_on(tmp_path: Path) -> None:
+    sink = opened(tmp_path, target_size="20 kB", compression=None)
+    for epoch in range(1, 6):
+        publish(sink, epoch, [(number, "large") for number in range(epoch * 1000, epoch * 1000 + 1000)])
+        sink.sealing.tend()
+    publish(sink, 6, [(6, "small")])
+    sink.sealing.tend()
+    (segment,) = sealed(sink)
+    assert segment.reason == "size"
+    assert os.path.getsize(tmp_path / segment.path) == segment.size_bytes > 0.75 * 20_000
+    assert "word=small" in sink.holdings.growing
+    assert pq.read_metadata(tmp_path / segment.path).row_group(0).column(0).statistics.has_min_max
+    sink.close()
+
+
+def test_a_file_that_comes_out_too_small_is_not_kept_and_the_segment_grows_on(tmp_path: Path) -> None:
+    """All rows are equal: Parquet makes much less of them than was guessed."""
+    sink = opened(tmp_path, target_size="20 kB")
+    publish(sink, 1, [(7, "same")] * 10_000)
+    assert sink.sealing.tend() == 0
+    assert sealed(sink) == []
+    assert os.listdir(sink.places.sealing) == []
+    publish(sink, 2, [(7, "same")] * 10_000)
+    assert sink.sealing.tend() == 0
+    assert visible(tmp_path) == []
+    sink.close()
+
+
+def test_a_growing_segment_goes_on_in_the_next_run_and_knows_where_it_began(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    publish(first, 1, [(1, "a")])
+    publish(first, 2, [(2, "b")])
+    publish(first, 3, [(3, "a"), (4, "b")])
+    assert first.holdings.holding(is_journal_lost=True).segments == {"word=a": {}, "word=b": {"log": {"log": 1}}}
+    first.close()
+    second = opened(tmp_path, 2, seal=(segments.rows(2), whatever))
+    assert second.sealing.tend() == 2
+    assert [(each.reason, each.first_epoch, each.last_epoch, each.row_count) for each in sealed(second)] == [
+        ("rows", 1, 3, 2),
+        ("rows", 2, 3, 2),
+    ]
+    assert visible(tmp_path) == [1, 2, 3, 4]
+    assert second.holdings.growing == {}
+    assert os.listdir(second.places.journal) == []
+    second.close()
+
+
+def test_what_comes_while_a_segment_is_sealed_begins_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(tmp_path, seal=(whatever,))
+    publish(sink, 1, [(1, "a"), (2, "b")])
+    written = sealing.write_file
+
+    def meanwhile(*arguments: object, **options: object) -> int:
+        monkeypatch.setattr(sealing, "write_file", written)
+        publish(sink, 2, [(3, "a")])
+        publish(sink, 3, [(4, "a"), (5, "c")])
+        return written(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sealing, "write_file", meanwhile)
+    assert sink.sealing.tend() == 2
+    assert visible(tmp_path) == [1, 2]
+    assert {name: began.epoch for name, began in sink.holdings.growing.items()} == {"word=a": 2, "word=c": 3}
+    assert sink.holdings.start_of("word=a") == {"log": {"log": 1}}
+    assert sink.sealing.tend() == 2
+    assert visible(tmp_path) == [1, 2, 3, 4, 5]
+    sink.close()
+
+
+def test_values_of_all_kinds_name_directories_that_readers_read_back(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(segments.shutdown(),))
+    publish(sink, 1, list(enumerate(WORDS)))
+    sink.close()
+    found = dataset.dataset(
+        tmp_path, partitioning=dataset.partitioning(pa.schema([("word", pa.string())]), flavor="hive")
+    )
+    rows = sorted((row["id"], row["word"]) for row in found.to_table().to_pylist())
+    assert rows == [(number, word or None) for number, word in enumerate(WORDS)]
+
+
+def test_rows_of_a_file_are_sorted_and_equal_ones_keep_their_order(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
+    sink = opened(tmp_path, schema=schema, partition_by=(), sort_by=("word",), seal=(whatever,))
+    publish(sink, 1, [(1, "b"), (2, "a")])
+    publish(sink, 2, [(3, "a"), (4, "b")])
+    sink.sealing.tend()
+    (segment,) = sealed(sink)
+    assert pq.read_table(tmp_path / segment.path)["id"].to_pylist() == [2, 3, 1, 4]
+    sink.close()
+
+
+def test_a_column_that_is_added_and_a_type_that_is_widened_while_a_segment_grows(tmp_path: Path) -> None:
+    narrow = pa.schema([("id", pa.int32()), ("word", pa.string())])
+    first = opened(tmp_path, schema=narrow)
+    first.publish([publication(1, pa.table({"id": [1], "word": ["a"]}, schema=narrow))], Held())
+    first.close()
+    wide = pa.schema([("id", pa.int64()), ("note", pa.string()), ("word", pa.string())])
+    second = opened(tmp_path, 2, schema=wide, seal=(whatever,))
+    rows = pa.table({"id": [2**40], "note": ["n"], "word": ["a"]}, schema=wide)
+    second.publish([publication(2, rows, 2)], Held())
+    second.sealing.tend()
+    (segment,) = sealed(second)
+    table = pq.read_table(tmp_path / segment.path, partitioning=None)
+    assert table.to_pylist() == [{"id": 1, "note": None}, {"id": 2**40, "note": "n"}]
+    second.close()
+
+
+# --- policies -----------------------------------------------------------------------------------------------------
+
+
+def a_segment(**values: object) -> Segment:
+    given = {"partition": "day=mo", "rows": 10, "bytes": 100, "row_bytes": 200, "first_epoch": 1, "last_epoch": 3}
+    given |= {"start": {}, "end": {}, "began_us": 0, "now_us": 0, "target_bytes": 1000, **values}
+    return Segment(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "grows", "is_sealed", "reason"),
+    [
+        (segments.size(), {"bytes": 999}, {"bytes": 1000}, "size"),
+        (segments.size("2 kB"), {"bytes": 1999}, {"bytes": 2000}, "size"),
+        (segments.rows(10), {"rows": 9}, {"rows": 10}, "rows"),
+        (segments.age("10 s", jitter=0), {"now_us": 9_999_999}, {"now_us": 10_000_000}, "age"),
+        (segments.pressure("1 kB"), {"journal_bytes": 2000, "older_bytes": 1000}, {"journal_bytes": 1001}, "pressure"),
+        (segments.shutdown(), {}, {"is_closing": True}, "shutdown"),
+        (chosen(None, ())[1], {}, {"is_flushed": True}, "manual"),
+    ],
+)
+def test_a_policy_seals_from_its_limit_on(
+    policy: object, grows: dict[str, object], is_sealed: dict[str, object], reason: str
+) -> None:
+    assert policy(a_segment(**grows)) is None  # type: ignore[operator]
+    assert policy(a_segment(**is_sealed)) == reason  # type: ignore[operator]
+
+
+def test_ages_differ_by_a_tenth_and_are_the_same_when_asked_again() -> None:
+    policy = segments.age("100 s")
+    due = [
+        next(s for s in range(200) if policy(a_segment(partition=f"day={day}", now_us=s * 1_000_000)))
+        for day in range(300)
+    ]
+    assert 90 <= min(due) < 94
+    assert 106 < max(due) <= 111
+    assert policy == segments.age("100 s")
+
+
+def test_a_policy_that_fails_or_answers_something_else_stops_the_run(tmp_path: Path) -> None:
+    def broken(segment: Segment) -> str:
+        raise KeyError(segment.partition)
+
+    with pytest.raises(InvalidPipeline, match=r"test_segments\.test_a_policy_that_fails"):
+        reason_of([broken], a_segment())
+    with pytest.raises(InvalidPipeline, match="returned True"):
+        reason_of([lambda segment: True], a_segment())  # type: ignore[list-item,return-value]
+    sink = opened(tmp_path, seal=(broken,))
+    publish(sink, 1, [(1, "a")])
+    with pytest.raises(InvalidPipeline):
+        sink.sealing.tend()
+    with pytest.raises(InvalidPipeline, match="failed"):
+        publish(sink, 2, [(2, "a")])
+
+
+def test_policies_are_shown_by_their_names() -> None:
+    assert [named(each) for each in chosen("1 h", (segments.rows(5), whatever))] == [
+        "size()",
+        "age(3600000000, 0.1)",
+        "flushed()",
+        "rows(5)",
+        f"{__name__}.whatever",
+    ]
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Let entries of seals fail as long as the list has something in it."""
+    failing: list[str] = []
+    append = manifest.SegmentsManifest.append
+
+    def failing_append(self: manifest.SegmentsManifest, entry: object) -> bool:
+        if failing and entry.seals:  # type: ignore[attr-defined]
+            raise Unavailable("the disk is full", do="free space")
+        return append(self, entry)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(manifest.SegmentsManifest, "append", failing_append)
+    return failing
+
+
+def test_a_seal_that_fails_changes_nothing_and_is_tried_again_by_who_publishes(
+    tmp_path: Path, full_disk: list[str]
+) -> None:
+    sink = opened(tmp_path, seal=(whatever,))
+    publish(sink, 1, [(1, "a")])
+    full_disk.append("full")
+    with pytest.raises(Unavailable):
+        sink.sealing.tend()
+    assert os.listdir(sink.places.sealing) == []
+    with pytest.raises(Unavailable):  # the coordinator counts to ten, then the run stops
+        publish(sink, 2, [(2, "a")])
+    assert sink.holdings.last.epoch == 1
+    full_disk.clear()
+    publish(sink, 2, [(2, "a")])
+    assert visible(tmp_path) == [1]
+    sink.sealing.tend()
+    assert visible(tmp_path) == [1, 2]
+    sink.close()
+
+
+def test_a_run_that_was_taken_over_seals_nothing(tmp_path: Path) -> None:
+    stale = opened(tmp_path, seal=(whatever,))
+    publish(stale, 1, [(1, "a")])
+    owner = opened(tmp_path, 2)
+    with pytest.raises(Fenced):
+        stale.sealing.tend()
+    assert visible(tmp_path) == []
+    publish(owner, 2, [(2, "a")], generation=2)
+    stale.close()
+    assert os.listdir(owner.places.sealing) == []
+    owner.close()
+
+
+def test_an_entry_whose_directory_could_not_be_synced_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.errors import InDoubt
+
+    sink = opened(tmp_path, seal=(whatever,))
+    publish(sink, 1, [(1, "a")])
+    create = durable.create
+
+    def lost(path: str, data: bytes, *, aside: str) -> bool:
+        create(path, data, aside=aside)
+        raise InDoubt("written", do="look")
+
+    monkeypatch.setattr(durable, "create", lost)
+    with pytest.raises(InDoubt):
+        publish(sink, 2, [(2, "a")])
+    monkeypatch.setattr(durable, "create", create)
+    assert sink.outcome(2).value == "published"
+    publish(sink, 2, [(2, "a")])
+    publish(sink, 3, [(3, "b")])
+    sink.sealing.tend()
+    assert visible(tmp_path) == [1, 2, 3]
+    sink.close()
+
+
+def test_a_manifest_that_went_back_under_a_run_is_noticed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    publish(sink, 1, [(1, "a")])
+    publish(sink, 2, [(2, "a")])
+    os.unlink(os.path.join(sink.places.manifest, f"{sink.holdings.last.number:012}.json"))
+    with pytest.raises(Diverged):
+        publish(sink, 3, [(3, "a")])
+
+
+def test_a_journal_that_lost_files_is_refused_at_the_start(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    publish(sink, 1, [(1, "a")])
+    sink.close()
+    for name in os.listdir(sink.places.journal):
+        os.unlink(os.path.join(sink.places.journal, name))
+    with pytest.raises(Corrupt, match="gone"):
+        opened(tmp_path, 2)
+
+
+@pytest.mark.parametrize("at", [0, 40, -3, -40])
+def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tmp_path: Path, at: int) -> None:
+    from holdfast.sinks.segments.journal import PiecesReader
+
+    sink = opened(tmp_path)
+    publish(sink, 1, [(1, "a"), (2, "b")])
+    (name,) = os.listdir(sink.places.journal)
+    path = os.path.join(sink.places.journal, name)
+    data = bytearray(Path(path).read_bytes())
+    if at < 0:
+        data[at] ^= 1
+        Path(path).write_bytes(data)
+    else:
+        Path(path).write_bytes(data[:at])
+    with pytest.raises(Corrupt):
+        PiecesReader(path).partitions()
+
+
+# --- the manifest -------------------------------------------------------------------------------------------------
+
+
+def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)
+    monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 4)
+    sink = opened(tmp_path, seal=(segments.rows(2),))
+    names = [f"w{number}" for number in range(3)]
+    for epoch in range(1, 121):
+        publish(sink, epoch, [(epoch, names[epoch % 3])])
+        sink.sealing.tend()
+    expected = sealed(sink)
+    assert len(expected) == 60
+    assert [each.last_epoch for each in expected] == sorted(each.last_epoch for each in expected)
+    read = manifest.SegmentsManifest(sink.places.manifest)
+    found = read.holdings()
+    assert list(read.sealed(found)) == expected
+    assert found.growing == sink.holdings.growing
+    assert set(os.listdir(sink.places.journal)) == set(found.files)
+    objects = os.listdir(sink.places.manifest)
+    assert len([name for name in objects if name[0].isdigit()]) < 60
+    assert len([name for name in objects if name.startswith("base-")]) <= 2
+    sink.close()
+
+
+def test_an_epoch_writes_as_many_bytes_however_many_segments_grow_or_were_sealed(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(whatever,))
+    sizes = []
+    for epoch in range(1, 31):
+        publish(sink, epoch, [(epoch, f"w{number}") for number in range(50)])
+        last = os.path.join(sink.places.manifest, f"{sink.holdings.last.number:012}.json")
+        sizes.append(os.path.getsize(last))
+        if epoch % 10 == 0:
+            sink.sealing.tend()
+    assert max(sizes[2:10]) < min(sizes[0], sizes[1] * 2)
+    assert abs(sizes[5] - sizes[25]) < 10
+    sink.close()
+
+
+def test_an_entry_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    for epoch in range(1, 5):
+        publish(sink, epoch, [(epoch, "a")])
+    os.unlink(os.path.join(sink.places.manifest, f"{3:012}.json"))
+    with pytest.raises(Corrupt, match="missing"):
+        manifest.SegmentsManifest(sink.places.manifest).holdings()
+
+
+# --- the thread ---------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_seals_what_is_due_and_the_end_of_the_run_the_rest(tmp_path: Path) -> None:
+    import time
+
+    spec = SegmentsSinkSpec(os.fspath(tmp_path), seal=(segments.rows(3), segments.shutdown()))
+    sink = spec.connect("out", PIPELINE, SCHEMA)
+    sink.open(RunIdentity(PIPELINE, 1))
+    publish(sink, 1, [(1, "a"), (2, "b"), (3, "c")])
+    deadline = time.monotonic() + 30
+    while not visible(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert visible(tmp_path) == [1, 2, 3]
+    publish(sink, 2, [(4, "d")])
+    sink.close()
+    assert visible(tmp_path) == [1, 2, 3, 4]
+    assert [each.reason for each in sealed(sink)] == ["rows", "shutdown"]
+
+
+def test_a_thousand_segments_are_sealed_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(sealing, "GROUP_SEGMENTS", 100)
+    sink = opened(tmp_path, seal=(whatever,))
+    publish(sink, 1, [(number, f"w{number % 1000}") for number in range(3000)])
+    entries = sink.holdings.last.number
+    assert sink.sealing.tend() == 1000
+    assert sink.holdings.last.number == entries + 10
+    assert visible(tmp_path) == list(range(3000))
+    assert growth.RATIO < 1
+    sink.close()
