@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow
-from holdfast.sinks.files.partition import is_partition_type, partition_name, split
+from holdfast.sinks.files.partition import is_partition_type, partition_name, partition_names, split
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,20 @@ def test_every_row_is_in_the_directory_of_its_values_in_order(keys: list[tuple[i
         found[directory] += rows["id"].to_pylist()
     # null and the empty string share a directory, each with its own rows.
     assert {name: sorted(ids) for name, ids in found.items()} == expected
+
+
+@pytest.mark.parametrize("odd", [None, "", "a/b", "größe", "x" * 252])
+def test_many_values_get_the_names_that_each_gets_alone(odd: str | None) -> None:
+    texts = [f"v{number}" for number in range(40)] + [odd]
+    assert partition_names("c", pa.array(texts)) == [partition_name("c", text) for text in texts]
+    assert partition_names("c/d", pa.array(range(-20, 20))) == [partition_name("c/d", n) for n in range(-20, 20)]
+
+
+@pytest.mark.parametrize("odd", [b"x" * 254, b"\xff"])
+def test_of_many_values_one_that_names_no_directory_is_a_bad_row(odd: bytes) -> None:
+    values = pa.array([f"v{number}".encode() for number in range(40)] + [odd]).view(pa.string())
+    with pytest.raises(BadRow):
+        partition_names("c", values)
 
 
 def test_without_partition_columns_the_batch_passes_as_it_is() -> None:

@@ -8,9 +8,11 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 
@@ -19,6 +21,9 @@ NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NAME_BYTES_MAX = 255
+
+_MANY = 16
+"""From so many values on, Arrow names them faster than Python does."""
 
 
 def is_partition_type(kind: pa.DataType) -> bool:
@@ -120,13 +125,33 @@ def partition_names(column: str, values: pa.Array) -> list[str]:
         If one is too long for a directory's name, is not UTF-8, or a time that Python has not.
     """
     try:
-        return [partition_name(column, value) for value in values.to_pylist()]
+        return _plain_names(column, values) or [partition_name(column, value) for value in values.to_pylist()]
     except (ValueError, OverflowError) as error:
         raise BadRow(
             f"A value of partition column {column!r} cannot name a directory.",
             why=f"{error}.",
             do="correct or filter such rows before the sink.",
         ) from error
+
+
+def _plain_names(column: str, values: pa.Array) -> list[str]:
+    """Return the names of many values at once; nothing where one of them needs a closer look."""
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    if not pa.types.is_string(values.type) or len(values) < _MANY:
+        return []
+    prefix = f"{_escape(column)}="
+    longest = _NAME_BYTES_MAX - len(os.fsencode(prefix))
+    try:
+        if pc.any(pc.match_substring_regex(values, _ESCAPED.pattern)).as_py():
+            return []
+    except pa.ArrowInvalid:  # no UTF-8
+        return []
+    if (pc.max(pc.binary_length(values)).as_py() or 0) > longest:
+        return []
+    is_empty = pc.equal(pc.fill_null(values, ""), "")
+    names: list[str] = pc.binary_join_element_wise(prefix, pc.if_else(is_empty, NULL_NAME, values), "").to_pylist()
+    return names
 
 
 def partition_name(column: str, value: Any) -> str:
@@ -146,6 +171,33 @@ def partition_name(column: str, value: Any) -> str:
             do="partition by a shorter column.",
         )
     return name
+
+
+def partition_values(directory: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Return the values that a directory's name has for columns of a schema; the empty string comes back as null.
+
+    Examples
+    --------
+    >>> partition_values("route=LHR%2FJFK/day=7", pa.schema([("day", pa.int64()), ("route", pa.string())]))
+    {'route': <pyarrow.StringScalar: 'LHR/JFK'>, 'day': <pyarrow.Int64Scalar: 7>}
+    """
+    found: dict[str, pa.Scalar] = {}
+    for part in directory.split("/") if directory else ():
+        column, _, text = part.partition("=")
+        place = schema.get_field_index(unquote(column))
+        if place >= 0:
+            kind = schema.field(place).type
+            found[schema.field(place).name] = (
+                pa.scalar(None, kind) if text == NULL_NAME else _value(unquote(text), kind)
+            )
+    return found
+
+
+def _value(text: str, kind: pa.DataType) -> pa.Scalar:
+    value = pa.scalar(text)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pc.assume_timezone(value.cast(pa.timestamp(kind.unit)), "UTC").cast(kind)
+    return value.cast(kind)
 
 
 def _escape(text: str) -> str:

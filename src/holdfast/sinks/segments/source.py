@@ -1,0 +1,301 @@
+"""``read.segments``: what a segments sink holds at one version of its manifest, as a bounded source.
+
+The version is fixed once and durable before a position is returned: the list of its files, and the journal files
+themselves, which the source keeps as links of its own, because the sink removes them when their rows are sealed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.graph.checks import building
+from holdfast.graph.nodes import Stream, stream_from
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.sinks.segments import reading
+from holdfast.sinks.segments.journal import PiecesReader
+from holdfast.store import durable, sealed
+from holdfast.types.schema import to_arrow
+
+SEGMENT = "files"
+_CONTENT = "content"
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the version: sealed (with its partition), or of the journal (with what is sealed of it)."""
+
+    path: str
+    size_bytes: int
+    row_count: int | None
+    partition: str | None
+    sealed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SegmentsSourceSpec:
+    """Declaration of ``read.segments``; see :func:`segments` for the arguments."""
+
+    path: str
+    schema: pa.Schema
+    growing: bool = True
+    timestamp: str | None = None
+    max_files_per_epoch: int | None = None
+    kind: str = field(default="segments", init=False)
+    rejects: bool = field(default=False, init=False)
+    bounded: bool = field(default=True, init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        shown = {
+            "path": self.path,
+            "growing": self.growing,
+            "timestamp": self.timestamp,
+            "max_files_per_epoch": self.max_files_per_epoch,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def open(self, name: str, workspace: str) -> SegmentsSource:
+        """Return the source; what it reads is fixed when it is first asked for positions."""
+        return SegmentsSource(self, name, workspace)
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return whether the list of files is lost: without it a position names no file."""
+        if lost := sealed.obstacle(workspace):
+            return lost
+        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        return f"its list of files has {known}, and {wanted} is wanted." if wanted > known else ""
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the end of the list."""
+        return {SEGMENT: len(_noted(workspace) or ())}
+
+
+class SegmentsSource:
+    """The files of one version.
+
+    Notes
+    -----
+    Pickles to its declaration.  The first :meth:`latest` does the durable writes: a link for each journal file, and
+    one object.
+    """
+
+    def __init__(self, spec: SegmentsSourceSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._files: Sequence[_File] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SegmentsSource, (self.spec, self.name, self.workspace))
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first file."""
+        return {SEGMENT: 0}
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: all files, or as many as an epoch may have."""
+        count = len(self._fixed())
+        limit = self.spec.max_files_per_epoch or count
+        return {SEGMENT: min(count, _ordinal(start) + limit)}
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Return whether these positions are after the last file."""
+        return _ordinal(positions) >= len(self._fixed())
+
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Return whether files are left."""
+        return not self.has_ended(positions)
+
+    def freeze(self) -> None:
+        """Do nothing: the version never grows."""
+
+    def newest(self) -> SourcePositions | None:
+        """Position after the last file."""
+        return {SEGMENT: len(self._fixed())}
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes of the files between two positions."""
+        return sum(file.size_bytes for file in self._between(start, end))
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions; None where a journal file has sealed ones, too."""
+        counts = [file.row_count for file in self._between(start, end)]
+        return sum(count for count in counts if count is not None) if None not in counts else None
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Divide the files into spans of about equal size, in their order."""
+        files = self._between(start, end)
+        share = sum(file.size_bytes for file in files) / max(1, parallelism)
+        groups: list[list[_File]] = []
+        size = 0.0
+        for file in files:
+            if not groups or size >= share:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += file.size_bytes
+        return [
+            Span(
+                tuple(group),
+                None if any(f.row_count is None for f in group) else sum(f.row_count or 0 for f in group),
+                sum(f.size_bytes for f in group),
+            )
+            for group in groups
+        ]
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span."""
+        for file in span.value:
+            try:
+                if file.partition is not None:
+                    yield from reading.sealed_rows(file.path, file.partition, self.spec.schema)
+                else:
+                    yield from reading.growing_rows(PiecesReader(file.path), frozenset(file.sealed), self.spec.schema)
+            except FileNotFoundError as error:
+                raise InvalidPipeline(
+                    f"Source {self.name!r} cannot read {file.path}: it is gone.",
+                    why="it was there when the run began: retention, compaction or somebody has removed it since.",
+                    do="restore it, or begin with another checkpoint: the source then reads what is there.",
+                    participant=self.name,
+                ) from error
+
+    def committed(self, end: SourcePositions) -> None:
+        """Remove links to journal files that are not read any more."""
+        if self.has_ended(end):
+            shutil.rmtree(os.path.join(self.workspace, "growing"), ignore_errors=True)
+
+    def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[_File]:
+        return self._fixed()[_ordinal(start) : _ordinal(end)]
+
+    def _fixed(self) -> Sequence[_File]:
+        """Return the files of the version, which is fixed by the first call of the first process."""
+        if self._files is None:
+            self._files = _noted(self.workspace)
+        if self._files is None:
+            sealed.prepare(self.workspace)
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._note(self._found())
+                    break
+                except FileNotFoundError as error:
+                    if attempt == _ATTEMPTS - 1:
+                        raise Unavailable(
+                            f"The journal of {self.spec.path} changes faster than it can be linked.",
+                            why=f"{error.filename} was removed.",
+                            do="start again.",
+                            participant=self.name,
+                        ) from error
+            self._files = _noted(self.workspace) or ()
+        return self._files
+
+    def _found(self) -> list[_File]:
+        found = reading.content(self.spec.path)
+        files = [
+            _File(reading.place_of(found.directory, segment), segment.size_bytes, segment.row_count, segment.partition)
+            for segment in found.sealed
+        ]
+        if not self.spec.growing:
+            return files
+        links = os.path.join(self.workspace, "growing")
+        durable.make_directory(links)
+        for file in found.growing:
+            link = os.path.join(links, os.path.basename(file.path))
+            with suppress(FileExistsError):
+                try:
+                    os.link(file.path, link)
+                except FileExistsError:
+                    raise
+                except OSError as error:
+                    if isinstance(error, FileNotFoundError):
+                        raise
+                    shutil.copyfile(file.path, link)  # another file system
+            files.append(
+                _File(link, file.size_bytes, None if file.sealed else file.row_count, None, tuple(sorted(file.sealed)))
+            )
+        durable.sync_directory(links)
+        return files
+
+    def _note(self, files: Sequence[_File]) -> None:
+        body = [[file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed)] for file in files]
+        sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
+
+
+def _noted(workspace: str) -> list[_File] | None:
+    data = sealed.read_sealed(os.path.join(workspace, _CONTENT))
+    if data is None:
+        return None
+    return [_File(path, size, rows, partition, tuple(of)) for path, size, rows, partition, of in json.loads(data)]
+
+
+def _ordinal(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def segments(
+    path: str | os.PathLike[str],
+    *,
+    growing: bool = True,
+    schema: Any = None,
+    timestamp: str | None = None,
+    max_files_per_epoch: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Read what ``hf.write.segments`` has written, with what is in no sealed file yet: once, up to an epoch's end.
+
+    Parameters
+    ----------
+    path : str or path
+        The sink's directory.
+    growing : bool
+        Whether rows are read that still grow in the sink's journal.
+    schema : str, StructType or pyarrow.Schema, optional
+        Columns to read; by default all that the sink has, which must have been opened then.
+    timestamp : str, optional
+        Column that holds event time.
+    max_files_per_epoch : int, optional
+        Limits an epoch; by default everything is one.
+    name : str, optional
+        The source's name.
+
+    Returns
+    -------
+    Stream
+        Bounded: what the sink gets after the first epoch of this pipeline is planned is not read.
+
+    Raises
+    ------
+    InvalidPipeline
+        If no segments sink has written there and no schema is given.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.segments("out/flights", name="flights")
+    """
+    with building("source", name):
+        directory = os.path.abspath(durable.local_path(os.fspath(path)) or "")
+        columns = reading.content(directory).schema if schema is None else to_arrow(schema)
+        if timestamp is not None and timestamp not in columns.names:
+            raise InvalidPipeline(
+                f"read.segments: the timestamp column {timestamp!r} is not in the schema.",
+                do=f"name one of {', '.join(columns.names)}.",
+            )
+        if max_files_per_epoch is not None and max_files_per_epoch < 1:
+            raise InvalidPipeline("read.segments: max_files_per_epoch must be 1 or more.", do="leave it out for all.")
+        spec = SegmentsSourceSpec(directory, columns, growing, timestamp, max_files_per_epoch)
+    return stream_from(spec, name=name)
