@@ -1,4 +1,4 @@
-from holdfast.sinks.segments.source import segments as segments
+from holdfast.sinks.segments.readers.source import segments as segments
 from holdfast.sources.byte_stream.spec import byte_stream as byte_stream
 from holdfast.sources.callback import CallbackFeed as CallbackFeed
 from holdfast.sources.callback import callback as callback

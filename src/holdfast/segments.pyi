@@ -4,5 +4,6 @@ from holdfast.sinks.segments.policies import pressure as pressure
 from holdfast.sinks.segments.policies import rows as rows
 from holdfast.sinks.segments.policies import shutdown as shutdown
 from holdfast.sinks.segments.policies import size as size
-from holdfast.sinks.segments.reading import SegmentsDataset as SegmentsDataset
-from holdfast.sinks.segments.reading import open as open
+from holdfast.sinks.segments.readers.dataset import SegmentsDataset as SegmentsDataset
+from holdfast.sinks.segments.readers.dataset import open as open
+from holdfast.sinks.segments.requests import flush as flush

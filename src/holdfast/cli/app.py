@@ -360,6 +360,26 @@ def plan_(
 
 
 @app.command()
+def flush(
+    target: Target,
+    sinks: Annotated[
+        list[str] | None, typer.Argument(metavar="[SINK]...", help="Names; default: all that can.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", metavar="DIR", help="Only this one: origin=JFK. Repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the run that is alive to seal what grows in its segments sinks.  Returns at once; the next run obeys else."""
+    with frame.settings(as_json):
+        from holdfast.cli.flushing import flush_sinks
+
+        pipeline = load_target(target)
+        asked = flush_sinks(pipeline, sinks or (), partition)
+        frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
+
+
+@app.command()
 def explain(
     target: Target,
     diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead: a Mermaid flowchart.")] = False,

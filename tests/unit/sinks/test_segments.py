@@ -394,6 +394,52 @@ def test_an_entry_that_is_missing_is_noticed(tmp_path: Path) -> None:
         manifest.SegmentsManifest(sink.places.manifest).holdings()
 
 
+# --- retention and requests ---------------------------------------------------------------------------------------
+
+
+def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 3)
+
+    def not_b(segment: Segment) -> str | None:
+        return None if segment.partition == "word=b" else "each"
+
+    sink = opened(tmp_path, retain="1 B", seal=(not_b,))
+    for epoch in range(1, 11):
+        publish(sink, epoch, [(epoch, "a"), *([(100, "b")] if epoch == 10 else [])])
+        sink.sealing.tend()
+    sink.sealing.tend()
+    publish(sink, 11, [(11, "a")])
+    for _ in range(5):
+        sink.sealing.tend()
+    assert visible(tmp_path) == [10, 11]
+    assert [segment.last_epoch for segment in sealed(sink)] == [10, 11]
+    assert sink.holdings.sealed_bytes == sum(segment.size_bytes for segment in sealed(sink))
+    assert list(manifest.SegmentsManifest(sink.places.manifest).sealed(sink.holdings)) == sealed(sink)
+    sink.close()
+    again = opened(tmp_path, 2)
+    assert [segment.last_epoch for segment in sealed(again)] == [10, 11]
+    assert len(again.holdings.chunks) <= 1
+    again.close()
+
+
+def test_what_is_asked_for_is_sealed_and_the_request_is_gone(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    publish(sink, 1, [(1, "a"), (2, "b"), (3, "c")])
+    segments.flush(tmp_path, ["word=b"], pipeline=PIPELINE, sink="out")
+    assert sink.sealing.tend() == 1
+    assert [(each.partition, each.reason) for each in sealed(sink)] == [("word=b", "manual")]
+    assert sink.sealing.tend() == 0
+    segments.flush(tmp_path, pipeline=PIPELINE, sink="out")
+    assert sink.sealing.tend() == 2
+    assert visible(tmp_path) == [1, 2, 3]
+    sink.close()
+    with pytest.raises(InvalidPipeline, match="no segments"):
+        segments.flush(tmp_path, pipeline=PIPELINE, sink="another")
+
+
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 

@@ -18,9 +18,9 @@ import holdfast as hf
 from holdfast import segments
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.segments.reading import place_of
+from holdfast.sinks.segments.readers.dataset import place_of
+from holdfast.sinks.segments.readers.source import SegmentsSource
 from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.source import SegmentsSource
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.testing import drive
 from tests.contract.source_contract import drain, rows_between

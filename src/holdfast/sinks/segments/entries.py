@@ -106,8 +106,8 @@ class SegmentsEntry:
         Segments that end here: what of their partitions is later grows on as another one.
     freed : tuple of str
         Journal files of which every piece is sealed now.
-    removed : tuple of str
-        Paths of sealed files that are no longer part of the data.
+    removed : mapping of str to int
+        Sealed files that are no longer part of the data: path -> size.
     schema : str
         Columns of the rows from now on, partition columns included: Arrow's message, base64.  Empty: as before.
     """
@@ -122,7 +122,7 @@ class SegmentsEntry:
     began: Mapping[str, Began] = field(default_factory=dict)
     seals: tuple[SealedSegment, ...] = ()
     freed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
+    removed: Mapping[str, int] = field(default_factory=dict)
     schema: str = ""
 
     def held(self) -> Held:
@@ -154,7 +154,6 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "began": {partition: Began(*each) for partition, each in body.get("began", {}).items()},
             "seals": tuple(SealedSegment(**each) for each in body.get("seals", ())),
             "freed": tuple(body.get("freed", ())),
-            "removed": tuple(body.get("removed", ())),
         }
     )
     if entry.number != number:

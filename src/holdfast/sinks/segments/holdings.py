@@ -52,6 +52,8 @@ class Holdings:
         Paths that are in a chunk and no longer part of the data.
     schema : str
         As in an entry.
+    sealed_bytes : int
+        Of the sealed files that the data consists of.
     """
 
     last: SegmentsEntry = field(default_factory=SegmentsEntry)
@@ -63,6 +65,7 @@ class Holdings:
     recent: list[SealedSegment] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     schema: str = ""
+    sealed_bytes: int = 0
 
     def apply(self, entry: SegmentsEntry) -> None:
         """Fold the next entry in."""
@@ -82,6 +85,7 @@ class Holdings:
             self.growing.pop(segment.partition, None)
             self.sealed_through[segment.partition] = segment.last_epoch
         self.recent += entry.seals
+        self.sealed_bytes += sum(segment.size_bytes for segment in entry.seals) - sum(entry.removed.values())
         self.growing.update(entry.began)
         for name in entry.freed:
             self.files.pop(name, None)
@@ -127,6 +131,7 @@ class Holdings:
             list(self.recent),
             set(self.removed),
             self.schema,
+            self.sealed_bytes,
         )
 
     # --- as bytes -----------------------------------------------------------------------------------------------
@@ -144,6 +149,7 @@ class Holdings:
             "recent": [asdict(segment) for segment in self.recent],
             "removed": sorted(self.removed),
             "schema": self.schema,
+            "sealed_bytes": self.sealed_bytes,
         }
 
 
@@ -160,6 +166,7 @@ def from_body(body: dict[str, Any]) -> Holdings:
         [SealedSegment(**each) for each in body["recent"]],
         set(body["removed"]),
         body["schema"],
+        body["sealed_bytes"],
     )
 
 

@@ -184,6 +184,12 @@ class SegmentsManifest:
     def write_base(self, holdings: Holdings) -> Holdings:
         """Write a base for a state, and remove what only older ones need; return the state with its new chunks."""
         number = holdings.last.number
+        while holdings.chunks and holdings.removed:
+            paths = {segment.path for segment in self.chunk(holdings.chunks[0])}
+            if not paths <= holdings.removed:
+                break
+            holdings.chunks = holdings.chunks[1:]
+            holdings.removed -= paths
         if len(holdings.recent) >= CHUNK_SEGMENTS:
             segments = [asdict(segment) for segment in holdings.recent]
             name = f"sealed-{number:012}.json"

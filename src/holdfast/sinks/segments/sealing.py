@@ -18,6 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.errors import Fenced, Unavailable
+from holdfast.sinks.segments import requests
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 from holdfast.sinks.segments.files import write_file
 from holdfast.sinks.segments.growth import SHORT, Due, Growth
@@ -26,6 +27,7 @@ from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.policies import Policy
+from holdfast.sinks.segments.retention import KEEP_ALL, Retention
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.sinks.segments")
@@ -86,6 +88,7 @@ class Sealing:
         compression: str | None,
         schema: pa.Schema,
         now_us: Callable[[], int],
+        retention: Retention = KEEP_ALL,
     ) -> None:
         self._host = host
         self._policies = policies
@@ -94,6 +97,7 @@ class Sealing:
         self._compression = compression
         self._schema = schema
         self._now_us = now_us
+        self._retention = retention
         self._round = threading.Lock()
         self._queue: list[_Came] = []
         self._unread: list[JournalFile] = []
@@ -155,6 +159,7 @@ class Sealing:
 
     def _tend(self, is_closing: bool) -> int:
         host = self._host
+        asked = requests.pending(host.places.own)
         with host.lock:
             growth = self._growth
             unread, self._unread = self._unread, []
@@ -171,9 +176,12 @@ class Sealing:
             self._policies,
             target_bytes=self._target_bytes,
             now_us=self._now_us(),
+            flushed=requests.wanted(asked),
             is_closing=is_closing,
         )
         count = sum(self._seal(group, holdings, growth) for group in _groups(due))
+        requests.obeyed(asked)
+        self._drop_expired()
         self._keep_short()
         return count
 
@@ -288,6 +296,37 @@ class Sealing:
             with suppress(OSError):
                 os.unlink(self._host.places.path(segment.staged))
 
+    def _drop_expired(self) -> None:
+        """Drop old segments, as far as nothing that grows began before they ended."""
+        host = self._host
+        if self._retention == KEEP_ALL:
+            return
+        with host.lock:
+            holdings = host.holdings.copy()
+        began = min((began.epoch for began in holdings.growing.values()), default=holdings.last.epoch + 1)
+        expired = self._retention.expired(
+            host.manifest.sealed(holdings),
+            total_bytes=holdings.sealed_bytes,
+            now_us=self._now_us(),
+            before_epoch=began,
+        )
+        removed = {segment.path: segment.size_bytes for segment in expired}
+        if not removed:
+            return
+        with host.lock:
+            last = host.follow()
+            entry = SegmentsEntry(
+                number=last.number + 1,
+                generation=last.generation,
+                epoch=last.epoch,
+                positions=last.positions,
+                pts=last.pts,
+                removed=removed,
+            )
+            if not host.append(entry):
+                host.fenced()
+        log.info("sink %s: dropped %d old segments", host.name, len(removed))
+
     def _keep_short(self) -> None:
         host = self._host
         with host.lock:
@@ -299,8 +338,10 @@ class Sealing:
         holdings = host.manifest.write_base(holdings)
         with host.lock:
             if holdings.chunks != host.holdings.chunks:
+                if len(holdings.recent) < count:
+                    del host.holdings.recent[:count]
                 host.holdings.chunks = holdings.chunks
-                del host.holdings.recent[:count]
+                host.holdings.removed = holdings.removed
 
 
 def _groups(due: Sequence[Due]) -> Iterator[list[Due]]:

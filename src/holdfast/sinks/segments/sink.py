@@ -41,6 +41,7 @@ from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_o
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.policies import Policy
+from holdfast.sinks.segments.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import Sealing
 from holdfast.sinks.segments.tending import Tending
 from holdfast.store import durable
@@ -90,6 +91,7 @@ class SegmentsSink:
         target_bytes: int,
         sort_by: tuple[str, ...] = (),
         compression: str | None = "zstd",
+        retention: Retention = KEEP_ALL,
         is_tended: bool = True,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
@@ -116,6 +118,7 @@ class SegmentsSink:
             compression=compression,
             schema=pa.schema([field for field in schema if field.name not in partition_by]),
             now_us=now_us,
+            retention=retention,
         )
         self._tending = Tending(self.sealing) if is_tended else None
         self._is_at_work = False

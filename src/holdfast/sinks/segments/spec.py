@@ -16,6 +16,7 @@ from holdfast.ports import Guarantee
 from holdfast.sinks.files import check
 from holdfast.sinks.segments import policies
 from holdfast.sinks.segments.policies import Policy
+from holdfast.sinks.segments.retention import retention
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.store import durable
 from holdfast.types.units import duration_us, size_bytes
@@ -30,6 +31,7 @@ def segments(
     max_age: str | None = None,
     sort_by: Sequence[str] = (),
     compression: str | None = "zstd",
+    retain: str | None = None,
     seal: Sequence[Policy] | None = None,
     name: str | None = None,
     backfill: bool = False,
@@ -57,6 +59,8 @@ def segments(
         Columns by which the rows of a file are sorted; without them they are in the order in which they came.
     compression : str, optional
         Of Parquet: ``"zstd"``, ``"snappy"``, ``"lz4"``, ``"gzip"``; None for none.
+    retain : str, optional
+        How much of what is sealed is kept: an age (``"30 d"``) or a size (``"500 GB"``).  Default: everything.
     seal : sequence of callable, optional
         Further policies, ``(holdfast.segments.Segment) -> reason or None``.  Default: ``pressure("4 GB")`` and
         ``shutdown()`` of ``holdfast.segments``.
@@ -91,6 +95,7 @@ def segments(
             tuple(sort_by),
             compression,
             policies.DEFAULT if seal is None else tuple(seal),
+            retain,
         )
     return nodes.sink(spec, name=name, backfill=backfill)
 
@@ -107,6 +112,7 @@ class SegmentsSinkSpec:
     sort_by: tuple[str, ...] = ()
     compression: str | None = "zstd"
     seal: tuple[Policy, ...] = field(default=policies.DEFAULT)
+    retain: str | None = None
 
     kind = "segments"
     guarantee = Guarantee.EXACTLY_ONCE
@@ -134,6 +140,7 @@ class SegmentsSinkSpec:
             raise InvalidPipeline(f"write.segments: target_size={self.target_size!r} is no size.", do="give more.")
         if self.max_age is not None:
             duration_us(self.max_age, argument="max_age")
+        retention(self.retain)
         if not all(map(callable, self.seal)):
             raise InvalidPipeline(
                 "write.segments: seal= names something that is not a policy.",
@@ -156,6 +163,7 @@ class SegmentsSinkSpec:
             "max_age": self.max_age,
             "sort_by": list(self.sort_by),
             "compression": self.compression,
+            "retain": self.retain,
             "seal": [policies.named(policy) for policy in self.seal],
         }
 
@@ -189,5 +197,6 @@ class SegmentsSinkSpec:
             target_bytes=self.target_bytes,
             sort_by=self.sort_by,
             compression=self.compression,
+            retention=retention(self.retain),
             is_tended=is_tended,
         )

@@ -21,8 +21,8 @@ from holdfast.graph.checks import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.sinks.segments import reading
 from holdfast.sinks.segments.journal import PiecesReader
+from holdfast.sinks.segments.readers import dataset
 from holdfast.store import durable, sealed
 from holdfast.types.schema import to_arrow
 
@@ -162,9 +162,9 @@ class SegmentsSource:
         for file in span.value:
             try:
                 if file.partition is not None:
-                    yield from reading.sealed_rows(file.path, file.partition, self.spec.schema)
+                    yield from dataset.sealed_rows(file.path, file.partition, self.spec.schema)
                 else:
-                    yield from reading.growing_rows(PiecesReader(file.path), frozenset(file.sealed), self.spec.schema)
+                    yield from dataset.growing_rows(PiecesReader(file.path), frozenset(file.sealed), self.spec.schema)
             except FileNotFoundError as error:
                 raise InvalidPipeline(
                     f"Source {self.name!r} cannot read {file.path}: it is gone.",
@@ -203,9 +203,9 @@ class SegmentsSource:
         return self._files
 
     def _found(self) -> list[_File]:
-        found = reading.content(self.spec.path)
+        found = dataset.content(self.spec.path)
         files = [
-            _File(reading.place_of(found.directory, segment), segment.size_bytes, segment.row_count, segment.partition)
+            _File(dataset.place_of(found.directory, segment), segment.size_bytes, segment.row_count, segment.partition)
             for segment in found.sealed
         ]
         if not self.spec.growing:
@@ -289,7 +289,7 @@ def segments(
     """
     with building("source", name):
         directory = os.path.abspath(durable.local_path(os.fspath(path)) or "")
-        columns = reading.content(directory).schema if schema is None else to_arrow(schema)
+        columns = dataset.content(directory).schema if schema is None else to_arrow(schema)
         if timestamp is not None and timestamp not in columns.names:
             raise InvalidPipeline(
                 f"read.segments: the timestamp column {timestamp!r} is not in the schema.",

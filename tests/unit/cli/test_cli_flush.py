@@ -1,0 +1,60 @@
+"""``holdfast flush``."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.app import app
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.sinks.segments.spec import SegmentsSinkSpec
+
+SCRIPT = """
+    import holdfast as hf
+    rides = hf.read.files("in/*.json", schema="city STRING, km BIGINT", name="rides")
+    pipeline = hf.Pipeline(
+        "trips",
+        rides | hf.write.segments("out", partition_by=["city"], name="days"),
+        rides | hf.write.sqlite("trips.db", table="trips", name="trips"),
+    )
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flow.py").write_text(textwrap.dedent(SCRIPT))
+
+
+def holdfast(*arguments: str) -> Any:
+    return CliRunner().invoke(app, [*arguments])
+
+
+def test_the_run_that_is_alive_seals_what_it_is_asked_to(tmp_path: Path) -> None:
+    schema = pa.schema([("city", pa.string()), ("km", pa.int64())])
+    spec = SegmentsSinkSpec(os.fspath(tmp_path / "out"), partition_by=("city",), seal=())
+    sink = spec.connected("days", "trips", schema, is_tended=False)
+    sink.open(RunIdentity("trips", 1))
+    rows = pa.table({"city": ["Rome", "Bonn"], "km": [1, 2]}, schema=schema)
+    sink.publish([Publication(EpochRecord("trips", 1, 1, {}), (Carried(rows),))], Held())
+    answer = holdfast("flush", "flow.py", "--partition", "city=Rome")
+    assert (answer.exit_code, answer.stdout) == (0, "sink days was asked to flush\n")
+    assert sink.sealing.tend() == 1
+    assert json.loads(holdfast("flush", "flow.py", "days", "--json").stdout) == {"flushed": ["days"]}
+    assert sink.sealing.tend() == 1
+    assert len(list(tmp_path.glob("out/city=*/*.parquet"))) == 2
+    sink.close()
+
+
+@pytest.mark.parametrize("arguments", [("trips",), ("no",), ()], ids=["of another kind", "unknown", "not written yet"])
+def test_what_cannot_be_flushed_is_an_error_that_says_what_can(arguments: tuple[str, ...]) -> None:
+    answer = holdfast("flush", "flow.py", *arguments)
+    assert answer.exit_code == 2
+    assert "days" in answer.output
