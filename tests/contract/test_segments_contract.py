@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Held, Publication, RunIdentity, Sink
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.policies import Segment, shutdown
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestExplainingContract = ExplainingContract
 
 
 def always(segment: Segment) -> str:
@@ -91,9 +93,8 @@ def test_rows_are_in_files_once_they_are_sealed(tmp_path: Path) -> None:
     target = SegmentsTarget(tmp_path, SegmentsSinkSpec(os.fspath(tmp_path), seal=(always,)), True)
     sink = target.connect()
     sink.open(RunIdentity(PIPELINE, 1))
-    from tests.contract.sink_contract import _carried
-
-    sink.publish([_carried(1, [(1, "one"), (2, "two")])], Held())
+    rows = pa.table({"id": [1, 2], "word": ["one", "two"]}, schema=SCHEMA)
+    sink.publish([Publication(EpochRecord(PIPELINE, 1, 1, {}), (Carried(rows),))], Held())
     assert growing(tmp_path / "_holdfast" / PIPELINE / "target") == []
     assert dataset.dataset(tmp_path).to_table().to_pydict() == {"id": [1, 2], "word": ["one", "two"]}
     assert pa.types.is_int64(dataset.dataset(tmp_path).schema.field("id").type)

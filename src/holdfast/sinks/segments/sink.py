@@ -8,6 +8,7 @@ it is durable.  A seal takes rows of whole epochs of its partition, all up to so
 from __future__ import annotations
 
 import base64
+import dataclasses
 import logging
 import os
 import threading
@@ -20,6 +21,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
+    Explanation,
     Guarantee,
     Held,
     Outcome,
@@ -33,6 +35,7 @@ from holdfast.ports import (
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.segments import places
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
@@ -108,6 +111,7 @@ class SegmentsSink:
                 durable.make_directory(below)
         self._manifest = SegmentsManifest(self.places.manifest, aside=self.places.aside)
         self._staging = JournalStaging(self.places.journal, schema, partition_by)
+        self._explanations = FileExplanations(os.path.join(self.places.own, "positions"), f"sink {name!r}")
         self._lock = threading.RLock()
         self._holdings = Holdings()
         self.sealing = Sealing(
@@ -155,7 +159,7 @@ class SegmentsSink:
             self.sealing.begin(holdings)
         if holdings.growing and self._tending is not None:
             self._tending.start()
-        return last.held()
+        return dataclasses.replace(last.held(), explained=self._explanations.held())
 
     def writer_factory(self) -> JournalStaging:
         """Return the factory that executors call."""
@@ -200,6 +204,7 @@ class SegmentsSink:
                 partitions = [self._partitions(file) for file in files]
                 for publication in new:
                     faults.reach("publish-uncommitted", publication.record.epoch)
+                self._explanations.take(new)
                 record = new[-1].record
                 entry = SegmentsEntry(
                     number=last.number + 1,
@@ -241,6 +246,10 @@ class SegmentsSink:
         holdings = self._manifest.holdings()
         staged = [each.name for each in self._staging.names() if each.name not in holdings.files]
         return holdings.last.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged})
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        return self._explanations.all()
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
