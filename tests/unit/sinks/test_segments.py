@@ -168,6 +168,70 @@ def test_a_column_that_is_added_and_a_type_that_is_widened_while_a_segment_grows
     second.close()
 
 
+def test_a_column_that_is_left_out_keeps_the_values_of_earlier_rows(tmp_path: Path) -> None:
+    wide = pa.schema([("id", pa.int64()), pa.field("note", pa.string(), nullable=False), ("word", pa.string())])
+    first = opened(tmp_path, schema=wide)
+    rows = pa.table({"id": [1], "note": ["n"], "word": ["a"]}, schema=wide)
+    first.publish([publication(1, rows)], Held())
+    first.close()
+    second = opened(tmp_path, 2, seal=(whatever,))
+    publish(second, 2, [(2, "a")], generation=2)
+    second.sealing.tend()
+    (segment,) = sealed(second)
+    table = pq.read_table(tmp_path / segment.path, partitioning=None)
+    assert table.to_pylist() == [{"id": 1, "note": "n"}, {"id": 2, "note": None}]
+    second.close()
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_change_that_fits_no_file_or_no_layout_is_refused_before_anything_is_written(
+    tmp_path: Path, is_sealed: bool
+) -> None:
+    first = opened(tmp_path, seal=(whatever,))
+    publish(first, 1, [(1, "a")])
+    if is_sealed:
+        first.sealing.tend()
+    first.close()
+    with pytest.raises(InvalidPipeline, match="'id'"):
+        opened(tmp_path, 2, schema=pa.schema([("id", pa.list_(pa.string())), ("word", pa.string())]))
+    with pytest.raises(InvalidPipeline, match="partitioned by nothing"):
+        opened(tmp_path, 2, partition_by=())
+    opened(tmp_path, 2).close()
+
+
+def test_a_directory_with_files_of_others_must_fit(tmp_path: Path) -> None:
+    (tmp_path / "word=a").mkdir()
+    pq.write_table(pa.table({"id": ["text"]}), tmp_path / "word=a" / "theirs.parquet")
+    with pytest.raises(InvalidPipeline, match="'id'"):
+        opened(tmp_path)
+
+
+def test_a_journal_that_does_not_answer_in_the_first_round_is_counted_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(tmp_path)
+    publish(first, 1, [(1, "a"), (2, "b")])
+    publish(first, 2, [(3, "a")])
+    first.close()
+    second = opened(tmp_path, 2, seal=(whatever,))
+    reader = sealing.PiecesReader
+    calls = []
+
+    def failing(path: str) -> sealing.PiecesReader:
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(5, "no answer", path)
+        return reader(path)
+
+    monkeypatch.setattr(sealing, "PiecesReader", failing)
+    with pytest.raises(OSError, match="no answer"):
+        second.sealing.tend()
+    assert second.sealing.tend() == 2
+    assert visible(tmp_path) == [1, 2, 3]
+    assert os.listdir(second.places.journal) == []
+    second.close()
+
+
 # --- policies -----------------------------------------------------------------------------------------------------
 
 

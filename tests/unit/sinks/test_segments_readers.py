@@ -117,6 +117,17 @@ def test_a_reader_beside_a_sink_sees_whole_epochs_each_row_once(tmp_path: Path) 
     sink.close()
 
 
+def test_ten_thousand_partitions_grow_in_one_file_an_epoch(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(segments.size("1 B"),))
+    publish(sink, 1, [(number, f"w{number}") for number in range(10_000)])
+    publish(sink, 2, [(10_000 + number, f"w{number}") for number in range(10_000)])
+    assert len(os.listdir(sink.places.journal)) == 2
+    assert len(sink.holdings.growing) == 10_000
+    found = segments.open(tmp_path).to_arrow()
+    assert sorted(found["id"].to_pylist()) == list(range(20_000))
+    sink.close()
+
+
 def test_a_directory_that_no_segments_sink_has_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match="No segments sink"):
         segments.open(tmp_path).to_arrow()

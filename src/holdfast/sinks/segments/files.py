@@ -9,6 +9,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.sinks.segments.evolution import united
+
 ROW_GROUP_ROWS = 1_048_576
 ROW_GROUP_BYTES = 32 * 2**20
 """A row group ends at either: a file of the default size has some that several readers can scan at once."""
@@ -31,10 +33,11 @@ def write_file(
     pieces : sequence of pyarrow.RecordBatch
         Rows in their order, perhaps of earlier schemas: columns that they lack are null.
     schema : pyarrow.Schema
-        Of the file.
+        Of the file; columns that only earlier rows have follow.
     sort_by : sequence of str
         Columns; rows that are equal in them keep their order.
     """
+    schema = united([schema, *(piece.schema for piece in pieces)])
     rows = pa.Table.from_batches([fitting(piece, schema) for piece in pieces], schema)
     if sort_by:
         rows = rows.sort_by([(column, "ascending") for column in sort_by])

@@ -309,6 +309,12 @@ class PiecesReader:
             assert loaded[1] is not None
             yield partition, loaded[1].slice(first, rows)
 
+    def batches(self) -> Iterator[tuple[pa.Table, pa.RecordBatch]]:
+        """Yield each record batch with the index of its pieces, which are its rows in their order."""
+        reader = self._reader()
+        for number in range(reader.num_record_batches):
+            yield self.index.filter(pc.equal(self.index["batch"], number)), reader.get_batch(number)
+
     def _reader(self) -> pa.RecordBatchFileReader:
         if self._batches is None:
             self._batches = pa.ipc.open_file(self._data.slice(0, self._length))

@@ -111,12 +111,12 @@ class SegmentsManifest:
                 body = self._unsealed(self._path(base, "base-"))
                 holdings = from_body(body)
             found = folded(holdings, (self._read(number) for number in behind))
+            self._base = (base, os.path.getsize(self._path(base, "base-")) if base else 0)
+            self._bytes_behind = sum(os.path.getsize(self._path(number)) for number in behind)
         except FileNotFoundError:
             if self._numbers("base-") == bases:
                 raise
             return None
-        self._base = (base, os.path.getsize(self._path(base, "base-")) if base else 0)
-        self._bytes_behind = sum(os.path.getsize(self._path(number)) for number in behind)
         return found
 
     def sealed(self, holdings: Holdings) -> Iterator[SealedSegment]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,8 +71,10 @@ class SealingHost(Protocol):
 
 @dataclass(frozen=True)
 class _Came:
+    """A journal file of this run, or, with nothing known of its partitions, of an earlier one."""
+
     file: JournalFile
-    partitions: Mapping[str, int]
+    partitions: Mapping[str, int] | None
     at_us: int
 
 
@@ -100,8 +103,8 @@ class Sealing:
         self._retention = retention
         self._round = threading.Lock()
         self._queue: list[_Came] = []
-        self._unread: list[JournalFile] = []
-        """Files of earlier runs: their indexes are read in the first round."""
+        self._uncounted: deque[_Came] = deque()
+        """What a round has taken from the queue, and not counted yet."""
         self._behind_bytes = 0
         self._growth = Growth()
         self._error: Exception | None = None
@@ -111,7 +114,7 @@ class Sealing:
     def begin(self, holdings: Holdings) -> None:
         """Start from a state that was read; under the sink's lock."""
         self._queue = []
-        self._unread = list(holdings.files.values())
+        self._uncounted = deque(_Came(file, None, 0) for file in holdings.files.values())
         self._growth = Growth()
         for segment in holdings.recent:
             self._growth.learn(segment)
@@ -162,15 +165,18 @@ class Sealing:
         asked = requests.pending(host.places.own)
         with host.lock:
             growth = self._growth
-            unread, self._unread = self._unread, []
-            came, self._queue = self._queue, []
+            uncounted = self._uncounted
+            uncounted += self._queue
+            self._queue = []
             self._behind_bytes = 0
             holdings = host.holdings.copy()
-        for file in unread:
-            path = os.path.join(host.places.journal, file.name)
-            growth.add(file, PiecesReader(path).partitions(), holdings.sealed_through)
-        for each in came:
-            growth.add(each.file, each.partitions, holdings.sealed_through)
+        while uncounted:
+            each = uncounted[0]
+            partitions = each.partitions
+            if partitions is None:
+                partitions = PiecesReader(os.path.join(host.places.journal, each.file.name)).partitions()
+            growth.add(each.file, partitions, holdings.sealed_through)
+            uncounted.popleft()
         due = growth.due(
             holdings,
             self._policies,
@@ -287,7 +293,7 @@ class Sealing:
         """Return where partitions grow again: with what came since the round began."""
         found: dict[str, Began] = {}
         for each in self._queue:
-            for partition in partitions & each.partitions.keys():
+            for partition in partitions & (each.partitions or {}).keys():
                 found.setdefault(partition, Began(each.file.epoch, each.at_us))
         return found
 

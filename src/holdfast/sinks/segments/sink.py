@@ -7,7 +7,6 @@ it is durable.  A seal takes rows of whole epochs of its partition, all up to so
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import logging
 import os
@@ -35,10 +34,12 @@ from holdfast.ports import (
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.files import check
 from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.segments import places
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
+from holdfast.sinks.segments.evolution import check_change, decoded, encoded
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
 from holdfast.sinks.segments.manifest import SegmentsManifest
@@ -110,6 +111,7 @@ class SegmentsSink:
             for below in (self.places.manifest, self.places.journal, self.places.sealing):
                 durable.make_directory(below)
         self._manifest = SegmentsManifest(self.places.manifest, aside=self.places.aside)
+        self._check_past(partition_by)
         self._staging = JournalStaging(self.places.journal, schema, partition_by)
         self._explanations = FileExplanations(os.path.join(self.places.own, "positions"), f"sink {name!r}")
         self._lock = threading.RLock()
@@ -132,7 +134,7 @@ class SegmentsSink:
 
     def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
-        schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
+        schema = encoded(self._schema)
         with self._lock:
             while True:
                 with durable.explained(f"reading the manifest of sink {self.name!r}"):
@@ -360,6 +362,17 @@ class SegmentsSink:
             for partition in each.keys() - self._holdings.growing.keys() - found.keys():
                 found[partition] = Began(file.epoch, now_us)
         return found
+
+    def _check_past(self, partition_by: tuple[str, ...]) -> None:
+        """Compare columns and layout with what is there: with the manifest, or where there is none, with the files."""
+        with durable.explained(f"reading the manifest of sink {self.name!r}"):
+            holdings = self._manifest.holdings()
+        if holdings.schema:
+            partitions = [*holdings.growing, *(segment.partition for segment in holdings.recent)]
+            check_change(self.name, decoded(holdings.schema), self._schema, partition_by, partitions)
+        else:
+            directory = self.places.directory
+            check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
 
     def _check_journal(self, holdings: Holdings) -> None:
         there = {each.name for each in self._staging.names()}

@@ -7,13 +7,13 @@ its manifest was read, the manifest has moved on, and is read again.
 
 from __future__ import annotations
 
-import base64
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,6 +21,7 @@ from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
 from holdfast.sinks.files.partition import partition_values
 from holdfast.sinks.segments.entries import SealedSegment
+from holdfast.sinks.segments.evolution import decoded, united
 from holdfast.sinks.segments.files import fitting
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
@@ -171,8 +172,8 @@ def content(directory: str, pipeline: str | None = None, sink: str | None = None
         holdings = manifest.holdings()
         if not holdings.schema:
             continue
-        found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(holdings.schema)))
-        schema = found if schema is None else pa.unify_schemas([schema, found], promote_options="permissive")
+        found = decoded(holdings.schema)
+        schema = found if schema is None else united([schema, found])
         held[os.path.relpath(own, os.path.join(directory, OWN_DIRECTORY))] = holdings.last.held()
         sealed += manifest.sealed(holdings)
         growing += _growing(holdings, os.path.join(own, "journal"))
@@ -204,8 +205,9 @@ def batches(found: SegmentsContent, schema: pa.Schema, *, growing: bool) -> Iter
     journal = [(PiecesReader(file.path), file.sealed) for file in found.growing] if growing else []
     for segment in found.sealed:
         yield from sealed_rows(place_of(found.directory, segment), segment.partition, schema)
+    known: dict[str, dict[str, Any]] = {}
     for reader, sealed in journal:
-        yield from growing_rows(reader, sealed, schema)
+        yield from growing_rows(reader, sealed, schema, known)
 
 
 def place_of(directory: str, segment: SealedSegment) -> str:
@@ -222,11 +224,27 @@ def sealed_rows(path: str, partition: str, schema: pa.Schema) -> Iterator[pa.Rec
             yield with_partition(batch, partition, schema)
 
 
-def growing_rows(reader: PiecesReader, sealed: frozenset[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a journal file that are not sealed, with these columns."""
-    partitions = [name for name in reader.partitions() if name not in sealed]
-    for partition, rows in reader.pieces(partitions):
-        yield with_partition(rows, partition, schema)
+def growing_rows(
+    reader: PiecesReader, sealed: frozenset[str], schema: pa.Schema, known: dict[str, dict[str, Any]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a journal file that are not sealed, with these columns.
+
+    ``known`` keeps what the names of partitions tell, from one file to the next.
+    """
+    for index, rows in reader.batches():
+        names, counts = index["partition"].to_pylist(), index["rows"].to_numpy()
+        is_growing = np.array([name not in sealed for name in names], dtype=bool)
+        if not is_growing.all():
+            rows = rows.filter(pa.array(np.repeat(is_growing, counts)))
+            names, counts = [name for name in names if name not in sealed], counts[is_growing]
+        for name in names:
+            if name not in known:
+                known[name] = {column: value.as_py() for column, value in partition_values(name, schema).items()}
+        place = pa.array(np.repeat(np.arange(len(names)), counts))
+        for column in known[names[0]] if names else ():
+            values = pa.array([known[name][column] for name in names], schema.field(column).type)
+            rows = rows.append_column(column, values.take(place))
+        yield fitting(rows, schema)
 
 
 def with_partition(batch: pa.RecordBatch, partition: str, schema: pa.Schema) -> pa.RecordBatch:

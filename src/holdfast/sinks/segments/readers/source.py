@@ -159,12 +159,15 @@ class SegmentsSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
+        known: dict[str, dict[str, Any]] = {}
         for file in span.value:
             try:
                 if file.partition is not None:
                     yield from dataset.sealed_rows(file.path, file.partition, self.spec.schema)
                 else:
-                    yield from dataset.growing_rows(PiecesReader(file.path), frozenset(file.sealed), self.spec.schema)
+                    yield from dataset.growing_rows(
+                        PiecesReader(file.path), frozenset(file.sealed), self.spec.schema, known
+                    )
             except FileNotFoundError as error:
                 raise InvalidPipeline(
                     f"Source {self.name!r} cannot read {file.path}: it is gone.",
