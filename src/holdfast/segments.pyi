@@ -1,9 +1,9 @@
-from holdfast.sinks.segments.policies import Segment as Segment
-from holdfast.sinks.segments.policies import age as age
-from holdfast.sinks.segments.policies import pressure as pressure
-from holdfast.sinks.segments.policies import rows as rows
-from holdfast.sinks.segments.policies import shutdown as shutdown
-from holdfast.sinks.segments.policies import size as size
 from holdfast.sinks.segments.readers.dataset import SegmentsDataset as SegmentsDataset
 from holdfast.sinks.segments.readers.dataset import open as open
 from holdfast.sinks.segments.requests import flush as flush
+from holdfast.sinks.segments.rules.policies import Segment as Segment
+from holdfast.sinks.segments.rules.policies import age as age
+from holdfast.sinks.segments.rules.policies import pressure as pressure
+from holdfast.sinks.segments.rules.policies import rows as rows
+from holdfast.sinks.segments.rules.policies import shutdown as shutdown
+from holdfast.sinks.segments.rules.policies import size as size

@@ -13,7 +13,7 @@ import pytest
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
-from holdfast.sinks.segments.policies import Segment, shutdown
+from holdfast.sinks.segments.rules.policies import Segment, shutdown
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract.explaining_contract import ExplainingContract

@@ -1,7 +1,7 @@
 """The segments sink dies before each of its file operations, once and again during recovery.
 
-Segments of three partitions seal at their own pace, in the thread that publishes; the manifest is compacted every few
-entries.  Then a new sink recovers, as the coordinator would, and n grows until a run survives.
+Segments of three partitions seal at their own pace, in the thread that publishes, and are joined; the manifest is
+compacted every few entries.  Then a new sink recovers, as the coordinator would, and n grows until a run survives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.segments import manifest
-from holdfast.sinks.segments.policies import Segment
+from holdfast.sinks.segments.rules import joining
+from holdfast.sinks.segments.rules.policies import Segment
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract.test_segments_contract import growing
@@ -118,6 +119,7 @@ def _table(ids: range) -> pa.Table:
 def often_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MAX", 3)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 2)
+    monkeypatch.setattr(joining, "RUN", 2)
 
 
 @pytest.mark.slow

@@ -14,9 +14,11 @@ import pytest
 from holdfast import segments
 from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.segments import growth, manifest, sealing
+from holdfast.sinks.segments import manifest, sealing
 from holdfast.sinks.segments.entries import SealedSegment
-from holdfast.sinks.segments.policies import Segment, chosen, named, reason_of
+from holdfast.sinks.segments.rules import growth
+from holdfast.sinks.segments.rules.joining import SmallSegments
+from holdfast.sinks.segments.rules.policies import Segment, chosen, named, reason_of
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.store import durable
@@ -416,7 +418,7 @@ def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tm
 def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 4)
-    sink = opened(tmp_path, seal=(segments.rows(2),))
+    sink = opened(tmp_path, seal=(segments.rows(2),), compact=False)
     names = [f"w{number}" for number in range(3)]
     for epoch in range(1, 121):
         publish(sink, epoch, [(epoch, names[epoch % 3])])
@@ -487,6 +489,64 @@ def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began
     assert [segment.last_epoch for segment in sealed(again)] == [10, 11]
     assert len(again.holdings.chunks) <= 1
     again.close()
+
+
+def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(whatever,), sort_by=("id",))
+    for epoch in range(1, 21):
+        publish(sink, epoch, [(100 - epoch, "a"), *([(epoch + 200, "b")] if epoch % 2 else [])])
+        sink.sealing.tend()
+    expected = sorted([100 - epoch for epoch in range(1, 21)] + [epoch + 200 for epoch in range(1, 21, 2)])
+    assert visible(tmp_path) == expected
+    found = {each.partition: [] for each in sealed(sink)}
+    for each in sorted(sealed(sink), key=lambda each: each.first_epoch):
+        found[each.partition].append((each.first_epoch, each.last_epoch, each.reason))
+    assert found["word=b"][0] == (1, 15, "compaction")
+    assert len(found["word=a"]) <= 8
+    assert [first for first, _, _ in found["word=a"][1:]] == [last + 1 for _, last, _ in found["word=a"][:-1]]
+    joined = next(each for each in sealed(sink) if each.partition == "word=b" and each.reason == "compaction")
+    assert (joined.start, joined.end, joined.row_count) == ({}, {"log": {"log": 15}}, 8)
+    joined = next(each for each in sealed(sink) if each.partition == "word=a" and each.reason == "compaction")
+    ids = pq.read_table(tmp_path / joined.path, partitioning=None)["id"].to_pylist()
+    assert ids == sorted(ids)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("word=*/*")} == {e.path for e in sealed(sink)}
+    sink.close()
+    again = opened(tmp_path, 2, seal=(whatever,), sort_by=("id",))
+    for epoch in range(21, 25):
+        publish(again, epoch, [(epoch + 300, "a")], generation=2)
+        again.sealing.tend()
+    assert len(sealed(again)) <= 10
+    assert visible(tmp_path) == sorted([*expected, *range(321, 325)])
+    again.close()
+
+
+def test_small_files_are_left_alone_where_they_are_to_be(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(whatever,), compact=False)
+    for epoch in range(1, 13):
+        publish(sink, epoch, [(epoch, "a")])
+        sink.sealing.tend()
+    assert len(sealed(sink)) == 12
+    sink.close()
+
+
+def test_a_row_is_written_again_as_often_as_the_logarithm_says() -> None:
+    small = SmallSegments(10_000)
+    written: dict[int, int] = {}
+    for epoch in range(1, 1000):
+        segment = a_sealed(epoch, epoch, 10)
+        small.add([segment])
+        while run := small.due():
+            assert [each.first_epoch for each in run] == sorted(each.first_epoch for each in run)
+            for each in run:
+                for row in range(each.first_epoch, each.last_epoch + 1):
+                    written[row] = written.get(row, 0) + 1
+            joined = a_sealed(run[0].first_epoch, run[-1].last_epoch, sum(each.size_bytes for each in run))
+            small.joined(run, joined)
+    assert max(written.values()) <= 4
+
+
+def a_sealed(first: int, last: int, size_bytes: int) -> SealedSegment:
+    return SealedSegment("p", f"p/{first}-{last}", "s", 1, 1, size_bytes, first, last, {}, {}, 0, 0, "age")
 
 
 def test_what_is_asked_for_is_sealed_and_the_request_is_gone(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ class SegmentsEntry:
         Partitions whose segment begins to grow.
     seals : tuple of SealedSegment
         Segments that end here: what of their partitions is later grows on as another one.
+    joins : tuple of SealedSegment
+        Segments that take the place of several which were sealed before: these are in ``removed``.
     freed : tuple of str
         Journal files of which every piece is sealed now.
     removed : mapping of str to int
@@ -121,9 +123,15 @@ class SegmentsEntry:
     files: tuple[JournalFile, ...] = ()
     began: Mapping[str, Began] = field(default_factory=dict)
     seals: tuple[SealedSegment, ...] = ()
+    joins: tuple[SealedSegment, ...] = ()
     freed: tuple[str, ...] = ()
     removed: Mapping[str, int] = field(default_factory=dict)
     schema: str = ""
+
+    @property
+    def renamed(self) -> tuple[SealedSegment, ...]:
+        """The segments whose files it makes visible."""
+        return (*self.seals, *self.joins)
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
@@ -139,6 +147,7 @@ def encode_entry(entry: SegmentsEntry) -> bytes:
     body = {name: value for name, value in values.items() if value != getattr(_EMPTY, name)}
     body["files"] = [_compact(each) for each in entry.files]
     body["seals"] = [asdict(each) for each in entry.seals]
+    body["joins"] = [asdict(each) for each in entry.joins]
     body["began"] = {partition: [began.epoch, began.at_us] for partition, began in entry.began.items()}
     return seal({name: value for name, value in body.items() if value not in ([], {})})
 
@@ -153,6 +162,7 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "files": tuple(JournalFile(*each) for each in body.get("files", ())),
             "began": {partition: Began(*each) for partition, each in body.get("began", {}).items()},
             "seals": tuple(SealedSegment(**each) for each in body.get("seals", ())),
+            "joins": tuple(SealedSegment(**each) for each in body.get("joins", ())),
             "freed": tuple(body.get("freed", ())),
         }
     )

@@ -50,6 +50,13 @@ def write_file(
         return file.tell()
 
 
+def rows_of(path: str) -> list[pa.RecordBatch]:
+    """Return the rows of a file; raise FileNotFoundError when it is not there."""
+    with pq.ParquetFile(path) as file:
+        batches: list[pa.RecordBatch] = file.read().to_batches()
+        return batches
+
+
 def fitting(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of an earlier schema in a later one: what they lack is null, and types are widened."""
     if piece.schema.equals(schema):

@@ -84,8 +84,8 @@ class Holdings:
         for segment in entry.seals:
             self.growing.pop(segment.partition, None)
             self.sealed_through[segment.partition] = segment.last_epoch
-        self.recent += entry.seals
-        self.sealed_bytes += sum(segment.size_bytes for segment in entry.seals) - sum(entry.removed.values())
+        self.recent += entry.renamed
+        self.sealed_bytes += sum(segment.size_bytes for segment in entry.renamed) - sum(entry.removed.values())
         self.growing.update(entry.began)
         for name in entry.freed:
             self.files.pop(name, None)

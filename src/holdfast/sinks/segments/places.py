@@ -91,10 +91,10 @@ class Places:
         if self.is_finished(entry):
             return
         try:
-            for segment in entry.seals:
+            for segment in entry.renamed:
                 self._rename(segment.staged, segment.path)
                 faults.reach("publish-begun", entry.epoch)
-            for directory in sorted({os.path.dirname(segment.path) for segment in entry.seals}):
+            for directory in sorted({os.path.dirname(segment.path) for segment in entry.renamed}):
                 with suppress(FileNotFoundError):  # removed meanwhile, with our file in it
                     durable.sync_directory(self.path(directory))
         except OSError as error:

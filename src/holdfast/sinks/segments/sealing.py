@@ -21,14 +21,15 @@ import pyarrow as pa
 from holdfast.errors import Fenced, Unavailable
 from holdfast.sinks.segments import requests
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
-from holdfast.sinks.segments.files import write_file
-from holdfast.sinks.segments.growth import SHORT, Due, Growth
+from holdfast.sinks.segments.files import rows_of, write_file
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import Places
-from holdfast.sinks.segments.policies import Policy
-from holdfast.sinks.segments.retention import KEEP_ALL, Retention
+from holdfast.sinks.segments.rules.growth import SHORT, Due, Growth
+from holdfast.sinks.segments.rules.joining import SmallSegments
+from holdfast.sinks.segments.rules.policies import Policy
+from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.sinks.segments")
@@ -36,6 +37,12 @@ log = logging.getLogger("holdfast.sinks.segments")
 GROUP_SEGMENTS = 256
 GROUP_BYTES = 256 * 2**20
 """Sealed by one entry at most: the journal is looked through once for a group, and its files are there at once."""
+
+JOINS_MAX = 4
+"""Files that a round makes of small ones at most: what is due to be sealed does not wait for more."""
+
+JOINED_CHUNKS = 10
+"""Of the objects with sealed segments, so many are looked through for small ones when a run starts."""
 
 BEHIND_BYTES = 2**30
 """Rows that may come while a round of sealing lasts; then the next epoch waits for it."""
@@ -92,6 +99,7 @@ class Sealing:
         schema: pa.Schema,
         now_us: Callable[[], int],
         retention: Retention = KEEP_ALL,
+        joins_small: bool = True,
     ) -> None:
         self._host = host
         self._policies = policies
@@ -101,6 +109,8 @@ class Sealing:
         self._schema = schema
         self._now_us = now_us
         self._retention = retention
+        self._small: SmallSegments | None = None
+        self._joins_small = joins_small
         self._round = threading.Lock()
         self._queue: list[_Came] = []
         self._uncounted: deque[_Came] = deque()
@@ -114,6 +124,7 @@ class Sealing:
     def begin(self, holdings: Holdings) -> None:
         """Start from a state that was read; under the sink's lock."""
         self._queue = []
+        self._small = None
         self._uncounted = deque(_Came(file, None, 0) for file in holdings.files.values())
         self._growth = Growth()
         for segment in holdings.recent:
@@ -188,6 +199,8 @@ class Sealing:
         count = sum(self._seal(group, holdings, growth) for group in _groups(due))
         requests.obeyed(asked)
         self._drop_expired()
+        if self._joins_small:
+            self._join()
         self._keep_short()
         return count
 
@@ -235,6 +248,8 @@ class Sealing:
                 self._drop(written)
             raise
         growth.sealed(partitions, left)
+        if self._small is not None:
+            self._small.add(written)
         for name in freed:
             holdings.files.pop(name, None)
         for segment in written:
@@ -264,15 +279,7 @@ class Sealing:
         host, segment = self._host, due.segment
         generation = host.holdings.last.generation
         staged, path = host.places.new_file(generation, segment.partition, segment.first_epoch, segment.last_epoch)
-        with durable.explained(f"sealing a segment of sink {host.name!r}"):
-            try:
-                size_bytes = write_file(
-                    host.places.path(staged), pieces, self._schema, sort_by=self._sort_by, compression=self._compression
-                )
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(host.places.path(staged))
-                raise
+        size_bytes = self._write_file(staged, pieces)
         return SealedSegment(
             segment.partition,
             path,
@@ -331,7 +338,86 @@ class Sealing:
             )
             if not host.append(entry):
                 host.fenced()
+        if self._small is not None:
+            self._small.remove(removed)
         log.info("sink %s: dropped %d old segments", host.name, len(removed))
+
+    def _join(self) -> None:
+        """Join small segments to larger ones, as many as belong together."""
+        host = self._host
+        if self._small is None:
+            with host.lock:
+                holdings = host.holdings.copy()
+            holdings.chunks = holdings.chunks[-JOINED_CHUNKS:]
+            self._small = SmallSegments(self._target_bytes)
+            self._small.add(host.manifest.sealed(holdings))
+        for _ in range(JOINS_MAX):
+            run = self._small.due()
+            if not run:
+                return
+            try:
+                pieces = [rows for each in run for rows in rows_of(host.places.path(each.path))]
+            except FileNotFoundError as error:
+                log.warning("sink %s: %s was sealed and has been removed", host.name, error.filename)
+                self._small.forget(run[0].partition)
+                continue
+            segment = self._write_joined(run, pieces)
+            is_sent = False
+            try:
+                with host.lock:
+                    last = host.follow()
+                    entry = SegmentsEntry(
+                        number=last.number + 1,
+                        generation=last.generation,
+                        epoch=last.epoch,
+                        positions=last.positions,
+                        pts=last.pts,
+                        joins=(segment,),
+                        removed={each.path: each.size_bytes for each in run},
+                    )
+                    is_sent = True
+                    if not host.append(entry):
+                        host.fenced()
+            except Exception as error:
+                if not is_sent or isinstance(error, Fenced | Unavailable):
+                    self._drop([segment])
+                raise
+            self._small.joined(run, segment)
+            log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
+
+    def _write_joined(self, run: Sequence[SealedSegment], pieces: Sequence[pa.RecordBatch]) -> SealedSegment:
+        first, last = run[0], run[-1]
+        host = self._host
+        generation = host.holdings.last.generation
+        staged, path = host.places.new_file(generation, first.partition, first.first_epoch, last.last_epoch)
+        size_bytes = self._write_file(staged, pieces)
+        durable.sync_directory(host.places.sealing)
+        return SealedSegment(
+            first.partition,
+            path,
+            staged,
+            sum(each.row_count for each in run),
+            sum(each.row_bytes for each in run),
+            size_bytes,
+            first.first_epoch,
+            last.last_epoch,
+            first.start,
+            last.end,
+            first.began_us,
+            last.sealed_us,
+            "compaction",
+        )
+
+    def _write_file(self, staged: str, pieces: Sequence[pa.RecordBatch]) -> int:
+        host = self._host
+        path = host.places.path(staged)
+        with durable.explained(f"sealing a segment of sink {host.name!r}"):
+            try:
+                return write_file(path, pieces, self._schema, sort_by=self._sort_by, compression=self._compression)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(path)
+                raise
 
     def _keep_short(self) -> None:
         host = self._host

@@ -44,8 +44,8 @@ from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import Places
-from holdfast.sinks.segments.policies import Policy
-from holdfast.sinks.segments.retention import KEEP_ALL, Retention
+from holdfast.sinks.segments.rules.policies import Policy
+from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import Sealing
 from holdfast.sinks.segments.tending import Tending
 from holdfast.store import durable
@@ -96,6 +96,7 @@ class SegmentsSink:
         sort_by: tuple[str, ...] = (),
         compression: str | None = "zstd",
         retention: Retention = KEEP_ALL,
+        joins_small: bool = True,
         is_tended: bool = True,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
@@ -125,6 +126,7 @@ class SegmentsSink:
             schema=pa.schema([field for field in schema if field.name not in partition_by]),
             now_us=now_us,
             retention=retention,
+            joins_small=joins_small,
         )
         self._tending = Tending(self.sealing) if is_tended else None
         self._is_at_work = False
@@ -312,7 +314,7 @@ class SegmentsSink:
         raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
 
     def _finish(self, entry: SegmentsEntry, *, is_synced: bool = False) -> None:
-        if not self.places.is_finished(entry) and entry.seals and not is_synced:
+        if not self.places.is_finished(entry) and entry.renamed and not is_synced:
             self._manifest.sync()  # its writer may have died before: no file may outlive the entry that names it
         self.places.finish(entry, self._pipeline, self.name)
 

@@ -14,9 +14,9 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee
 from holdfast.sinks.files import check
-from holdfast.sinks.segments import policies
-from holdfast.sinks.segments.policies import Policy
-from holdfast.sinks.segments.retention import retention
+from holdfast.sinks.segments.rules import policies
+from holdfast.sinks.segments.rules.policies import Policy
+from holdfast.sinks.segments.rules.retention import retention
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.store import durable
 from holdfast.types.units import duration_us, size_bytes
@@ -32,6 +32,7 @@ def segments(
     sort_by: Sequence[str] = (),
     compression: str | None = "zstd",
     retain: str | None = None,
+    compact: bool = True,
     seal: Sequence[Policy] | None = None,
     name: str | None = None,
     backfill: bool = False,
@@ -61,6 +62,8 @@ def segments(
         Of Parquet: ``"zstd"``, ``"snappy"``, ``"lz4"``, ``"gzip"``; None for none.
     retain : str, optional
         How much of what is sealed is kept: an age (``"30 d"``) or a size (``"500 GB"``).  Default: everything.
+    compact : bool
+        Whether neighbouring files that are small are joined, in the background.
     seal : sequence of callable, optional
         Further policies, ``(holdfast.segments.Segment) -> reason or None``.  Default: ``pressure("4 GB")`` and
         ``shutdown()`` of ``holdfast.segments``.
@@ -96,6 +99,7 @@ def segments(
             compression,
             policies.DEFAULT if seal is None else tuple(seal),
             retain,
+            compact,
         )
     return nodes.sink(spec, name=name, backfill=backfill)
 
@@ -113,6 +117,7 @@ class SegmentsSinkSpec:
     compression: str | None = "zstd"
     seal: tuple[Policy, ...] = field(default=policies.DEFAULT)
     retain: str | None = None
+    compact: bool = True
 
     kind = "segments"
     guarantee = Guarantee.EXACTLY_ONCE
@@ -164,6 +169,7 @@ class SegmentsSinkSpec:
             "sort_by": list(self.sort_by),
             "compression": self.compression,
             "retain": self.retain,
+            "compact": self.compact,
             "seal": [policies.named(policy) for policy in self.seal],
         }
 
@@ -198,5 +204,6 @@ class SegmentsSinkSpec:
             sort_by=self.sort_by,
             compression=self.compression,
             retention=retention(self.retain),
+            joins_small=self.compact,
             is_tended=is_tended,
         )

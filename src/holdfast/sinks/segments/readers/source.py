@@ -1,7 +1,7 @@
 """``read.segments``: what a segments sink holds at one version of its manifest, as a bounded source.
 
-The version is fixed once and durable before a position is returned: the list of its files, and the journal files
-themselves, which the source keeps as links of its own, because the sink removes them when their rows are sealed.
+The version is fixed once and durable before a position is returned: the list of its files, and the files themselves,
+which the source keeps as links of its own, because the sink removes them when their rows are elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,8 +88,8 @@ class SegmentsSource:
 
     Notes
     -----
-    Pickles to its declaration.  The first :meth:`latest` does the durable writes: a link for each journal file, and
-    one object.
+    Pickles to its declaration.  The first :meth:`latest` does the durable writes: a link for each file, and one
+    object.
     """
 
     def __init__(self, spec: SegmentsSourceSpec, name: str, workspace: str) -> None:
@@ -177,9 +176,9 @@ class SegmentsSource:
                 ) from error
 
     def committed(self, end: SourcePositions) -> None:
-        """Remove links to journal files that are not read any more."""
+        """Remove the links when nothing is read any more."""
         if self.has_ended(end):
-            shutil.rmtree(os.path.join(self.workspace, "growing"), ignore_errors=True)
+            shutil.rmtree(os.path.join(self.workspace, "files"), ignore_errors=True)
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[_File]:
         return self._fixed()[_ordinal(start) : _ordinal(end)]
@@ -206,35 +205,40 @@ class SegmentsSource:
         return self._files
 
     def _found(self) -> list[_File]:
+        """Return the files of the newest version, each linked: the sink may remove it before it is read."""
         found = dataset.content(self.spec.path)
-        files = [
-            _File(dataset.place_of(found.directory, segment), segment.size_bytes, segment.row_count, segment.partition)
-            for segment in found.sealed
-        ]
-        if not self.spec.growing:
-            return files
-        links = os.path.join(self.workspace, "growing")
+        links = os.path.join(self.workspace, "files")
         durable.make_directory(links)
-        for file in found.growing:
-            link = os.path.join(links, os.path.basename(file.path))
-            with suppress(FileExistsError):
-                try:
-                    os.link(file.path, link)
-                except FileExistsError:
-                    raise
-                except OSError as error:
-                    if isinstance(error, FileNotFoundError):
-                        raise
-                    shutil.copyfile(file.path, link)  # another file system
-            files.append(
-                _File(link, file.size_bytes, None if file.sealed else file.row_count, None, tuple(sorted(file.sealed)))
-            )
+        files = []
+        for segment in found.sealed:
+            path = _linked(dataset.place_of(found.directory, segment), links, is_copied=False)
+            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition))
+        for file in found.growing if self.spec.growing else ():
+            path = _linked(file.path, links, is_copied=True)
+            count = None if file.sealed else file.row_count
+            files.append(_File(path, file.size_bytes, count, None, tuple(sorted(file.sealed))))
         durable.sync_directory(links)
         return files
 
     def _note(self, files: Sequence[_File]) -> None:
         body = [[file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed)] for file in files]
         sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
+
+
+def _linked(path: str, directory: str, *, is_copied: bool) -> str:
+    """Return a link to a file; on another file system a copy, or the file itself."""
+    link = os.path.join(directory, os.path.basename(path))
+    try:
+        os.link(path, link)
+    except FileExistsError:
+        return link
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if not is_copied:
+            return path
+        shutil.copyfile(path, link)
+    return link
 
 
 def _noted(workspace: str) -> list[_File] | None:

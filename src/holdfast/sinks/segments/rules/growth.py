@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from holdfast.sinks.segments.entries import JournalFile, SealedSegment
 from holdfast.sinks.segments.holdings import Holdings
-from holdfast.sinks.segments.policies import Policy, Segment, reason_of
+from holdfast.sinks.segments.rules.policies import Policy, Segment, reason_of
 
 RATIO = 0.5
 """Bytes in a Parquet file for each byte in the journal, as long as no file has been written."""

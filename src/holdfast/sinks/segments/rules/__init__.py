@@ -1,0 +1,1 @@
+"""What is decided about segments, without I/O: when they are sealed, joined and dropped."""
