@@ -36,7 +36,8 @@ _CATALOGS = "pg_class, pg_attribute, pg_type, pg_index, pg_constraint, pg_attrde
 _LEFT_BEHIND = """
 SELECT 'prepared transaction ' || gid FROM pg_prepared_xacts WHERE database = current_database()
 UNION ALL SELECT 'table ' || relname FROM pg_class
- WHERE relkind = 'r' AND relpersistence <> 't' AND starts_with(relname, 'holdfast') AND relname <> 'holdfast_ledger'
+ WHERE relkind = 'r' AND relpersistence <> 't' AND starts_with(relname, 'holdfast')
+ AND relname NOT IN ('holdfast_ledger', 'holdfast_positions')
 UNION ALL SELECT 'in progress: ' || in_progress FROM holdfast_ledger WHERE in_progress IS NOT NULL
 """
 
@@ -157,7 +158,7 @@ class Database:
         )
         for gid in self._prepared():
             self._outside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
-        for name in ("holdfast_ledger", *self._names):
+        for name in ("holdfast_ledger", "holdfast_positions", *self._names):
             self._outside.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(name)))
         self._names.clear()
         self._reset_count += 1

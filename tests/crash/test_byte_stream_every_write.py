@@ -22,7 +22,7 @@ from holdfast.sinks.byte_stream.sink import ByteStreamSink
 from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
-from tests.crash.test_files_every_write import MORTAL, Death, _dying, _survived
+from tests.crash.operations import MORTAL, Death, dying, survived
 
 SCHEMA = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("is_key", pa.bool_()), ("data", pa.binary())])
 COLUMNS = MessageColumns("at", "data", "camera", "is_key")
@@ -142,7 +142,7 @@ class Driver:
 def test_a_death_before_or_in_any_write_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     for n in count():
         driver = Driver(tmp_path / str(n), is_decided=is_decided)
-        if _survived(driver.run, driver.directory, n):
+        if survived(driver.run, driver.directory, n):
             break
         driver.run()
         driver.run()  # what a death left after the last commit is removed by who opens the sink next
@@ -154,7 +154,7 @@ def test_a_death_before_or_in_any_write_loses_and_doubles_nothing(tmp_path: Path
 def test_a_death_in_a_rewind_leaves_all_or_nothing_of_it(tmp_path: Path) -> None:
     for n in count():
         driver = Driver(tmp_path / str(n), is_decided=True, is_rewound=True)
-        if _survived(driver.run, driver.directory, n):
+        if survived(driver.run, driver.directory, n):
             break
         driver.run()
         driver.run()
@@ -167,11 +167,11 @@ def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path
     for n in count(0, 3):
         for m in count(n % 7, 7):
             driver = Driver(tmp_path / f"{n}-{m}", is_decided=True)
-            with _dying(driver.directory, n):
+            with dying(driver.directory, n):
                 driver.run()
             if not MORTAL.is_dead:
                 return
-            is_last = _survived(driver.run, driver.directory, m)
+            is_last = survived(driver.run, driver.directory, m)
             driver.run()
             driver.run()
             driver.check()
