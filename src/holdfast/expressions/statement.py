@@ -69,7 +69,7 @@ def statement_of(query: str, table: str) -> Statement | None:
     of, rest = tokens[start + 1 : start + 2], tokens[start + 2 :]
     if not all(items) or items[0][0].token_type is TokenType.ALL or not _is_table(of, table):
         return None
-    if rest and (rest[0].token_type is not TokenType.WHERE or len(rest) == 1):
+    if rest and (rest[0].token_type is not TokenType.WHERE or len(rest) == 1 or _may_rename(rest)):
         return None
     known = query_of(query)  # by its tree: there is no other clause, and no further query
     if known is None or known.items is None or len(known.items) != len(items):
@@ -108,6 +108,12 @@ def _is_qualified(tokens: Sequence[Token], table: str) -> bool:
 
 def _is_table(tokens: Sequence[Token], table: str) -> bool:
     return len(tokens) == 1 and tokens[0].token_type is TokenType.VAR and tokens[0].text.lower() == table
+
+
+def _may_rename(tokens: Sequence[Token]) -> bool:
+    """Return whether Spark may take ``where (p)`` for a name of the table, with a name for its column."""
+    kinds = [token.token_type for token in tokens[1:4]]
+    return kinds[0] is TokenType.L_PAREN and kinds[2:] in ([], [TokenType.R_PAREN])
 
 
 def _text(query: str, tokens: Sequence[Token]) -> str:

@@ -21,6 +21,7 @@ from holdfast.expressions.statement import Statement, statement_of
         ("select (a, b) as c, d[1, 2] as e from input", ["(a, b) as c", "d[1, 2] as e"], None),
         ("select st.a as a from input", ["st.a as a"], None),
         ("select input from input", ["input"], None),
+        ("select k from input where (v > 1) and ((w))", ["k"], "(v > 1) and ((w))"),
     ],
 )
 def test_a_statement_is_parted_where_its_text_says_so(query: str, items: list[str], condition: str | None) -> None:
@@ -60,6 +61,9 @@ def test_a_statement_is_parted_where_its_text_says_so(query: str, items: list[st
         "select INPUT.k as x from input",
         "select `input`.`k` from input",
         "select k from input where input.v > 1",
+        "select k from input where (v)",  # to Spark the table is called where, and its column v
+        "select k from input where\n( `v` )",
+        "select k from input where (true) and v",
         "select input.* from input",
         # what two parsers do not read alike
         "select k -- , v\nfrom input",
