@@ -324,6 +324,9 @@ def test_rows_that_a_rewind_has_withdrawn_are_an_error_and_those_behind_it_are_r
     again = opened(writing)
     assert times(again) == [*range(10), 30, 31, 32]
     assert [row["timestamp"] for row in rows_between(again, end, again.latest(end, bounded=False))] == [30, 31, 32]
+    ends = opened(writing, "ends", end=30)
+    assert (times(ends), ends.newest()) == (list(range(10)), {FRONT: 10}), "no position lies in the gap"
+    assert ends.has_ended({FRONT: 10})
 
 
 def test_a_store_that_is_gone_or_older_is_an_obstacle(writing: Writing, tmp_path: Path) -> None:

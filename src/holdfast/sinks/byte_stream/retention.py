@@ -7,6 +7,7 @@ what is dropped, a stream begins with a random access point.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from holdfast.errors import Corrupt
 from holdfast.store.byte_stream.manifest import DataFile
 from holdfast.store.byte_stream.readers import READERS
 from holdfast.store.sealed import read_sealed
+
+log = logging.getLogger("holdfast.sinks.byte_stream")
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,7 @@ class RetentionRules:
 def needed(store: str, segment: str) -> int | None:
     """Return the lowest position at which a registered reader needs a segment; None where none does.
 
-    Raises
-    ------
-    Corrupt
-        If what a reader says is damaged.
+    A reader whose mark is damaged needs everything, until somebody removes it: a recording does not stop for that.
     """
     directory = os.path.join(store, READERS)
     try:
@@ -78,23 +78,22 @@ def needed(store: str, segment: str) -> int | None:
         return None
     lowest: int | None = None
     for name in names:
-        if not name.endswith(".json"):
-            continue
-        path = os.path.join(directory, name)
+        if name.endswith(".json"):
+            at = _needed_by(os.path.join(directory, name), segment)
+            lowest = at if lowest is None or (at is not None and at < lowest) else lowest
+    return lowest
+
+
+def _needed_by(path: str, segment: str) -> int | None:
+    try:
         data = read_sealed(path)
         if data is None:
-            continue
-        try:
-            said = json.loads(data)
-            streams, positions = said["streams"], said["positions"]
-            if streams is None or segment.split("/", 2)[2] in streams:
-                at = int(positions.get(segment, 0))
-                lowest = at if lowest is None else min(lowest, at)
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(
-                f"{path} does not say where its reader is.",
-                why=f"{error}.",
-                do="if the reader is gone for good, remove the file.",
-                participant=path,
-            ) from error
-    return lowest
+            return None
+        said = json.loads(data)
+        streams, positions = said["streams"], said["positions"]
+        return int(positions.get(segment, 0)) if streams is None or segment.split("/", 2)[2] in streams else None
+    except (Corrupt, ValueError, KeyError, TypeError) as error:
+        log.warning(
+            "%s does not say where its reader is, so all messages stay; remove it if it is gone: %s", path, error
+        )
+        return 0

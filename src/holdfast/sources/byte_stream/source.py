@@ -214,10 +214,10 @@ class ByteStreamSource:
                 recorded.put_end(reached)
                 end = recorded.end
             else:
-                return {segment: reached.get(segment, stream.end) for segment, stream in streams.items()}
+                end = {segment: reached.get(segment, stream.end) for segment, stream in streams.items()}
         if end is None:
             return {segment: stream.end for segment, stream in streams.items()}
-        return {segment: min(stream.end, int(end.get(segment, 0))) for segment, stream in streams.items()}
+        return {segment: stream.end_up_to(int(end.get(segment, 0))) for segment, stream in streams.items()}
 
     def _first_from(self, segment: str, at: int) -> int | None:
         if segment not in self._firsts:

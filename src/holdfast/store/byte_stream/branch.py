@@ -64,6 +64,10 @@ class StreamView:
         """
         return end > self.state.begin and not any(file.first < end <= file.end for file in self.files)
 
+    def end_up_to(self, ordinal: int) -> int:
+        """Return the end of the last message below an ordinal."""
+        return max((min(ordinal, file.end) for file in self.files if file.first < ordinal), default=self.state.begin)
+
     def count_between(self, start: int, end: int) -> int:
         """Return how many messages have an ordinal between two positions."""
         return sum(max(0, min(end, file.end) - max(start, file.first)) for file in self.files)
@@ -217,7 +221,7 @@ def _directories(path: str) -> list[str]:
     with durable.explained(f"listing {path}"):
         try:
             with os.scandir(path) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+                return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "_.")
         except FileNotFoundError:
             return []
 
