@@ -64,6 +64,8 @@ class Held:
         End positions of that epoch; empty when none.
     pts : int, optional
         Minimum timestamp over the inputs at that epoch, in their unit.
+    stops : tuple of Positions
+        Later positions up to which it holds some of the rows: epochs that give it what it lacks must end there, too.
     explained : mapping of str to int, optional
         Source -> the highest number of its explanations that the sink keeps; None: it keeps none.
     """
@@ -73,6 +75,7 @@ class Held:
     positions: Positions = field(default_factory=dict)
     pts: int | None = None
     explained: Mapping[str, int] | None = field(default=None, compare=False)
+    stops: tuple[Positions, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

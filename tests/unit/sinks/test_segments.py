@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -384,14 +385,88 @@ def test_a_manifest_that_went_back_under_a_run_is_noticed(tmp_path: Path) -> Non
         publish(sink, 3, [(3, "a")])
 
 
-def test_a_journal_that_lost_files_is_refused_at_the_start(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
+def lose_journal(path: Path, names: int = 1) -> None:
+    journal = path / "_holdfast" / PIPELINE / "out" / "journal"
+    for name in sorted(os.listdir(journal))[:names]:
+        os.unlink(journal / name)
+
+
+def test_a_lost_journal_takes_the_sink_back_to_where_the_first_segment_began(tmp_path: Path) -> None:
+    def only_a(segment: Segment) -> str | None:
+        return "a" if segment.partition == "word=a" else None
+
+    sink = opened(tmp_path, seal=(only_a,))
     publish(sink, 1, [(1, "a")])
+    publish(sink, 2, [(2, "a"), (3, "b")])
+    publish(sink, 3, [(4, "a"), (5, "c")])
+    sink.sealing.tend()
+    publish(sink, 4, [(6, "a"), (7, "b")])
     sink.close()
-    for name in os.listdir(sink.places.journal):
-        os.unlink(os.path.join(sink.places.journal, name))
-    with pytest.raises(Corrupt, match="gone"):
-        opened(tmp_path, 2)
+    lose_journal(tmp_path)
+    again = SegmentsSinkSpec(os.fspath(tmp_path), partition_by=("word",), seal=()).connected(
+        "out", PIPELINE, SCHEMA, is_tended=False
+    )
+    held = again.open(RunIdentity(PIPELINE, 2))
+    ends = [{"log": {"log": epoch}} for epoch in range(1, 6)]
+    assert (held.epoch, held.positions, list(held.stops)) == (1, ends[0], [ends[3], ends[1]])
+    assert again.outcome(2).value == "absent"
+    with pytest.raises(Diverged, match="does not end where"):  # an epoch that has all of it at once
+        again.publish([beyond(5, ends[3], [(2, "a"), (3, "b"), (4, "a"), (5, "c"), (6, "a"), (7, "b")])], held)
+    again.publish([beyond(5, ends[1], [(2, "a"), (3, "b")])], held)
+    again.publish([beyond(6, ends[3], [(4, "a"), (5, "c"), (6, "a"), (7, "b")])], Held())
+    assert again.holdings.refill is None
+    again.publish([beyond(8, ends[4], [(8, "a")])], Held())
+    rows = segments.open(tmp_path).to_arrow()["id"].to_pylist()
+    assert sorted(rows) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert visible(tmp_path) == [1, 2, 4, 6]
+    again.close()
+
+
+def beyond(epoch: int, end: dict[str, dict[str, int]], rows: Sequence[Row]) -> Publication:
+    table = pa.table({"id": [row[0] for row in rows], "word": [row[1] for row in rows]}, schema=SCHEMA)
+    return Publication(EpochRecord(PIPELINE, epoch, 2, end), (Carried(table),))
+
+
+@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 1500), marks=pytest.mark.nightly)])
+def test_after_any_losses_of_the_journal_every_row_is_there_once(
+    tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold and the plan: epochs that end where the sink says are published from where it says, again and again."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(manifest, "ENTRIES_MAX", 7)
+    for seed in seeds:
+        check_history(tmp_path / str(seed), random.Random(seed))
+
+
+def check_history(path: Path, chance: random.Random) -> None:
+    def at_random(segment: Segment) -> str | None:
+        return "chance" if chance.random() < 0.3 else None
+
+    spec = SegmentsSinkSpec(os.fspath(path), partition_by=("word",), seal=(at_random,))
+    end = epoch = 0
+    for generation in range(1, 5):
+        sink = spec.connected("out", PIPELINE, SCHEMA, is_tended=False)
+        held = sink.open(RunIdentity(PIPELINE, generation))
+        at = held.positions["log"]["log"] if held.positions else 0
+        stops = sorted({positions["log"]["log"] for positions in (*held.stops, {"log": {"log": end}})})
+        for stop in [*(stop for stop in stops if stop > at), *([0] * chance.randrange(6))]:
+            epoch += 1
+            until = stop or end + chance.randrange(5)
+            rows = pa.table({"id": range(at, until), "word": [f"w{n * 7 % 3}" for n in range(at, until)]}, SCHEMA)
+            record = EpochRecord(PIPELINE, epoch, generation, {"log": {"log": until}})
+            sink.publish([Publication(record, (Carried(rows),))], Held())
+            at, end = until, max(end, until)
+            if chance.random() < 0.5:
+                sink.sealing.tend()
+            if chance.random() < 0.2:
+                break
+        sink.close()
+        rows = segments.open(path).to_arrow()["id"].to_pylist()
+        assert len(rows) == len(set(rows))
+        if at == end:
+            assert sorted(rows) == list(range(end))
+        if chance.random() < 0.6:
+            lose_journal(path, chance.randrange(1, 4))
 
 
 @pytest.mark.parametrize("at", [0, 40, -3, -40])

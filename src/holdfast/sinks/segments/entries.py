@@ -110,6 +110,11 @@ class SegmentsEntry:
         Journal files of which every piece is sealed now.
     removed : mapping of str to int
         Sealed files that are no longer part of the data: path -> size.
+    is_lost : bool
+        The journal is lost: what grew begins again where it began, and positions and epoch go back to the first such
+        place.
+    skips : mapping of str to int
+        Partition -> epoch of which its rows are not taken: sealed files have them, from before the journal was lost.
     schema : str
         Columns of the rows from now on, partition columns included: Arrow's message, base64.  Empty: as before.
     """
@@ -126,6 +131,8 @@ class SegmentsEntry:
     joins: tuple[SealedSegment, ...] = ()
     freed: tuple[str, ...] = ()
     removed: Mapping[str, int] = field(default_factory=dict)
+    is_lost: bool = False
+    skips: Mapping[str, int] = field(default_factory=dict)
     schema: str = ""
 
     @property

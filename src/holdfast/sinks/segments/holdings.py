@@ -7,12 +7,13 @@ rows in the journal that are not sealed, each with the epoch in which the first 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.errors import invariant
-from holdfast.positions import Holding, Positions
+from holdfast.positions import Holding, Positions, covers_all
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 
 CHUNK_SEGMENTS = 1000
@@ -54,6 +55,8 @@ class Holdings:
         As in an entry.
     sealed_bytes : int
         Of the sealed files that the data consists of.
+    refill : Holding, optional
+        Up to where sealed files hold the rows of each partition, while rows of a lost journal come again.
     """
 
     last: SegmentsEntry = field(default_factory=SegmentsEntry)
@@ -66,16 +69,23 @@ class Holdings:
     removed: set[str] = field(default_factory=set)
     schema: str = ""
     sealed_bytes: int = 0
+    refill: Holding | None = None
 
     def apply(self, entry: SegmentsEntry) -> None:
         """Fold the next entry in."""
         last = self.last
         invariant(
-            entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
+            entry.number == last.number + 1
+            and entry.generation >= last.generation
+            and (entry.epoch >= last.epoch or entry.is_lost),
             f"entry {entry.number} of a manifest, of generation {entry.generation} and epoch {entry.epoch}, follows "
             f"entry {last.number}, of {last.generation} and {last.epoch}.",
             why="numbers, generations and epochs only grow.",
         )
+        if entry.is_lost:
+            self.refill = self.holding(is_journal_lost=True)
+            for each in (self.files, self.growing, self.sealed_through, self.starts):
+                each.clear()
         start = last.positions
         for epoch, end in entry.ends:
             self.starts[epoch] = start
@@ -86,6 +96,7 @@ class Holdings:
             self.sealed_through[segment.partition] = segment.last_epoch
         self.recent += entry.renamed
         self.sealed_bytes += sum(segment.size_bytes for segment in entry.renamed) - sum(entry.removed.values())
+        self.sealed_through.update(entry.skips)
         self.growing.update(entry.began)
         for name in entry.freed:
             self.files.pop(name, None)
@@ -95,6 +106,8 @@ class Holdings:
             self.recent = [segment for segment in self.recent if segment.path not in gone]
         self.schema = entry.schema or self.schema
         self.last = entry
+        if self.refill is not None and covers_all(entry.positions, self.refill.positions):
+            self.refill = None
 
     def tidy(self) -> None:
         """Forget what only rows that are sealed needed.  Costs O(what grows).
@@ -111,9 +124,30 @@ class Holdings:
 
     def holding(self, *, is_journal_lost: bool = False) -> Holding:
         """Return up to where each segment is held: everywhere, while there is a journal; else in sealed files only."""
+        now = self.last.positions
         if not is_journal_lost:
-            return Holding(self.last.positions)
-        return Holding(self.last.positions, {partition: self.start_of(partition) for partition in self.growing})
+            return Holding(now)
+        began = {partition: self.start_of(partition) for partition in self.growing}
+        if self.refill is None:
+            return Holding(now, began)
+        # Lost again before everything had come: what has not come yet is held as far as it was before.
+        before = {name: at if covers_all(at, now) else now for name, at in self.refill.segments.items()}
+        return Holding(self.refill.positions, before | began)
+
+    def lost(self) -> tuple[int, Positions]:
+        """Return the last epoch, and its end, of which every row is in a sealed file."""
+        if not self.growing:
+            return self.last.epoch, self.last.positions
+        first = min(began.epoch for began in self.growing.values())
+        return first - 1, self.starts[first]
+
+    def stops(self) -> tuple[Positions, ...]:
+        """Return where the epochs must end that bring what a lost journal had."""
+        if self.refill is None:
+            return ()
+        found = [self.refill.positions, *self.refill.segments.values()]
+        different = {json.dumps(each, sort_keys=True): each for each in found}  # many partitions, and few positions
+        return tuple(each for each in different.values() if not covers_all(self.last.positions, each))
 
     def journal_bytes(self) -> int:
         """Return the size of the journal."""
@@ -132,6 +166,7 @@ class Holdings:
             set(self.removed),
             self.schema,
             self.sealed_bytes,
+            self.refill,
         )
 
     # --- as bytes -----------------------------------------------------------------------------------------------
@@ -150,6 +185,7 @@ class Holdings:
             "removed": sorted(self.removed),
             "schema": self.schema,
             "sealed_bytes": self.sealed_bytes,
+            "refill": None if self.refill is None else [self.refill.positions, self.refill.segments],
         }
 
 
@@ -167,6 +203,7 @@ def from_body(body: dict[str, Any]) -> Holdings:
         set(body["removed"]),
         body["schema"],
         body["sealed_bytes"],
+        None if body["refill"] is None else Holding(*body["refill"]),
     )
 
 

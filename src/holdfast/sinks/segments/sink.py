@@ -32,6 +32,7 @@ from holdfast.ports import (
     Staged,
     Task,
 )
+from holdfast.positions import covers_all
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
 from holdfast.sinks.files import check
@@ -144,14 +145,17 @@ class SegmentsSink:
                 last = holdings.last
                 if last.generation >= run.generation:  # another run took it between our claim and here
                     raise self._fenced(run.generation, last)
-                self._check_journal(holdings)
                 self._finish(last)
+                is_lost = self._is_journal_lost(holdings)
+                epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
                 fence = SegmentsEntry(
                     number=last.number + 1,
                     generation=run.generation,
-                    epoch=last.epoch,
-                    positions=last.positions,
-                    pts=last.pts,
+                    epoch=epoch,
+                    positions=positions,
+                    pts=None if is_lost else last.pts,
+                    freed=tuple(holdings.files) if is_lost else (),
+                    is_lost=is_lost,
                     schema=schema if schema != holdings.schema else "",
                 )
                 if self._manifest.append(fence):  # else another process has appended since we read
@@ -163,7 +167,8 @@ class SegmentsSink:
             self.sealing.begin(holdings)
         if holdings.growing and self._tending is not None:
             self._tending.start()
-        return dataclasses.replace(last.held(), explained=self._explanations.held())
+        held = dataclasses.replace(fence.held(), generation=last.generation)
+        return dataclasses.replace(held, explained=self._explanations.held(), stops=holdings.stops())
 
     def writer_factory(self) -> JournalStaging:
         """Return the factory that executors call."""
@@ -206,6 +211,7 @@ class SegmentsSink:
             try:
                 files = [file for publication in new for file in self._prepare(publication, carried)]
                 partitions = [self._partitions(file) for file in files]
+                skips = self._skips(new, files, partitions)
                 for publication in new:
                     faults.reach("publish-uncommitted", publication.record.epoch)
                 self._explanations.take(new)
@@ -219,6 +225,7 @@ class SegmentsSink:
                     ends=tuple((each.record.epoch, each.record.positions) for each in new),
                     files=tuple(files),
                     began=self._began(files, partitions),
+                    skips=skips,
                 )
                 is_ours = self.append(entry)
             except InDoubt:
@@ -376,17 +383,49 @@ class SegmentsSink:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
 
-    def _check_journal(self, holdings: Holdings) -> None:
+    def _skips(
+        self, new: Sequence[Publication], files: list[JournalFile], partitions: list[dict[str, int]]
+    ) -> dict[str, int]:
+        """Return the partitions whose rows sealed files have from before the journal was lost; take them off files."""
+        refill = self._holdings.refill
+        found: dict[str, int] = {}
+        if refill is None:
+            return found
+        ends = {each.record.epoch: each.record.positions for each in new}
+        starts = dict(zip(ends, [self._holdings.last.positions, *ends.values()], strict=False))
+        for place in reversed(range(len(files))):
+            start, end = starts[files[place].epoch], ends[files[place].epoch]
+            for partition in list(partitions[place]):
+                until = refill.segments.get(partition, refill.positions)
+                if covers_all(until, end):
+                    del partitions[place][partition]
+                    found[partition] = max(files[place].epoch, found.get(partition, 0))
+                elif not covers_all(start, until):
+                    raise went_back(
+                        f"sink {self.name!r} holds a part of epoch {files[place].epoch} in sealed files, of "
+                        f"{partition or 'its directory'}: its journal was lost, and the epoch does not end where "
+                        "these do.",
+                        pipeline=self._pipeline,
+                        participant=self.name,
+                        epoch=files[place].epoch,
+                    )
+            if not partitions[place]:
+                del files[place], partitions[place]  # swept by name
+        return found
+
+    def _is_journal_lost(self, holdings: Holdings) -> bool:
+        """Return whether files of the journal are gone: then none of it counts."""
         there = {each.name for each in self._staging.names()}
         lost = [name for name in holdings.files if name not in there]
         if lost:
-            raise Corrupt(
-                f"{len(lost)} files of the journal of sink {self.name!r} are gone, {lost[0]} first.",
-                why=f"somebody removed them from {self.places.journal}: rows that no sealed file has are in them.",
-                do="restore them from a copy; without them, remove the sink's directories and produce the rows again.",
-                pipeline=self._pipeline,
-                participant=self.name,
+            log.error(
+                "sink %s: %d files of its journal are gone, %s first: what grew in %d segments is read again",
+                self.name,
+                len(lost),
+                lost[0],
+                len(holdings.growing),
             )
+        return bool(lost)
 
     # --- fence --------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Beginning:
         reached : Positions, optional
             Up to where the previous directory had published, where it is left.
         """
-        stops = ascending([each.positions for each in held])
+        stops = ascending([positions for each in held for positions in (each.positions, *each.stops)])
         if stops is None:
             return None
         if not self.state_schemas:
