@@ -284,7 +284,7 @@ def _sql(graph: Graph) -> None:
     border = f"abs({least})" if is_sparks else f"{least}"
     stream = flow.stream | hf.sql(f"select * from input where {flow.value} >= {border}", name=name)
     if is_sparks:
-        graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
+        graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema, leaves_columns=True)
     graph.flows.append(replace(flow, stream=stream, lines=lines))
 
 
@@ -302,7 +302,9 @@ def _explode(graph: Graph) -> None:
     column = f"copy_{name}"
     lines = {key: [{**row, column: copy} for row in rows for copy in (0, 1)] for key, rows in flow.lines.items()}
     stream = flow.stream | hf.select("*", **{column: "explode(array(0, 1))"}, name=name)
-    graph.stand_ins[name] = StandIn(partial(_twice, column), lambda schema: schema.append(pa.field(column, pa.int32())))
+    graph.stand_ins[name] = StandIn(
+        partial(_twice, column), lambda schema: schema.append(pa.field(column, pa.int32())), leaves_columns=True
+    )
     graph.flows.append(replace(flow, stream=stream, lines=lines, is_strict=False))
 
 
@@ -314,7 +316,7 @@ def _map(graph: Graph) -> None:
     least, name = graph.chance.choice((2, 100)), graph.name("map")
     lines = {key: [row for row in rows if row[flow.value] >= least] for key, rows in flow.lines.items()}
     stream = flow.stream | hf.map(lambda frame: frame.filter(f"{flow.value} >= {least}"), name=name)
-    graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema)
+    graph.stand_ins[name] = StandIn(partial(_kept, flow.value, least), lambda schema: schema, leaves_columns=True)
     graph.flows.append(replace(flow, stream=stream, lines=lines))
 
 

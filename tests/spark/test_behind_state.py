@@ -110,6 +110,25 @@ def test_bounds_pass_what_only_spark_evaluates_before_and_behind_a_merge(
     assert re.findall(r"holds downstream of '(\w+)': (.*)", caplog.text) == [("computed", "'t' is computed")]
 
 
+def test_columns_that_an_expression_leaves_do_not_go_through_the_jvm_and_stand_beside_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of one branch, row for row; the condition and its own division are not asked for what is no row."""
+    halves = hf.sql(
+        "select k as name, bround(6 / n, 0) + coalesce(nullif(n, 1), 0) as m, n, epoch from input", name="halves"
+    )
+    odd = hf.map(lambda df: df.filter(12 / F.col("n") != 6).withColumn("m", F.col("n") * 10), name="odd")
+    db = tmp_path / "out.db"
+    for number, between in enumerate([halves, odd]):
+        first = counting(hf.read.rows(epochs("aab", "bcb", "aaac"), schema=SCHEMA, name="given"), name="first")
+        sink = first | between | hf.write.sqlite(db, table=f"t{number}", name="out")
+        run(hf.Pipeline(f"left{number}", sink), tmp_path / f"{number}", spark)
+    assert sqlite_rows(db, "SELECT name, m, n, epoch FROM t0") == [
+        ("a", 5, 2, 1), ("a", 6, 5, 3), ("b", 5, 3, 2), ("b", 6, 1, 1), ("c", 5, 2, 3), ("c", 6, 1, 2)
+    ]  # fmt: skip
+    assert sqlite_rows(db, "SELECT k, n, m FROM t1") == [("a", 5, 50), ("b", 1, 10), ("b", 3, 30), ("c", 1, 10)]
+
+
 def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: SparkSession, tmp_path: Path) -> None:
     def inverse(n):  # type: ignore[no-untyped-def]
         return 1 / (n - 2)

@@ -30,6 +30,11 @@ def struct_name(index: int) -> str:
     return f"sink_{index}"
 
 
+def end_column_name(end: int, index: int) -> str:
+    """Return the name of a column of one end, where the columns of all ends stand side by side."""
+    return f"{struct_name(end)}_{index}"
+
+
 def column_name(step: int, index: int) -> str:
     """Return the name of a step's column where several steps share one frame: unique, whatever users call theirs."""
     return f"c{step}_{index}"

@@ -21,7 +21,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, struct_name
+from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, end_column_name, struct_name
 from holdfast.plan.stages import SparkPart
 from holdfast.spark import apply, private
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
@@ -84,10 +84,8 @@ def compile_pipeline(pipeline: Pipeline | SparkPart, read: Callable[[Node], Data
 
 def compile_opened(
     part: SparkPart, opened: DataFrame, kept: Sequence[str], token: str
-) -> tuple[DataFrame, Mapping[str, Unchanged]]:
-    """Return what Spark's plan makes of rows that were opened between two levels, and what it leaves of their columns.
-
-    What comes back is tagged, and in a struct for each end.
+) -> tuple[DataFrame, tuple[StructType, ...], Mapping[str, Unchanged]]:
+    """Return what Spark's plan makes of rows that were opened between two levels.
 
     Parameters
     ----------
@@ -96,7 +94,7 @@ def compile_opened(
     opened : DataFrame
         Rows of all heads in one frame, each with the number of its head for a tag; rows of none pass unchanged.
     kept : sequence of str
-        Further columns of the frame, which each row keeps.
+        Further columns of the frame, which each row keeps; the first is null in those that have a tag.
     token : str
         Unique for the run.
 
@@ -104,10 +102,17 @@ def compile_opened(
     ------
     InvalidPipeline
         If Spark cannot resolve an operator, or it does more than can be told apart from the rows of other branches.
+
+    Returns
+    -------
+    (DataFrame, tuple of StructType, mapping of str to Unchanged)
+        The number of the end that a row is for, where there are several; the columns that are kept; and the columns of
+        each end (:func:`~holdfast.plan.routes.end_column_name`), which are set in its rows.  Names and types of each
+        end's columns.  Operator -> what it leaves as it was.
     """
     compiler = _Compiler(steps_of(part), _not_read, token, analyses=True)
-    frame = _WideCompiler(compiler, range(len(part.sinks))).behind(part, opened, kept)
-    return frame, compiler.analysis
+    frame, ends = _WideCompiler(compiler, range(len(part.sinks))).behind(part, opened, kept)
+    return frame, ends, compiler.analysis
 
 
 def _not_read(node: Node) -> DataFrame:
@@ -238,6 +243,8 @@ class _WideCompiler:
         self._branch: dict[tuple[CompileStep, int], int] = {}
         """(step, ordinal of the consumer) -> tag of the rows for it."""
         self._taken: dict[CompileStep, int] = {}
+        self._sink_step: dict[int, int] = {}
+        """Sink -> tag of the rows for it."""
 
     def compiled(self) -> DataFrame:
         heads = [step for step in self._needed if self._is_head(step)]
@@ -249,16 +256,20 @@ class _WideCompiler:
         self._grow(heads)
         return self._finish()
 
-    def behind(self, part: SparkPart, opened: DataFrame, kept: Sequence[str]) -> DataFrame:
+    def behind(
+        self, part: SparkPart, opened: DataFrame, kept: Sequence[str]
+    ) -> tuple[DataFrame, tuple[StructType, ...]]:
         """Return the same of rows that stand in one frame from the beginning, beside columns that they keep."""
         heads = [step for step in self._needed if not step.inputs]
         for head in heads:
             self._tag[head] = head.number
             names = part.heads[head.node].names
             self._columns[head] = [(name, column_name(head.number, i)) for i, name in enumerate(names)]
-        self._wide = WideFrame(opened, [PASSING, *(head.number for head in heads)], "between two operators with state")
+        tags = [PASSING, *(head.number for head in heads)]
+        only = F.col(kept[0]).isNull() if len(heads) == 1 else None
+        self._wide = WideFrame(opened, tags, "between two operators with state", only)
         self._grow(heads)
-        return self._finish(kept)
+        return self._side_by_side(kept)
 
     def _grow(self, heads: Sequence[CompileStep]) -> None:
         for step in self._needed:
@@ -268,6 +279,7 @@ class _WideCompiler:
                 with explained_at(step):
                     self._add(step)
                 self._fan_out(step)
+        self._sink_step = {sink: self._input_tag(self._end(sink), sink) for sink in self._sinks}
 
     def _is_head(self, step: CompileStep) -> bool:
         if any(self._parent._is_shared(before) for before in step.inputs):
@@ -345,19 +357,40 @@ class _WideCompiler:
         self._wide.frame = frame.mapInArrow(branch, schema)
         self._columns[step] = outputs
 
-    def _finish(self, kept: Sequence[str] = ()) -> DataFrame:
-        """Return the rows with the tags of sinks, one struct for each sink, and the columns that are kept."""
-        step_tag = F.col(STEP)
-        tag = None
+    def _finish(self) -> DataFrame:
+        """Return the rows with the tags of sinks, and one struct for each sink."""
         structs = []
         for sink in self._sinks:
-            end = self._parent._steps.ends[sink]
-            condition = step_tag == self._input_tag(end, sink)
-            tag = F.when(condition, F.lit(sink)) if tag is None else tag.when(condition, F.lit(sink))
-            row = _row(self._wide.frame, dict(self._columns[end]))
-            structs.append(F.when(condition, row).alias(struct_name(sink)))
+            row = _row(self._wide.frame, dict(self._columns[self._end(sink)]))
+            structs.append(F.when(self._is_for(sink), row).alias(struct_name(sink)))
+        return self._wide.frame.select(self._sink_tag(), *structs)
+
+    def _side_by_side(self, kept: Sequence[str]) -> tuple[DataFrame, tuple[StructType, ...]]:
+        """Return the rows with columns that are kept, and with those of all sinks; and what these columns are."""
+        types = {field.name: field.dataType for field in self._wide.frame.schema}
+        columns, ends = [], []
+        for sink in self._sinks:
+            named = self._columns[self._end(sink)]
+            end = StructType([StructField(name, _nullable(types[wide]), nullable=True) for name, wide in named])
+            for index, ((_, wide), of) in enumerate(zip(named, end, strict=True)):
+                column = F.col(wide) if types[wide] == of.dataType else F.col(wide).cast(of.dataType)
+                columns.append(column.alias(end_column_name(sink, index)))
+            ends.append(end)
+        tag = [self._sink_tag()] if len(ends) > 1 else []
+        return self._wide.frame.select(*tag, *kept, *columns), tuple(ends)
+
+    def _sink_tag(self) -> Column:
+        tag = None
+        for sink in self._sinks:
+            tag = F.when(self._is_for(sink), F.lit(sink)) if tag is None else tag.when(self._is_for(sink), F.lit(sink))
         assert tag is not None
-        return self._wide.frame.select(tag.alias(TAG), *kept, *structs)
+        return tag.alias(TAG)
+
+    def _is_for(self, sink: int) -> Column:
+        return F.col(STEP) == self._sink_step[sink]
+
+    def _end(self, sink: int) -> CompileStep:
+        return self._parent._steps.ends[sink]
 
 
 # --- each way that an operator is done ------------------------------------------------------------------

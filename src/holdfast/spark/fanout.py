@@ -38,8 +38,24 @@ class WideFrame:
     Columns of step ``n`` are named ``c<n>_<i>``: unique, whatever names users choose.
     """
 
-    def __init__(self, frame: DataFrame, tags: list[int], where: str = "downstream of a fan-out") -> None:
+    def __init__(
+        self, frame: DataFrame, tags: list[int], where: str = "downstream of a fan-out", only: Column | None = None
+    ) -> None:
+        """Begin with a frame.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            Its rows.
+        tags : list of int
+            All tags in it.
+        where : str
+            Where the frame is, for errors.
+        only : Column, optional
+            What is true of rows of the last tag, where there is a simpler condition while there is no other branch.
+        """
         self.frame = frame
+        self._only = only
         self._session: SparkSession = frame.sparkSession
         self._only_tag = tags[0] if len(tags) == 1 else None
         self._where = where
@@ -65,16 +81,17 @@ class WideFrame:
         """Turn every row of ``tag`` into one row for each branch."""
         tags = F.array(*[F.lit(branch) for branch in branches])
         if self._only_tag != tag:
-            tags = F.when(F.col(STEP) == tag, tags).otherwise(F.array(F.col(STEP)))
+            tags = F.when(self._is(tag), tags).otherwise(F.array(F.col(STEP)))
         # NB: while there is one tag only, the generator must not mention the step.  Spark 4.3 folds the constant away
         # after it has noted, by index, which columns the generator alone needs, and then drops the wrong one.
-        self._only_tag = None
+        self._only_tag = self._only = None
         others = [name for name in self.frame.columns if name != STEP]
         self.frame = self.frame.select(F.explode(tags).alias(STEP), *others)
 
     def merge(self, tags: list[int], columns: list[list[tuple[str, str]]], into: int) -> list[tuple[str, str]]:
         """Turn the rows of several tags into rows of one step, columns in the order of the first."""
         merged = []
+        self._only = None
         for position, (name, _) in enumerate(columns[0]):
             value: Column | None = None
             for tag, named in zip(tags, columns, strict=True):
@@ -114,7 +131,7 @@ class WideFrame:
         for layer in layers:
             kind = private.kind_of(layer)
             if kind == "Filter":
-                self.frame = self.frame.filter((F.col(STEP) != tag) | self._column(tag, layer.condition(), step))
+                self.frame = self.frame.filter(~self._is(tag) | self._column(tag, layer.condition(), step))
             elif kind == "Generate":
                 self._generate(tag, layer, step)
             else:
@@ -143,8 +160,10 @@ class WideFrame:
         for named in private.listed(expressions):
             if private.kind_of(named) != "Alias":
                 continue  # a column that is there already
-            child = self._column(tag, named.child(), step)
-            value = self._resolved(F.when(F.col(STEP) == tag, child))
+            value = named.child()
+            # A column that is only renamed can be seen to be the same one, and raises nothing for any row.
+            if private.kind_of(value) != "AttributeReference":
+                value = self._resolved(F.when(self._is(tag), self._column(tag, value, step)))
             added.append(private.alias_of(self._session, value, named))
         if added:
             self.frame = self.frame.select("*", *added)
@@ -157,10 +176,10 @@ class WideFrame:
             raise self._not_row_wise(step, f"the generator {private.kind_of(generator)}")
         self._generated += 1
         name = f"g{self._generated}"
-        value = F.when(F.col(STEP) == tag, self._column(tag, generator.child(), step))
+        value = F.when(self._is(tag), self._column(tag, generator.child(), step))
         self.frame = self.frame.select("*", value.alias(name))
         if not layer.outer():
-            self.frame = self.frame.filter((F.col(STEP) != tag) | (F.size(name) > 0))
+            self.frame = self.frame.filter(~self._is(tag) | (F.size(name) > 0))
         output = private.listed(layer.generatorOutput())
         names = [f"{name}_{index}" for index in range(len(output))]
         self.frame = self.frame.select("*", generate(name).alias(*names))
@@ -171,13 +190,16 @@ class WideFrame:
     def _column(self, tag: int, expression: Any, step: CompileStep) -> Column:
         """Return an operator's expression; a Python UDF in it is called for the rows of its step only."""
         if private.calls_python(self._session, expression):
-            guard = self._resolved(F.col(STEP) == tag)
+            guard = self._resolved(self._is(tag))
 
             def rewrite(function: Any, eval_type: int) -> Any:
                 return guarded_udf(function, eval_type, step.title.rstrip(","), step.node.name)
 
             expression = catalyst.with_guard(self._session, expression, guard, rewrite)
         return private.column_of(self._session, expression)
+
+    def _is(self, tag: int) -> Column:
+        return F.col(STEP) == tag if self._only is None else self._only
 
     def _resolved(self, column: Column) -> Any:
         plan = private.analyzed(self.frame.select(column.alias("resolved")))

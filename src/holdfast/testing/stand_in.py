@@ -17,10 +17,10 @@ from holdfast.graph import naming
 from holdfast.graph.nodes import Node
 from holdfast.operators.map_batches import MapBatches
 from holdfast.plan.chunks import Chunk, from_batch
-from holdfast.plan.levels.opened import CHUNK, CHUNK_TYPE, Closing, Opening, opened_schema
+from holdfast.plan.levels.opened import CHUNK, NUMBER, Closing, Opening, ThroughPlan, opened_schema
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, as_it_is
-from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, struct_name
+from holdfast.plan.routes import STEP, TAG, Routes, column_name, end_column_name
 from holdfast.plan.stages import SparkPart, Stages
 
 
@@ -34,10 +34,14 @@ class StandIn:
         Takes a batch of one row, gives a batch of any number of rows.
     schema : callable
         Takes the schema before it, gives the one behind it.
+    leaves_columns : bool
+        Whether every column that there is before it and behind it is left as it was: such columns do not go through
+        Spark's plan then, as in a run.
     """
 
     fn: Callable[[pa.RecordBatch], pa.RecordBatch]
     schema: Callable[[pa.Schema], pa.Schema]
+    leaves_columns: bool = False
 
 
 class StandInPlan:
@@ -64,12 +68,13 @@ class StandInPlan:
         """Return what a detour makes of the chunks of one task."""
         stage, part = stages.stages[number], stages.detours[number]
         assert stage.detour is not None
-        opening = Opening(stage.detour, opened_schema([schema for _, schema in stage.detour.heads]))
-        closing = Closing(number, stage, stages.routing)
         program = self._program(part)
+        through = self._through(part, program)
+        opening = Opening(stage.detour, opened_schema([schema for _, schema in stage.detour.heads], through), through)
+        closing = Closing(number, stage, stages.routing, through)
         given = (stages.routing.to_batch(each, number) for each in self._cut(chunks))
-        made = (row for batch in opening(given) for row in self._rows(program, batch))
-        rows = pa.Table.from_batches(list(made), _evaluated(program))
+        made = (row for batch in opening(given) for row in _rows(program, through, batch))
+        rows = pa.Table.from_batches(list(made), _evaluated(program, through))
         batches = (
             rows.slice(start, count).combine_chunks().to_batches() for start, count in self._spans(rows.num_rows)
         )
@@ -102,19 +107,23 @@ class StandInPlan:
         routes = Routes(tuple(end.name for end in part.sinks), tuple(builder.steps[end].schema for end in ends))
         return Program(heads, tuple(builder.steps), ends, routes, False)
 
-    def _rows(self, program: Program, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what becomes of each row, in their order."""
-        for number, step in enumerate(batch.column(STEP).to_pylist()):
-            row = batch.slice(number, 1)
-            if step == PASSING:
-                yield _row({TAG: pa.nulls(1, pa.int32()), CHUNK: row.column(CHUNK)}, _evaluated(program))
-                continue
-            schema = program.schemas[f"{step}"]
-            columns = [row.column(column_name(step, index)) for index in range(len(schema))]
-            for end, rows in program.run(f"{step}", pa.RecordBatch.from_arrays(columns, schema=schema)):
-                tag = program.routes.sinks.index(end)
-                given = {TAG: pa.array([tag] * rows.num_rows, pa.int32()), struct_name(tag): rows.to_struct_array()}
-                yield _row(given, _evaluated(program))
+    def _through(self, part: SparkPart, program: Program) -> ThroughPlan:
+        """Return what goes through: every column in, and back what is not left as it was."""
+        names = [
+            [column_name(tag, index) for index in range(len(schema))] for tag, schema in enumerate(part.heads.values())
+        ]
+        origins = {
+            head: dict(zip(schema.names, of, strict=True))
+            for (head, schema), of in zip(part.heads.items(), names, strict=True)
+        }
+        for node in part.nodes:
+            is_left = node.name in self._functions and self._functions[node.name].leaves_columns
+            origins[node] = origins[node.inputs[0]] if is_left else {}
+        stays = tuple(
+            tuple(origins[end.node].get(name) for name in schema.names)
+            for end, schema in zip(part.sinks, program.routes.schemas, strict=True)
+        )
+        return ThroughPlan(frozenset(name for of in names for name in of), stays, is_row_for_row=False)
 
     def _cut(self, chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
         return (chunks[start : start + count] for start, count in self._spans(len(chunks)))
@@ -138,16 +147,38 @@ def without_spark(node: Node) -> InvalidPipeline:
     )
 
 
-def _evaluated(program: Program) -> pa.Schema:
-    structs = [
-        pa.field(struct_name(tag), pa.struct([field.with_nullable(True) for field in schema]))
-        for tag, schema in enumerate(program.routes.schemas)
+def _rows(program: Program, through: ThroughPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield what becomes of each row, in their order."""
+    evaluated = _evaluated(program, through)
+    steps = batch.column(STEP).to_pylist() if STEP in batch.schema.names else [0] * batch.num_rows
+    for number, (step, is_chunk) in enumerate(zip(steps, batch.column(CHUNK).is_valid().to_pylist(), strict=True)):
+        row = batch.slice(number, 1)
+        if is_chunk:
+            yield _row(1, {CHUNK: row.column(CHUNK)}, evaluated)
+            continue
+        schema = program.schemas[f"{step}"]
+        columns = [row.column(column_name(step, index)) for index in range(len(schema))]
+        for name, rows in program.run(f"{step}", pa.RecordBatch.from_arrays(columns, schema=schema)):
+            end = program.routes.sinks.index(name)
+            given = {end_column_name(end, index): rows.column(index) for index in through.computed(end)}
+            if through.is_numbered:
+                given[NUMBER] = row.column(NUMBER).take(pa.array([0] * rows.num_rows, pa.int64()))
+            yield _row(rows.num_rows, {TAG: pa.array([end] * rows.num_rows, pa.int32()), **given}, evaluated)
+
+
+def _evaluated(program: Program, through: ThroughPlan) -> pa.Schema:
+    """Return the schema of what comes back."""
+    tag = [pa.field(TAG, pa.int32())] if len(program.routes.sinks) > 1 else []
+    number = [pa.field(NUMBER, pa.int32())] if through.is_numbered else []
+    columns = [
+        schema.field(index).with_name(end_column_name(end, index)).with_nullable(True)
+        for end, schema in enumerate(program.routes.schemas)
+        for index in through.computed(end)
     ]
-    return pa.schema([pa.field(TAG, pa.int32()), pa.field(CHUNK, CHUNK_TYPE), *structs])
+    return pa.schema([*tag, pa.field(CHUNK, pa.binary()), *number, *columns])
 
 
-def _row(given: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    count = len(given[TAG])
+def _row(count: int, given: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [
         given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
     ]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
-from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, in_order, rank_of
+from holdfast.errors import InternalError
+from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, from_batch, in_order, rank_of
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.opened import CHUNK, Closing, Opening, ThroughPlan, opened_schema
+from holdfast.plan.routes import column_name, end_column_name
 from holdfast.plan.stages import Stages
 from holdfast.testing import StandIn, drive
 from holdfast.testing.stand_in import StandInPlan
@@ -31,6 +36,8 @@ STAND_INS = {
     "doubled": StandIn(doubled, lambda schema: schema),
     "kept": StandIn(dropped, lambda schema: schema),
 }
+LEFT = {name: replace(each, leaves_columns=True) for name, each in STAND_INS.items()}
+"""The same, said to leave every column: then none comes back through the plan, and rows are found by their numbers."""
 
 
 def pipeline() -> hf.Pipeline:
@@ -65,10 +72,13 @@ def rows_of(chunks: list[Chunk], target: int) -> list[Any]:
     return [(row["k"], row["n"]) for chunk in mine for row in decode(chunk.data).to_pylist()]
 
 
+@pytest.mark.parametrize("stand_ins", [STAND_INS, LEFT, {**STAND_INS, "kept": LEFT["kept"]}])
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_tasks(seed: int) -> None:
+def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_tasks(
+    seed: int, stand_ins: dict[str, StandIn]
+) -> None:
     chance = random.Random(seed)
-    plan = StandInPlan(STAND_INS, chance)
+    plan = StandInPlan(stand_ins, chance)
     found = {}
     for partitions in (1, 2, 4):
         stages = cut(plan, partitions)
@@ -99,3 +109,53 @@ def test_a_graph_is_driven_with_what_stands_in_for_spark() -> None:
     epochs = {"given": [[{"k": "a", "v": 1}], [{"k": "a", "v": 1}, {"k": "b", "v": 1}]]}
     found = drive(counting(twice, name="second"), epochs, stand_ins=STAND_INS)
     assert [[(row["k"], row["n"]) for row in rows] for rows in found] == [[("a", 2)], [("a", 4), ("b", 2)]]
+
+
+TIMES = 5
+
+
+def row_for_row() -> tuple[Opening, Closing, Stages, int]:
+    """Return both ends of a detour whose plan computes one column of each row, and leaves another as it is."""
+    first = counting(hf.read.rows([], schema=SCHEMA, name="given"), name="first")
+    times = StandIn(lambda rows: rows, lambda schema: pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    plan = StandInPlan({"times": times})
+    graph = hf.Pipeline("p", first | hf.map(lambda df: df, name="times") | hf.write.console(name="out"))
+    stages = build_stages(graph, lambda schema: schema, "t", buckets=2, partitions=2, prefix=plan.schemas)
+    stage = stages.stages[2]
+    assert stage.detour is not None
+    ((target, schema),) = stage.detour.heads
+    k, n = (column_name(0, schema.names.index(name)) for name in ("k", "n"))
+    through = ThroughPlan(frozenset({n}), ((k, None),), is_row_for_row=True)
+    opening = Opening(stage.detour, opened_schema([schema], through), through)
+    return opening, Closing(2, stage, stages.routing, through), stages, target
+
+
+def evaluated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Compute what the plan computes."""
+    (read,) = (name for name in batch.schema.names if name != CHUNK)
+    made = pc.multiply(batch.column(read), TIMES)
+    return pa.RecordBatch.from_arrays([batch.column(CHUNK), made], names=[CHUNK, end_column_name(0, 1)])
+
+
+def test_a_column_that_stays_goes_by_the_places_of_rows_where_the_plan_makes_one_of_each() -> None:
+    opening, closing, stages, target = row_for_row()
+    packer = Packer(stages.routing, rank_of(1, 0, 0), 0)
+    rows = [{"k": f"{n}", "n": n, "inputs": "", "epoch": 1} for n in range(7)]
+    chunks = [*packer.add(target, pa.RecordBatch.from_pylist(rows, schema=OUT)), *packer.rows()]
+    opened = list(opening(iter([stages.routing.to_batch(chunks, 2)])))
+    assert [batch.num_rows for batch in opened] == [1, 7], "the head of the chunk, and its rows"
+    assert set(opened[1].schema.names) == {CHUNK, column_name(0, OUT.names.index("n"))}, "no other column crosses"
+    pieces = [opened[0], opened[1].slice(0, 3), opened[1].slice(3)]
+    made = [chunk for batch in closing(evaluated(each) for each in pieces) for chunk in from_batch(batch)]
+    (out,) = [decode(chunk.data).to_pylist() for chunk in made if chunk.kind == ROWS]
+    assert out == [{"k": f"{n}", "n": n * TIMES} for n in range(7)]
+
+
+def test_a_row_that_is_lost_on_the_way_is_noticed() -> None:
+    opening, closing, stages, target = row_for_row()
+    packer = Packer(stages.routing, rank_of(1, 0, 0), 0)
+    rows = [{"k": f"{n}", "n": n, "inputs": "", "epoch": 1} for n in range(7)]
+    chunks = [*packer.add(target, pa.RecordBatch.from_pylist(rows, schema=OUT)), *packer.rows()]
+    head, opened = opening(iter([stages.routing.to_batch(chunks, 2)]))
+    with pytest.raises(InternalError, match="made 6 rows of 7"):
+        list(closing(evaluated(each) for each in (head, opened.slice(1))))

@@ -1,54 +1,127 @@
 """A detour through Spark's plan: chunks opened into typed rows before it, and closed to chunks behind it.
 
 Opened rows are those of a wide frame (:mod:`holdfast.spark.fanout`): a tag says which head's row it is, and only that
-head's columns are set.  Among them stand rows without a tag, which Spark's plan passes on unchanged and in their turn,
-because one task hands rows on in their order.  Each of these is a chunk: one that has no business in the plan, whole
-(bounds, reports, wake-ups, and rows for others); or the *head* of one that was opened, without its data, and the rows
-behind it are those that it held::
+head's columns are set.  Among them stand chunks, one to a row, which Spark's plan passes on unchanged and in their
+turn, because one task hands rows on in their order.  Such a chunk is one that has no business in the plan, whole
+(bounds, reports, wake-ups, and rows for others); or the *head* of one that was opened, and the rows behind it are those
+that it held::
 
     chunks -> Opening -> heads and rows -> Spark's plan -> heads and what became of rows -> Closing -> chunks
 
 So whatever Spark makes of a row stays behind the head of its chunk, and is closed to chunks of the same rank.  What one
 chunk became is closed on its own, so neither the order of rows nor their places in chunks depend on how many tasks
-there are, nor on how Spark cuts its batches.  And a row carries nothing beside its columns but a tag: what crosses into
-the JVM and back is paid for value by value.
+there are, nor on how Spark cuts its batches.
+
+What crosses into the JVM and back is paid for row by row and value by value, so little does (:class:`ThroughPlan`): of
+a row the columns that the plan computes with, and back the columns that it computed.  Columns that come through as they
+are stay in the head, as one value of bytes, and are put beside the computed ones again: by the places of the rows,
+where the plan makes one of each, else by the number that each row then has.  A tag is there only where there are
+several heads, or several ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import crossing, present
-from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, from_batch
+from holdfast.errors import crossing, invariant, present
+from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
 from holdfast.plan.counts import Counts
-from holdfast.plan.routes import PASSING, STEP, TAG, column_name, struct_name
+from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
 from holdfast.plan.stages import Detour, Stage
-from holdfast.types.casting import fitted, fitted_column, nullable_type
+from holdfast.types.casting import fitted_column, nullable_type
 
 CHUNK = "__holdfast_chunk"
-"""Column of a row without a tag: the chunk that it is, or whose rows follow.  What Spark's plan must keep."""
+"""Column of a chunk among opened rows: null for these.  What Spark's plan must keep."""
 
-CHUNK_TYPE = pa.struct([field for field in SCHEMA if field.name not in ("operator", "label")])
-"""A chunk without its address; without data where its rows follow."""
+NUMBER = "__holdfast_number"
+"""Column with the number of a row in its chunk, where it is needed.  What Spark's plan must keep."""
+
+KEPT = (CHUNK, NUMBER)
+"""All columns that Spark's plan must keep."""
 
 ROWS_AT_ONCE = 2**16
 """So many rows are handed to Spark in a batch."""
 
+_ADDRESS = ("operator", "label", "data")
+"""What of a chunk its head does not say: its address, which it has at a level, and its data, which follow."""
 
-def opened_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the schema of opened rows: tag, chunk, and the columns of every head; all may be null."""
+_LENGTH_BYTES = 4
+
+BatchTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task makes of its batches: picklable."""
+
+
+@dataclass(frozen=True)
+class InOneTask:
+    """One function of batches behind another one, in one process.  Picklable; called by ``mapInArrow``."""
+
+    first: BatchTask
+    then: BatchTask
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the second makes of what the first gives."""
+        return self.then(self.first(batches))
+
+
+@dataclass(frozen=True)
+class ThroughPlan:
+    """What of opened rows goes through Spark's plan, and what of it comes back.  Picklable.
+
+    Parameters
+    ----------
+    reads : frozenset of str
+        Columns of opened rows that the plan computes with.
+    stays : tuple of tuple of str or None
+        For each end, column by column: the column of opened rows that it is, as it was; None: a computed one.
+    is_row_for_row : bool
+        Whether the plan makes exactly one row of each, in their order.
+    """
+
+    reads: frozenset[str]
+    stays: tuple[tuple[str | None, ...], ...]
+    is_row_for_row: bool
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether rows need their numbers: to find what stayed."""
+        return bool(self.kept) and not self.is_row_for_row
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The columns of opened rows that stay in the heads of their chunks."""
+        return frozenset(name for end in self.stays for name in end if name is not None)
+
+    def computed(self, end: int) -> list[int]:
+        """Return which columns of an end come back from the plan."""
+        return [index for index, name in enumerate(self.stays[end]) if name is None]
+
+
+def opened_schema(schemas: Sequence[pa.Schema], through: ThroughPlan | None = None) -> pa.Schema:
+    """Return the schema of opened rows: tag, chunk, number, and columns of the heads; all may be null.
+
+    Parameters
+    ----------
+    schemas : sequence of pa.Schema
+        Of the heads.
+    through : ThroughPlan, optional
+        What is left out; None: nothing.
+    """
     columns = [
         pa.field(column_name(tag, index), nullable_type(column.type))
         for tag, schema in enumerate(schemas)
         for index, column in enumerate(schema)
+        if through is None or column_name(tag, index) in through.reads
     ]
-    return pa.schema([pa.field(STEP, pa.int32()), pa.field(CHUNK, CHUNK_TYPE), *columns])
+    tag = [pa.field(STEP, pa.int32())] if len(schemas) > 1 else []
+    number = [pa.field(NUMBER, pa.int32())] if through is None or through.is_numbered else []
+    return pa.schema([*tag, pa.field(CHUNK, pa.binary()), *number, *columns])
 
 
 @dataclass(frozen=True)
@@ -61,37 +134,50 @@ class Opening:
         Whose chunks are opened.
     schema : pa.Schema
         Of what comes out: that of :func:`opened_schema`, as Spark has it.
+    through : ThroughPlan
+        What goes through the plan.
     """
 
     detour: Detour
     schema: pa.Schema
+    through: ThroughPlan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of this task's chunks, in their order."""
         tags = {target: tag for tag, (target, _) in enumerate(self.detour.heads)}
         with crossing():
             for batch in batches:
-                passing: list[dict[str, Any]] = []
+                passing: list[bytes] = []
                 for chunk in from_batch(batch):
                     tag = tags.get(chunk.target) if chunk.kind == ROWS else None
-                    passing.append(_values(chunk, is_whole=tag is None))
-                    if tag is not None:
-                        yield from self._passing(passing)
-                        passing = []
-                        yield from self._opened(chunk, tag)
-                yield from self._passing(passing)
+                    if tag is None:
+                        passing.append(_packed(chunk, is_whole=True))
+                        continue
+                    rows = self._named(decode(chunk.data), tag)
+                    stay = rows.select([name for name in rows.schema.names if name in self.through.kept])
+                    head = replace(chunk, data=encode(stay) if stay.num_columns else b"")
+                    yield self._chunks([*passing, _packed(head, is_whole=False)])
+                    passing = []
+                    yield from self._opened(rows, tag)
+                if passing:
+                    yield self._chunks(passing)
 
-    def _opened(self, chunk: Chunk, tag: int) -> Iterator[pa.RecordBatch]:
-        names = [column_name(tag, index) for index in range(len(self.detour.heads[tag][1]))]
-        for rows in decode(chunk.data).combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
-            yield self._batch(rows.num_rows, tag, dict(zip(names, rows.columns, strict=True)))
+    def _named(self, rows: pa.Table, tag: int) -> pa.Table:
+        return rows.rename_columns([column_name(tag, index) for index in range(rows.num_columns)])
 
-    def _passing(self, chunks: Sequence[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-        if chunks:
-            yield self._batch(len(chunks), PASSING, {CHUNK: pa.array(chunks, CHUNK_TYPE)})
+    def _opened(self, rows: pa.Table, tag: int) -> Iterator[pa.RecordBatch]:
+        read = rows.select([name for name in rows.schema.names if name in self.through.reads])
+        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, rows.num_rows - start)
+            columns = {name: _as_one(read.column(name).slice(start, count)) for name in read.schema.names}
+            numbers = pa.array(np.arange(start, start + count, dtype=np.int32))
+            yield self._batch(count, {STEP: pa.repeat(pa.scalar(tag, pa.int32()), count), NUMBER: numbers, **columns})
 
-    def _batch(self, count: int, tag: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        given = {STEP: pa.repeat(pa.scalar(tag, pa.int32()), count), **columns}
+    def _chunks(self, chunks: Sequence[bytes]) -> pa.RecordBatch:
+        tags = pa.repeat(pa.scalar(PASSING, pa.int32()), len(chunks))
+        return self._batch(len(chunks), {STEP: tags, CHUNK: pa.array(chunks, pa.binary())})
+
+    def _batch(self, count: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
         arrays = [
             fitted_column(given[field.name], field.type) if field.name in given else pa.nulls(count, field.type)
             for field in self.schema
@@ -99,17 +185,29 @@ class Opening:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _values(chunk: Chunk, *, is_whole: bool) -> dict[str, Any]:
-    """Return a chunk as a row has it; its bytes as an array has them, which takes no views."""
-    values = {field.name: getattr(chunk, field.name) for field in CHUNK_TYPE}
-    return {**values, "data": memoryview(chunk.data) if is_whole else None}
+def _packed(chunk: Chunk, *, is_whole: bool) -> bytes:
+    """Return a chunk as the one value that a row of it has."""
+    said = {field.name: getattr(chunk, field.name) for field in SCHEMA if field.name not in _ADDRESS}
+    head = json.dumps([is_whole, said]).encode()
+    return b"".join([len(head).to_bytes(_LENGTH_BYTES, "little"), head, memoryview(chunk.data)])
+
+
+def _unpacked(data: pa.Buffer) -> tuple[Chunk, bool]:
+    """Return a chunk, and whether it is whole; its data are a view."""
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    is_whole, said = json.loads(bytes(data[_LENGTH_BYTES:end]))
+    return Chunk(data=data.slice(end), **said), is_whole
+
+
+def _as_one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 @dataclass(frozen=True)
 class Closing:
     """Rows to chunks, and what the stage behind the level makes of them.  Picklable; called by ``mapInArrow``.
 
-    Rows come with a tag, the number of an end of the detour, and its columns in a struct; chunks come without.
+    Rows come with the columns of their end that were computed, and with its number where there are several ends.
 
     Parameters
     ----------
@@ -119,15 +217,18 @@ class Closing:
         The stage behind it.
     routing : Routing
         Where chunks go.
+    through : ThroughPlan
+        What went through the plan.
     """
 
     number: int
     stage: Stage
     routing: Routing
+    through: ThroughPlan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield this task's chunks, addressed to the level behind this one."""
-        closed = _Closed(self.stage, self.routing)
+        closed = _Closed(self.stage, self.routing, self.through)
         with crossing():
             for batch in batches:
                 yield from self._sent(closed.take(batch))
@@ -142,13 +243,14 @@ class Closing:
 class _Closed:
     """What one task has taken and not given yet: the rows of one chunk, and those of one rank that were computed."""
 
-    def __init__(self, stage: Stage, routing: Routing) -> None:
+    def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan) -> None:
         assert stage.detour is not None
         assert stage.program is not None
         self._routes = stage.detour.routes
         self._program = stage.program
         self._relays = stage.relays
         self._routing = routing
+        self._through = through
         self._waiting: list[pa.RecordBatch] = []
         self._head: Chunk | None = None
         self._packers: dict[int, Packer] = {}
@@ -157,13 +259,13 @@ class _Closed:
 
     def take(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Take a batch; yield what is complete."""
-        places = np.flatnonzero(np.asarray(batch.column(TAG).is_null()))
-        chunks = _chunks(batch.column(CHUNK).take(pa.array(places)))
+        values = batch.column(CHUNK)
         start = 0
-        for place, (chunk, is_whole) in zip(places.tolist(), chunks, strict=True):
+        for place in np.flatnonzero(np.asarray(values.is_valid())).tolist():
             self._wait(batch.slice(start, place - start))
             start = place + 1
             yield from self._computed()
+            chunk, is_whole = _unpacked(values[place].as_buffer())
             if is_whole:
                 yield from self._passed(chunk)
             else:
@@ -197,14 +299,30 @@ class _Closed:
             return
         head_of = present(self._head, "rows came back from Spark's plan before the head of their chunk.")
         rows = pa.Table.from_batches(waiting)
-        tags = rows.column(TAG)
-        for tag, (head, schema) in enumerate(zip(self._routes.sinks, self._routes.schemas, strict=True)):
-            mine = rows.column(struct_name(tag))
-            if len(self._routes.sinks) > 1:
-                mine = mine.filter(pc.equal(tags, tag))
-            if len(mine):
-                batch = pa.RecordBatch.from_struct_array(pa.concat_arrays(mine.chunks))
-                yield from self._run(head, pa.Table.from_batches([fitted(batch, schema)]), head_of)
+        stayed = decode(head_of.data) if len(head_of.data) else None
+        for end, (head, schema) in enumerate(zip(self._routes.sinks, self._routes.schemas, strict=True)):
+            mine = rows.filter(pc.equal(rows.column(TAG), end)) if len(self._routes.sinks) > 1 else rows
+            if mine.num_rows:
+                yield from self._run(head, self._united(end, mine, stayed, schema), head_of)
+
+    def _united(self, end: int, rows: pa.Table, stayed: pa.Table | None, schema: pa.Schema) -> pa.Table:
+        """Return rows of an end: what was computed, and beside it what stayed in the head of their chunk."""
+        through = self._through
+        numbers = _as_one(rows.column(NUMBER)) if through.is_numbered else None
+        columns = []
+        for index, name in enumerate(through.stays[end]):
+            if name is None:
+                columns.append(_as_one(rows.column(end_column_name(end, index))))
+                continue
+            column = _as_one(present(stayed, "a chunk came back without the columns that stayed in it.").column(name))
+            columns.append(column if numbers is None else column.take(numbers))
+        invariant(
+            all(len(column) == rows.num_rows for column in columns),
+            f"Spark's plan made {rows.num_rows} rows of {'?' if stayed is None else stayed.num_rows}.",
+            why="columns that did not go through it are put beside the others by the places of rows.",
+        )
+        fields = zip(columns, schema, strict=True)
+        return pa.Table.from_arrays([fitted_column(column, field.type) for column, field in fields], schema=schema)
 
     def _run(self, head: str, rows: pa.Table, of: Chunk) -> Iterator[Chunk]:
         if self._rank is not None and self._rank != of.rank:
@@ -214,13 +332,3 @@ class _Closed:
         for batch in rows.to_batches():
             for target, made in self._program.run(head, batch, self._counts.passed):
                 yield from packer.add(int(target), made)
-
-
-def _chunks(column: pa.StructArray) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the chunks of a column, each with whether it is whole."""
-    data = column.field(CHUNK_TYPE.get_field_index("data"))
-    others = [(field.name, column.field(index)) for index, field in enumerate(CHUNK_TYPE) if field.name != "data"]
-    for row in range(len(column)):
-        values: dict[str, Any] = {name: values[row].as_py() for name, values in others}
-        is_whole = data[row].is_valid
-        yield Chunk(data=data[row].as_buffer() if is_whole else b"", **values), is_whole

@@ -113,6 +113,27 @@ def renamed(session: SparkSession, expression: Any, attribute: Any) -> Column:
     return private.column_of(session, alias)
 
 
+def references_of(expression: Any) -> set[int]:
+    """Return the columns that an expression is computed with, as :func:`holdfast.spark.private.identity_of` has them.
+
+    Seen in 4.3: ``Expression.references``, an ``AttributeSet``.  If it changes: every column goes through the plan.
+    """
+    return {private.identity_of(column) for column in private.listed(expression.references().toSeq())}
+
+
+def collapsed(frame: DataFrame) -> DataFrame:
+    """Return a frame with fewer projections, as the optimizer makes it of every epoch's plan: here once for all.
+
+    Seen in 4.3: the rule ``CollapseProject``, which reads no clock and no data.  If it goes: leave the frame as it is.
+    """
+    session = frame.sparkSession
+    jvm: Any = session._jvm
+    plan, before = private.analyzed(frame), None
+    while before is None or not plan.equals(before):
+        before, plan = plan, jvm.org.apache.spark.sql.catalyst.optimizer.CollapseProject.apply(plan)
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
 def planted(frame: DataFrame, base: DataFrame, onto: DataFrame) -> DataFrame:
     """Return what was made of one frame, made of another one that has the same columns.
 

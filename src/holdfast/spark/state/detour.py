@@ -12,14 +12,28 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from holdfast.plan.chunks import CHUNKS, Routing
+from holdfast.plan.chunks import Routing
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.levels.opened import CHUNK, Closing, Opening, opened_schema
+from holdfast.plan.levels.opened import (
+    CHUNK,
+    KEPT,
+    NUMBER,
+    BatchTask,
+    Closing,
+    InOneTask,
+    Opening,
+    ThroughPlan,
+    opened_schema,
+)
+from holdfast.plan.routes import PASSING, STEP, TAG, end_column_name
 from holdfast.plan.stages import SparkPart, Stage
 from holdfast.spark import private
 from holdfast.spark.compile import compile_opened
 from holdfast.spark.plans import catalyst
+from holdfast.spark.plans.traced import Trace
 
 
 @dataclass(frozen=True)
@@ -31,17 +45,20 @@ class CompiledDetour:
     stand_in : DataFrame
         No rows, with the columns of opened ones.
     frame : DataFrame
-        What the part makes of it.
+        What the part makes of it, without the columns that stay in the heads of chunks.
     schemas : tuple of pa.Schema
         Of its ends.
     analysis : mapping of str to Unchanged
         Operator -> what it leaves as it was.
+    through : ThroughPlan
+        What goes through the frame.
     """
 
     stand_in: DataFrame
     frame: DataFrame
     schemas: tuple[pa.Schema, ...]
     analysis: Mapping[str, Unchanged]
+    through: ThroughPlan
 
     @staticmethod
     def of(part: SparkPart, session: SparkSession, token: str) -> CompiledDetour:
@@ -54,20 +71,80 @@ class CompiledDetour:
         """
         opened = opened_schema(list(part.heads.values()))
         stand_in = session.createDataFrame([], private.spark_schema(opened))
-        frame, analysis = compile_opened(part, stand_in, [CHUNK], token)
-        structs = private.arrow_schema(frame.schema)
-        first = len(structs) - len(part.sinks)
-        schemas = [pa.schema(list(structs.field(first + number).type)) for number in range(len(part.sinks))]
-        return CompiledDetour(stand_in, frame, tuple(schemas), analysis)
+        made, ends, analysis = compile_opened(part, _tagged(stand_in), KEPT, token)
+        through = _through(made, stand_in, ends)
+        names = [name for name in (TAG, CHUNK, NUMBER) if name in made.columns]
+        if not through.is_numbered:
+            names.remove(NUMBER)
+        names += [end_column_name(end, index) for end in range(len(ends)) for index in through.computed(end)]
+        schemas = tuple(private.arrow_schema(end) for end in ends)
+        frame = catalyst.collapsed(made.select(*names))
+        return CompiledDetour(stand_in, frame, schemas, analysis, through)
 
-    def behind(self, chunks: DataFrame, number: int, stage: Stage, routing: Routing) -> DataFrame:
-        """Return the chunks of a level through this part."""
+    def behind(self, chunks: DataFrame, task: BatchTask, stage: Stage) -> DataFrame:
+        """Return what the part makes of the rows of a task's chunks: they are opened in the same task."""
         assert stage.detour is not None
-        spark_schema = private.spark_schema(opened_schema([schema for _, schema in stage.detour.heads]))
-        opening = Opening(stage.detour, private.arrow_schema(spark_schema))
-        opened = chunks.mapInArrow(opening, spark_schema)
-        made = catalyst.planted(self.frame, self.stand_in, opened)
-        return made.mapInArrow(Closing(number, stage, routing), CHUNKS)
+        spark_schema = private.spark_schema(opened_schema([schema for _, schema in stage.detour.heads], self.through))
+        opening = Opening(stage.detour, private.arrow_schema(spark_schema), self.through)
+        rows = chunks.mapInArrow(InOneTask(task, opening), spark_schema)
+        given = set(rows.columns)
+        columns = [
+            F.col(field.name) if field.name in given else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in self.stand_in.schema
+        ]  # those that nothing reads are not there
+        return catalyst.collapsed(catalyst.planted(self.frame, self.stand_in, rows.select(*columns)))
+
+
+@dataclass(frozen=True)
+class PlacedDetour:
+    """A part in its place on the line of levels.
+
+    Parameters
+    ----------
+    compiled : CompiledDetour
+        The part.
+    number : int
+        The level that it is.
+    stage : Stage
+        The stage behind it.
+    routing : Routing
+        Where chunks go.
+    """
+
+    compiled: CompiledDetour
+    number: int
+    stage: Stage
+    routing: Routing
+
+    def opened(self, frame: DataFrame, task: BatchTask) -> DataFrame:
+        """Return what the part makes of the rows of the chunks that a task gives."""
+        return self.compiled.behind(frame, task, self.stage)
+
+    @property
+    def closing(self) -> Closing:
+        """What closes its rows to chunks."""
+        return Closing(self.number, self.stage, self.routing, self.compiled.through)
+
+
+def _tagged(opened: DataFrame) -> DataFrame:
+    """Return opened rows with their tags: of one head every row that is no chunk."""
+    if STEP in opened.columns:
+        return opened
+    return opened.select(F.when(F.col(CHUNK).isNull(), F.lit(0)).otherwise(F.lit(PASSING)).alias(STEP), "*")
+
+
+def _through(frame: DataFrame, stand_in: DataFrame, ends: tuple[StructType, ...]) -> ThroughPlan:
+    """Return what goes through a part's plan: not the columns that are at an end what they were before."""
+    base = {
+        private.identity_of(column): column.name() for column in private.listed(private.analyzed(stand_in).output())
+    }
+    trace = Trace.of(private.analyzed(frame), private.analyzed(stand_in))
+    output = dict(zip(frame.columns, map(private.identity_of, private.listed(trace.plan.output())), strict=True))
+    made = [[output[end_column_name(end, index)] for index in range(len(schema))] for end, schema in enumerate(ends)]
+    stays = tuple(tuple(base.get(trace.origins.get(identity, -1)) for identity in end) for end in made)
+    crossing = {identity for end in made for identity in end if identity not in trace.origins}
+    read = trace.read_for(crossing | ({output[TAG]} if TAG in output else set()))
+    return ThroughPlan(frozenset(base[identity] for identity in read) - {STEP, *KEPT}, stays, trace.is_row_for_row)
 
 
 class Detours:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,10 +23,14 @@ from holdfast.plan.counts import EpochReport
 from holdfast.plan.levels.host import call_bucket
 from holdfast.plan.levels.journal import NOTHING, BucketChange, JournalReader, StateVersion, write_part
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
+from holdfast.plan.levels.opened import BatchTask
 from holdfast.ports import Store
 from holdfast.quarantine.passing import Passing
 from holdfast.spark import private
 from holdfast.store.local import open_store
+
+if TYPE_CHECKING:
+    from holdfast.spark.state.detour import PlacedDetour
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
@@ -153,13 +159,20 @@ def with_levels(
     routing: Routing,
     checkpoint: str,
     below: str,
-    detours: Callable[[DataFrame, int], DataFrame] = lambda frame, number: frame,
+    detours: Callable[[int], Sequence[PlacedDetour]] = lambda number: (),
 ) -> DataFrame:
-    """Return a frame of chunks after all levels; ``detours`` adds what Spark's plan evaluates behind each."""
+    """Return a frame of chunks after all levels; ``detours`` gives what Spark's plan evaluates behind each.
+
+    What a task gives is opened in the same task: rows go into the JVM once, and not first as chunks.
+    """
     for level in levels:
-        number = level.number
-        task = LevelTask(level, number, routing, checkpoint, below)
-        with private.workers_apart(frame, POOL_VARIABLE, f"level-{number}"):
-            frame = frame.repartition(routing.partitions, "operator", "label").mapInArrow(task, CHUNKS)
-        frame = detours(frame, number)
+        task: BatchTask = LevelTask(level, level.number, routing, checkpoint, below)
+        frame = frame.repartition(routing.partitions, "operator", "label")
+        with private.workers_apart(frame, POOL_VARIABLE, f"level-{level.number}"):
+            behind = detours(level.number)
+            frame = frame.mapInArrow(task, CHUNKS) if not behind else behind[0].opened(frame, task)
+        for detour, following in pairwise(behind):
+            frame = following.opened(frame, detour.closing)
+        if behind:
+            frame = frame.mapInArrow(behind[-1].closing, CHUNKS)
     return frame

@@ -30,7 +30,7 @@ from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
-from holdfast.spark.state.detour import Detours
+from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
 from holdfast.spark.state.pack_task import PackTask, SourceClock
 from holdfast.spark.state.shape import StateShape
@@ -172,14 +172,15 @@ def compile_stateful(
             packed, reader = each, replace(reader, prefetch_bytes=0)
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
 
-    def through_detours(frame: DataFrame, number: int) -> DataFrame:
+    def detours_behind(number: int) -> list[PlacedDetour]:
+        found = []
         while (part := stages.detours.get(number := number + 1)) is not None:
-            frame = detours.compiled(part).behind(frame, number, stages.stages[number], stages.routing)
-        return frame
+            found.append(PlacedDetour(detours.compiled(part), number, stages.stages[number], stages.routing))
+        return found
 
     if stages.detours:
         evaluated = ", ".join(repr(node.name) for part in stages.detours.values() for node in part.nodes)
         log.info("pipeline %r: Spark's plan evaluates %s, downstream of state", pipeline.name, evaluated)
     directory, below = str(reader.directory), reader.spark_directory
-    frame = with_levels(chunks, levels, stages.routing, directory, below, through_detours)
+    frame = with_levels(chunks, levels, stages.routing, directory, below, detours_behind)
     return StatefulPlan(frame, stages, levels, each)
