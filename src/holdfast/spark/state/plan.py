@@ -13,13 +13,12 @@ from pyspark.sql import DataFrame
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import build_stages, has_idle_rule
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import Level
-from holdfast.plan.levels.packing import Packing, packings
+from holdfast.plan.levels.packing import Packing, packings, plan_packing
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.program_build import has_user_code
@@ -32,7 +31,7 @@ from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
-from holdfast.spark.state.pack_task import PackTask, SourceClock
+from holdfast.spark.state.pack_task import PackTask
 from holdfast.spark.state.shape import StateShape
 
 log = logging.getLogger("holdfast.run")
@@ -52,18 +51,6 @@ def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
     """Return how each stateful operator takes over the state of another version of itself."""
     pasts = {node.name: node.past for node in pipeline.nodes}
     return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
-
-
-def _clocks_of(stages: Stages) -> dict[int, SourceClock]:
-    """Return the branches of sources' timestamps, where a pipeline commits at pts: target -> whose they are."""
-    hosted = [one for stage in stages.stages for one in stage.hosted.values()]
-    return {
-        one.targets[name]: SourceClock(name, clock.by_rows, stages.row_bounds.get(name))
-        for one in hosted
-        if isinstance(one.step, GateStep)
-        for name, clock in one.step.clocks.items()
-        if name in stages.closing  # a source, not an operator
-    }
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,7 @@ def compile_stateful(
     levels = levels_of(stages, token, seeds, parts)
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
-        task = PackTask(compiled[0].routes, stages.routing, stages.bounding, _clocks_of(stages))
+        task = PackTask(plan_packing(stages, compiled[0].routes))
         chunks = compiled[0].frame.mapInArrow(task, CHUNKS)
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:

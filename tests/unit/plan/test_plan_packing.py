@@ -10,9 +10,9 @@ import pytest
 from holdfast.errors import BadRow
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, ChunkTarget, Routing, decode, from_batch
+from holdfast.plan.levels.packing import PlanPacking, SourceClock
 from holdfast.plan.routes import TAG, Routes, struct_name
 from holdfast.plan.stages import BOUND_ROWS, RowBounds
-from holdfast.spark.state.pack_task import PackTask, SourceClock
 from holdfast.state.step import ALL_KEYS, BOUND
 
 ROW = pa.schema([("k", pa.string()), ("t", pa.int64())])
@@ -24,7 +24,7 @@ TARGETS = (
     ChunkTarget(2, 2, "commit_at_pts", "m", TIME, pa.schema([])),
 )
 ROUTES = Routes(("0", "1", "2", f"{BOUND_ROWS}m", f"{BOUND_ROWS}nobody"), (ROW, TIME, TIME, ROW, ROW))
-TASK = PackTask(
+TASK = PlanPacking(
     ROUTES,
     Routing(TARGETS, 1, 1),
     {"m": Bounding("is_bound", "t", (BoundTarget(0, ("k",)), BoundTarget(2, ())), ("k",))},
