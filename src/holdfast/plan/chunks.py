@@ -428,10 +428,12 @@ def in_order(chunks: Sequence[Chunk]) -> list[Chunk]:
         all(one < next_ for one, next_ in pairwise(places)),
         "two chunks of an epoch have one place.",
         why="the order of arrival follows from positions alone: a task was read twice, or two have one rank.",
-        story=lambda: f"(stage and number, target, ordinal, seq): {places}",
+        story=lambda: f"(stage and number, target, ordinal, whether it follows the rows, seq): {places}",
     )
     return ordered
 
 
-def _place(chunk: Chunk) -> tuple[int, int, int, int]:
-    return chunk.rank >> 32, chunk.target, chunk.rank & _M, chunk.seq
+def _place(chunk: Chunk) -> tuple[int, int, int, bool, int]:
+    # Rows may be packed anew on their way, under the rank that they have: their numbers then begin again, and those of
+    # the bounds that were packed with them do not.  Bounds follow all rows in any case.
+    return chunk.rank >> 32, chunk.target, chunk.rank & _M, chunk.kind in (BOUNDS, WAKE), chunk.seq

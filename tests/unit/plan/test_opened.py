@@ -12,12 +12,13 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InternalError
+from holdfast.plan import chunks
 from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, from_batch, in_order, rank_of
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.opened import CHUNK, Closing, Opening, ThroughPlan, opened_schema
 from holdfast.plan.routes import column_name, end_column_name
 from holdfast.plan.stages import Stages
-from holdfast.testing import StandIn, drive
+from holdfast.testing import StandIn, close, drive
 from holdfast.testing.stand_in import StandInPlan
 from tests.spark.counting import OUT, counting
 
@@ -159,3 +160,30 @@ def test_a_row_that_is_lost_on_the_way_is_noticed() -> None:
     head, opened = opening(iter([stages.routing.to_batch(chunks, 2)]))
     with pytest.raises(InternalError, match="made 6 rows of 7"):
         list(closing(evaluated(each) for each in (head, opened.slice(1))))
+
+
+def repeated(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch] * 9)
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3])
+def test_rows_that_are_packed_anew_into_more_chunks_do_not_meet_the_bounds_beside_them(
+    buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they bypass a level, and where Spark's plan has led them: they keep their rank, and are numbered anew."""
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1)
+    schema = "k STRING, t BIGINT"
+    rows = hf.read.rows([], schema=schema, timestamp="t", name="rows", bounded=True)
+    seen = rows | hf.accumulate(by="k", n=hf.count(), name="seen") | hf.select("k", "t", name="plain")
+    ways = {
+        "bypassing": hf.union(rows, seen, name="both"),
+        "led": seen | hf.map(lambda df: df, timestamp="t", name="mapped"),
+    }
+    given = {"rows": [[{"k": "a", "t": 1}, {"k": "b", "t": 1}, close()]]}
+    for name, way in ways.items():
+        many = way | hf.map_batches(repeated, schema, timestamp="t", name="many")
+        counted = many | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="counted")
+        stand_ins = {"mapped": StandIn(lambda batch: batch, lambda of: of)}
+        found = drive(counted, given, buckets=buckets, stand_ins=stand_ins if name == "led" else {})
+        wanted = 18 if name == "bypassing" else 9
+        assert sorted((row["k"], row["n"]) for epoch in found for row in epoch) == [("a", wanted), ("b", wanted)]
