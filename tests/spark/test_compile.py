@@ -213,7 +213,8 @@ def test_functions_and_generators_behind_a_fan_out_touch_their_own_branch_only(s
 
 def test_a_statement_with_a_common_table_expression_may_stand_behind_a_fan_out(spark: SparkSession) -> None:
     a = given("a")
-    query = "with w as (select n + 1 as m from input where n > 0) select e from w lateral view explode(array(m, -m)) e"
+    view = "lateral view explode(array(m, -m)) as e"
+    query = f"with w as (select n + 1 as m from input where n > 0) select e from w {view}"
     pipeline = hf.Pipeline("p", a | hf.sql(query, name="one") | to("x"), a | to("y"))
     found = rows_of(spark, pipeline, a=TEN[:3])
     assert found == {"x": [(-2,), (-3,), (2,), (3,)], "y": [tuple(row) for row in TEN[:3]]}
