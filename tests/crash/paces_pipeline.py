@@ -1,0 +1,49 @@
+"""The pipeline that is killed to show that sinks of different pace agree: a table, segments, a byte stream."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import holdfast as hf
+
+WORK = Path(os.environ.get("CRASH_WORK", "."))
+FILES, ROWS = 48, 400
+"""Files, one for each epoch, and rows in each."""
+
+TARGET = "64 KB"
+KEY_EVERY = 30
+SCHEMA = "id BIGINT, camera STRING, at BIGINT, is_key BOOLEAN, data STRING"
+
+
+def data_of(number: int) -> str:
+    """Return what a message holds: nothing that compresses."""
+    return "".join(f"{(number * 2654435761 + n * 40503) % 2**32:08x}" for n in range(12))
+
+
+def write_input(work: Path) -> None:
+    """Write the files."""
+    (work / "in").mkdir()
+    for file in range(FILES):
+        rows = [
+            {
+                "id": number,
+                "camera": f"c{number % 3}",
+                "at": 10 * number,
+                "is_key": number // 3 % KEY_EVERY == 0,
+                "data": data_of(number),
+            }
+            for number in range(file * ROWS, (file + 1) * ROWS)
+        ]
+        (work / "in" / f"{file:03}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+rows = hf.read.files(WORK / "in", format="json", schema=SCHEMA, max_files_per_epoch=1, name="rows")
+messages = rows | hf.select("camera", "at", "is_key", data="cast(data as binary)", name="messages")
+pipeline = hf.Pipeline(
+    "paces",
+    rows | hf.write.sqlite(WORK / "out.db", table="rows", name="table"),
+    rows | hf.write.segments(WORK / "segments", partition_by=["camera"], target_size=TARGET, name="segments"),
+    messages | hf.write.byte_stream(WORK / "stream", timestamp="at", stream="camera", key="is_key", name="recording"),
+)
