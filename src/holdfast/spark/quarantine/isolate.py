@@ -200,7 +200,7 @@ class _Searching:
             for source in rows.sources:
                 first, last = rows.window(source, low, high)
                 masks[source] = replace(masks.get(source, Mask()), first=first, last=last)
-            return self._tried(masks, replace(self._behind, level=SOURCES), high - low == 1)
+            return self._tried(masks, replace(self._behind, level=SOURCES), is_of_many=high - low > 1)
 
         def letter(number: int, said: Mapping[str, str]) -> Letter:
             source, address = rows.at(number)
@@ -263,7 +263,7 @@ class _Searching:
         rows = LevelRows(level, self._of.levels[level], given)
 
         def attempt(low: int, high: int) -> HoldfastError | None:
-            return self._tried(self._of.letters.masks(), rows.until(high, self._behind), high - low == 1)
+            return self._tried(self._of.letters.masks(), rows.until(high, self._behind), is_of_many=high - low > 1)
 
         def letter(number: int, said: Mapping[str, str]) -> Letter:
             outlet, ordinal = rows.at(number)
@@ -330,10 +330,13 @@ class _Searching:
         self._given = None
         log.warning("row %s is a dead letter: %s %s", made.name, error.what, error.why)
 
-    def _tried(self, masks: Mapping[str, Mask], passing: Passing, is_one: bool = True) -> HoldfastError | None:
-        """Make a trial; return what its rows raised.  One row is tried twice: a worker may be killed from outside."""
+    def _tried(self, masks: Mapping[str, Mask], passing: Passing, *, is_of_many: bool = False) -> HoldfastError | None:
+        """Make a trial; return what its rows raised.
+
+        A worker may be killed from outside: where that would condemn a row, or end the search, it is made twice.
+        """
         error: HoldfastError | None = None
-        for _ in range(2 if is_one else 1):
+        for _ in range(1 if is_of_many else 2):
             try:
                 self._given = self._of.trials.make(self._epoch, masks, passing)
             except Exception as failure:

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, invariant
 from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, write_masks
@@ -180,6 +180,7 @@ class Trials:
                 query.stop()
         if failures:
             raise failures[0]
+        invariant(passed, f"a trial of epoch {epoch.epoch} ended before its batch.", pipeline=self.pipeline)
         return passed[0]
 
 
