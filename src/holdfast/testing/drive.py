@@ -31,15 +31,15 @@ from holdfast.plan.levels.packing import packings
 from holdfast.plan.levels.store import Cache, Record, load
 from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
-from holdfast.plan.stages import SparkPart
 from holdfast.ports import Source, Span
 from holdfast.sinks.memory import MemorySpec
+from holdfast.sources.bounds import MarkedSource
 from holdfast.state import encoding
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.reasons import parted
 from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.given import Item, Time, ends_in, given_spec, ticks_of
-from holdfast.testing.stand_in import StandIn, StandInPlan, without_spark
+from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan, without_spark
 
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
 
@@ -77,7 +77,7 @@ def drive(
     behind : sequence of collection of str, optional
         For each epoch the sources that have more rows than it takes: they count as active (``idle_after``).
     stand_ins : mapping of str to StandIn, optional
-        Operators behind state that only Spark evaluates -> what they make of rows, in Arrow.
+        Operators that only Spark evaluates, in a graph with state -> what they make of rows, in Arrow.
 
     Returns
     -------
@@ -306,18 +306,13 @@ class _LevelEngine:
         stand_ins: Mapping[str, StandIn],
     ) -> None:
         self._plan = StandInPlan(stand_ins)
-
-        def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
-            if not part.heads:
-                raise _needs_spark(part.nodes)
-            return self._plan.schemas(part)
-
-        stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=through_spark)
+        stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=self._plan.schemas)
         self._stages = stages
         self._sources = sources
         self._given = given
         self._levels = {level.number: level for level in levels_of(stages, token)}
-        self._packings = packings(stages, timestamps)
+        self._first = self._plan.first_stage(stages)
+        self._packings = packings(stages, timestamps) if self._first is None else {}
         self._outlets = Outlets.of(stages)
         self._stored: Stored = {}
         self._pace = Pace()
@@ -352,6 +347,9 @@ class _LevelEngine:
 
     def _read(self, index: int) -> Iterator[Chunk]:
         """Read an epoch of every source, as its reader in a run does."""
+        if self._first is not None:
+            yield from self._read_through(self._first, index)
+            return
         for name, source in self._sources.items():
             packing = self._packings[name]
             ended = [name] if ends_in(self._given[name], index) else []
@@ -359,6 +357,15 @@ class _LevelEngine:
                 yield from from_batch(batch)
             for batch in packing.controls(1, ended):
                 yield from from_batch(batch)
+
+    def _read_through(self, first: FirstStage, index: int) -> Iterator[Chunk]:
+        """Read an epoch of every source, as Spark's plan of stage 0 does."""
+        for number, (name, source) in enumerate(self._sources.items()):
+            batches = source.read_marked(Span(index)) if isinstance(source, MarkedSource) else source.read(Span(index))
+            yield from first.chunks(number, name, batches)
+        ended = [name for name in self._sources if ends_in(self._given[name], index)]
+        for batch in first.controls.controls(0, ended):
+            yield from from_batch(batch)
 
 
 def _needs_spark(nodes: Sequence[Node]) -> InvalidPipeline:

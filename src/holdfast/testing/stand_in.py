@@ -1,14 +1,16 @@
 """What stands in for Spark's plan where there is no Spark: functions of Arrow rows, one for each operator.
 
-Opening and closing, places, bounds and what follows are those of a run (:mod:`holdfast.plan.levels.opened`); simulated
-is what Spark computes between.  Rows are computed one by one, as Spark does it, and are cut into batches anywhere.
+Packing, opening and closing, places, bounds and what follows are those of a run (:mod:`holdfast.plan.levels`);
+simulated is what Spark computes between.  Rows are computed one by one, as Spark does it, and are cut into batches
+anywhere.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,10 +20,12 @@ from holdfast.graph.nodes import Node
 from holdfast.operators.map_batches import MapBatches
 from holdfast.plan.chunks import Chunk, from_batch
 from holdfast.plan.levels.opened import CHUNK, NUMBER, Closing, Opening, ThroughPlan, opened_schema
+from holdfast.plan.levels.packing import control_packing, plan_packing
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, as_it_is
-from holdfast.plan.routes import STEP, TAG, Routes, column_name, end_column_name
-from holdfast.plan.stages import SparkPart, Stages
+from holdfast.plan.routes import STEP, TAG, Routes, column_name, end_column_name, struct_name
+from holdfast.plan.stages import BOUND_ROWS, SparkPart, Stages
+from holdfast.sources.bounds import MarkedSpec
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,27 @@ class StandIn:
     leaves_columns: bool = False
 
 
+@dataclass(frozen=True)
+class _Built:
+    """A part of Spark's plan, as a program of Arrow.
+
+    Parameters
+    ----------
+    part : SparkPart
+        The part.
+    program : Program
+        Rows of its heads, or of the sources, to its ends, without those that take the bound rows of sources.
+    routes : Routes
+        All of its ends.
+    """
+
+    part: SparkPart
+    program: Program
+    routes: Routes
+
+
 class StandInPlan:
-    """Stands in for Spark's plan in all detours of a graph.
+    """Stands in for Spark's plan in stage 0 and in all detours of a graph.
 
     Parameters
     ----------
@@ -58,53 +81,70 @@ class StandInPlan:
     def __init__(self, functions: Mapping[str, StandIn], random_: random.Random | None = None) -> None:
         self._functions = functions
         self._random = random_
-        self._programs: list[tuple[SparkPart, Program]] = []
+        self._parts: list[_Built] = []
 
     def schemas(self, part: SparkPart) -> Sequence[pa.Schema]:
         """Return the schemas of a part's ends: what :func:`~holdfast.plan.cutting.build_stages` asks for."""
-        return self._program(part).routes.schemas
+        return self._built(part).routes.schemas
+
+    def first_stage(self, stages: Stages) -> FirstStage | None:
+        """Return what computes stage 0 of a graph that was cut with this plan; None where Arrow does."""
+        if stages.stages[0].program is not None:
+            return None
+        built = next(one for one in reversed(self._parts) if not one.part.heads)  # of the last time that it was cut
+        return FirstStage(self, built, stages)
 
     def led_through(self, stages: Stages, number: int, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Return what a detour makes of the chunks of one task."""
         stage, part = stages.stages[number], stages.detours[number]
         assert stage.detour is not None
-        program = self._program(part)
+        program = self._built(part).program
         through = self._through(part, program)
         opening = Opening(stage.detour, opened_schema([schema for _, schema in stage.detour.heads], through), through)
         closing = Closing(number, stage, stages.routing, through)
         given = (stages.routing.to_batch(each, number) for each in self._cut(chunks))
         made = (row for batch in opening(given) for row in _rows(program, through, batch))
-        rows = pa.Table.from_batches(list(made), _evaluated(program, through))
-        batches = (
-            rows.slice(start, count).combine_chunks().to_batches() for start, count in self._spans(rows.num_rows)
-        )
-        return [chunk for batch in closing(one for some in batches for one in some) for chunk in from_batch(batch)]
+        evaluated = self.cut(pa.Table.from_batches(list(made), _evaluated(program, through)))
+        return [chunk for batch in closing(evaluated) for chunk in from_batch(batch)]
+
+    def cut(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield rows in batches."""
+        for start, count in self._spans(rows.num_rows):
+            yield from rows.slice(start, count).combine_chunks().to_batches()
+
+    def _built(self, part: SparkPart) -> _Built:
+        for known in self._parts:
+            if known.part is part:
+                return known
+        program = self._program(part)
+        bounds = [end for end in part.sinks if end.is_bounds]
+        ends = (*program.routes.sinks, *(end.name for end in bounds))
+        schemas = (*program.routes.schemas, *(end.node.source_spec.schema for end in bounds))
+        self._parts.append(_Built(part, program, Routes(ends, schemas)))
+        return self._parts[-1]
 
     def _program(self, part: SparkPart) -> Program:
-        for known, program in self._programs:
-            if known is part:
-                return program
-        self._programs.append((part, self._built(part)))
-        return self._programs[-1][1]
-
-    def _built(self, part: SparkPart) -> Program:
-        builder = Builder(as_it_is, "", is_behind_state=True)
+        builder = Builder(as_it_is, "", is_behind_state=bool(part.heads))
         heads = {f"{number}": schema for number, schema in enumerate(part.heads.values())}
         made: dict[Node, Node] = {}
         for head, schema in part.heads.items():
             builder.head(head, schema)
             made[head] = head
         for node in part.nodes:
+            if node.is_source:
+                heads[node.name] = builder.steps[builder.source(node)].schema
+        for node in part.nodes:
             inputs = tuple(made[before] for before in node.inputs)
-            made[node] = replace(node, inputs=inputs)
+            made[node] = node if node.is_source else replace(node, inputs=inputs)
             if node.name in self._functions:
                 stand_in = self._functions[node.name]
                 schema = stand_in.schema(builder.steps[builder.number_of(inputs[0])].schema)
                 made[node] = replace(node, inputs=inputs, spec=MapBatches(stand_in.fn, schema))
             if not builder.add(made[node]):
                 raise without_spark(node)
-        ends = tuple(builder.number_of(made[end.node]) for end in part.sinks)
-        routes = Routes(tuple(end.name for end in part.sinks), tuple(builder.steps[end].schema for end in ends))
+        own = [end for end in part.sinks if not end.is_bounds]
+        ends = tuple(builder.number_of(made[end.node]) for end in own)
+        routes = Routes(tuple(end.name for end in own), tuple(builder.steps[end].schema for end in ends))
         return Program(heads, tuple(builder.steps), ends, routes, False)
 
     def _through(self, part: SparkPart, program: Program) -> ThroughPlan:
@@ -136,13 +176,70 @@ class StandInPlan:
             start += taken
 
 
+class FirstStage:
+    """Stands in for Spark's plan of stage 0: what one task gives for the rows that it has read.
+
+    Parameters
+    ----------
+    plan : StandInPlan
+        Cuts batches.
+    built : object
+        The part.
+    stages : Stages
+        The graph.
+    """
+
+    def __init__(self, plan: StandInPlan, built: _Built, stages: Stages) -> None:
+        self._plan = plan
+        self._built = built
+        self._packing = plan_packing(stages, built.routes)
+        self._sources = [node for node in built.part.nodes if node.is_source]
+        self.controls = control_packing(stages, len(self._sources))
+
+    def chunks(self, number: int, source: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        """Yield the chunks of the task of a number, which has read rows of one source: with its bound rows, if any."""
+        rows = [row for batch in batches for row in self._rows(source, batch)]
+        made = self._plan.cut(pa.Table.from_batches(rows)) if rows else iter(())
+        for batch in self._packing.packed(number, made):
+            yield from from_batch(batch)
+
+    def _rows(self, source: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what becomes of each row of a batch, tagged for its end, in their order."""
+        program, routes = self._built.program, self._built.routes
+        node = next(each for each in self._sources if each.name == source)
+        marker = node.spec.marker if isinstance(node.spec, MarkedSpec) else None
+        for number in range(batch.num_rows):
+            row = batch.slice(number, 1)
+            if marker is not None and row.column(marker)[0].as_py():
+                end = f"{BOUND_ROWS}{source}"
+                yield _tagged(routes, end, row.select([field.name for field in node.source_spec.schema]))
+                continue
+            plain = row if marker is None else row.drop_columns([marker])
+            for end, rows in program.run(source, plain):
+                yield _tagged(routes, end, rows)
+
+
+def _tagged(routes: Routes, end: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows for one end as Spark's plan gives them, where it has several."""
+    if not routes.is_tagged:
+        return rows
+    tag = routes.sinks.index(end)
+    columns: dict[str, Any] = {TAG: pa.array([tag] * rows.num_rows, pa.int32())}
+    for other, schema in enumerate(routes.schemas):
+        struct = pa.struct([field.with_nullable(True) for field in schema])
+        columns[struct_name(other)] = (
+            rows.to_struct_array().cast(struct) if other == tag else pa.nulls(rows.num_rows, struct)
+        )
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def without_spark(node: Node) -> InvalidPipeline:
     """Return the error for an operator that only Spark evaluates, where nothing stands in for it."""
     return InvalidPipeline(
         f"{node.kind} {node.name!r}, built at {node.origin}, cannot be driven without Spark.",
         why=f"its arguments are Spark's to evaluate: {naming.canonical_json(dict(node.arguments()))}.",
-        do="write it with expressions that Arrow evaluates, test the graph with Pipeline.run, or, behind state, "
-        "say by stand_ins= what it makes of rows.",
+        do="write it with expressions that Arrow evaluates, test the graph with Pipeline.run, or say by "
+        "stand_ins= what it makes of rows.",
         participant=node.name,
     )
 

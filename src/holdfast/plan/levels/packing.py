@@ -18,6 +18,7 @@ from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages
 from holdfast.ports import Source, Span
+from holdfast.resume.spark_log import CONTROLS
 from holdfast.sources.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
 from holdfast.state.timeline import shifted
@@ -266,6 +267,21 @@ def _note_latest(latest: dict[int, pa.RecordBatch], target: int, rows: pa.Record
     if highest.is_valid:
         found = table.filter(pc.equal(ticks, highest)).slice(0, 1).combine_chunks()
         latest[target] = found.to_batches()[0]
+
+
+def control_packing(stages: Stages, number: int, *, tick_us: int | None = None) -> Packing:
+    """Return the packing of the source of control chunks that stands beside Spark's plan of stage 0.
+
+    Parameters
+    ----------
+    stages : Stages
+        The pipeline.
+    number : int
+        That of the source: behind all others.
+    tick_us : int, optional
+        As for :func:`packings`.
+    """
+    return Packing(CONTROLS, number, None, stages.routing, None, stages.closing, stages.waking, tick_us)
 
 
 def plan_packing(stages: Stages, routes: Routes) -> PlanPacking:

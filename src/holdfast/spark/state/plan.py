@@ -18,7 +18,7 @@ from holdfast.plan.cutting import build_stages, has_idle_rule
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import Level
-from holdfast.plan.levels.packing import Packing, packings, plan_packing
+from holdfast.plan.levels.packing import Packing, control_packing, packings, plan_packing
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.program_build import has_user_code
@@ -27,7 +27,6 @@ from holdfast.plan.stages import SparkPart, Stages
 from holdfast.ports import Bounded
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
-from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
@@ -147,8 +146,7 @@ def compile_stateful(
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
-            number = len(pipeline.sources)
-            packing = Packing(NAME, number, None, stages.routing, None, stages.closing, stages.waking, tick_us)
+            packing = control_packing(stages, len(pipeline.sources), tick_us=tick_us)
             chunks = chunks.union(reader.controls(ending, packing))
     else:
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}

@@ -39,13 +39,14 @@ from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.levels.store import Cache
 from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
-from holdfast.plan.stages import SparkPart, Stages
+from holdfast.plan.stages import Stages
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US
-from holdfast.testing.stand_in import StandIn, StandInPlan
+from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
 Event = tuple[str, Mapping[str, Any] | None]
@@ -141,12 +142,8 @@ class StatefulWorkload:
         token = f"run{random_.getrandbits(32)}"
         plan = StandInPlan(self.stand_ins, random_)
 
-        def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
-            assert part.heads, "the simulation has no plan of Spark: what stands before state must be Arrow's"
-            return plan.schemas(part)
-
         stages = build_stages(
-            self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=through_spark
+            self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=plan.schemas
         )
         return StatefulEvaluation(self, stages, plan, token, process, random_)
 
@@ -165,7 +162,7 @@ class StatefulEvaluation:
     stages : Stages
         Its graph, cut.
     plan : StandInPlan
-        Evaluates its detours.
+        Evaluates what is Spark's of it.
     token : str
         Unique for the run.
     process : Process
@@ -197,7 +194,8 @@ class StatefulEvaluation:
         self._before = NOTHING
         sources = {node.name: node for node in workload.pipeline.sources}
         timestamps = {name: node.timestamp for name, node in sources.items()}
-        self._packings: dict[str, Packing] = packings(stages, timestamps)
+        self._first = plan.first_stage(stages)
+        self._packings: dict[str, Packing] = packings(stages, timestamps) if self._first is None else {}
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
         self._reports: dict[tuple[int, int], list[EpochReport]] = {}
@@ -218,7 +216,7 @@ class StatefulEvaluation:
 
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate here, or run every task and gather the rows of each sink."""
-        if not self._stages.detours and self._random.random() < 0.5:
+        if self._first is None and not self._stages.detours and self._random.random() < 0.5:
             found = [self._all_here(epoch, start, end, sinks)]
         else:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
@@ -267,28 +265,50 @@ class StatefulEvaluation:
 
     def _read(self, events: Sequence[Event]) -> list[Chunk]:
         """Read an epoch of every source in spans and batches of any size."""
+        if self._first is not None:
+            return self._read_through(self._first, events)
         chunks = []
         for source, packing in self._packings.items():
-            rows, schema = self._given(source, [row for name, row in events if name == source and row is not None])
             ordinal = 0
-            for span in self._cut(rows):
-                batches = [to_batch(part, schema) for part in self._cut(span)]
-                chunks += [chunk for batch in packing.rows(ordinal, iter(batches)) for chunk in from_batch(batch)]
+            for batches in self._spans(source, events, has_bounds=packing.bounding is not None):
+                chunks += [chunk for batch in packing.rows(ordinal, batches) for chunk in from_batch(batch)]
                 ordinal += 1
             for batch in packing.controls(ordinal, [source] if (source, None) in events else []):
                 chunks += from_batch(batch)
         return chunks
 
-    def _given(self, source: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
+    def _read_through(self, first: FirstStage, events: Sequence[Event]) -> list[Chunk]:
+        """Read an epoch where Spark's plan computes stage 0: each span is a task of it."""
+        chunks: list[Chunk] = []
+        number = 0
+        for source in self._sources:
+            for batches in self._spans(source, events, has_bounds=True):
+                chunks += first.chunks(number, source, batches)
+                number += 1
+        ended = [source for source in self._sources if (source, None) in events]
+        for batch in first.controls.controls(0, ended):
+            chunks += from_batch(batch)
+        return chunks
+
+    def _spans(self, source: str, events: Sequence[Event], *, has_bounds: bool) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield the spans of a source in an epoch, each as batches."""
+        given = [row for name, row in events if name == source and row is not None]
+        rows, schema = self._given(source, given, has_bounds=has_bounds)
+        for span in self._cut(rows):
+            yield iter([to_batch(part, schema) for part in self._cut(span)])
+
+    def _given(
+        self, source: str, rows: Sequence[Mapping[str, Any]], *, has_bounds: bool
+    ) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
         """Return a source's rows as it reads them, bound rows among them only where they are used."""
         spec = self._sources[source]
         if not isinstance(spec, MarkedSpec):
-            return rows, spec.schema
-        if self._packings[source].bounding is not None:
-            return rows, spec.given.schema
+            return rows, as_read(spec)
+        if has_bounds:
+            return rows, as_read(spec.given)
         marker = spec.marker
         plain = [{name: value for name, value in row.items() if name != marker} for row in rows if not row[marker]]
-        return plain, spec.schema
+        return plain, as_read(spec)
 
     def _cut(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
         start = 0
@@ -345,3 +365,10 @@ class StatefulEvaluation:
 
     def _fails(self) -> bool:
         return self._random.random() < self._workload.failure_rate
+
+
+def as_read(spec: SourceSpec) -> pa.Schema:
+    """Return the schema of a source's batches: with what could not be read, where it rejects rows."""
+    if not spec.rejects:
+        return spec.schema
+    return pa.schema([*(field.with_nullable(True) for field in spec.schema), pa.field(REJECT_COLUMN, REJECT_TYPE)])

@@ -1,0 +1,164 @@
+"""Any operator behind any operator: what ``explain`` accepts runs, and what it does not accept has a cure.
+
+One graph for each pair, judged by plain Python: before all state, and between two operators with state.  In a
+simulation (:mod:`holdfast.testing.simulation.levels`), where functions of Arrow rows stand in for what Spark evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import Stream
+from holdfast.operators.lowering import LOWERINGS
+from holdfast.testing import StandIn, drive, malformed
+from holdfast.testing.given import close
+from tests.sim.flows import SIDES, Graph
+from tests.sim.operator_makers import MAKERS, PLAIN
+from tests.sim.stateful_graphs import BEFORE, PAIRS, SEEDS, add_source, pair_graph, random_graph
+from tests.sim.test_stateful_graphs import lived
+
+pytestmark = pytest.mark.slow
+
+OF_COMMIT_AT = {"clock", "gate", "released"}
+"""Kinds that users do not write: ``commit_at="pts"`` puts them before the sinks."""
+
+VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply"}
+"""What is made more than once -> of which kind it is."""
+
+
+def test_every_kind_of_operator_is_in_the_table_of_pairs() -> None:
+    assert {VARIANTS.get(name, name) for name in BEFORE} - {"source"} == set(LOWERINGS) - OF_COMMIT_AT
+
+
+def run(kind: str, before: str, *, is_deep: bool, is_dull: bool) -> None:
+    outcome = lived(pair_graph(kind, before, is_deep=is_deep), seed=1, is_dull=is_dull)
+    assert not outcome.problems, f"{kind} behind {before}{' behind state' * is_deep}: {outcome}"
+
+
+@pytest.mark.parametrize("before", [name for name in BEFORE if name != "rejects"])
+def test_every_operator_stands_behind_every_other(before: str) -> None:
+    """Every other pair between two operators with state, the others before all state."""
+    for place, (kind, other, is_deep) in enumerate(PAIRS):
+        if other == before and (before == "source" or is_deep == (place // 2 % 2 == 0)):
+            run(kind, before, is_deep=is_deep, is_dull=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("before", [name for name in BEFORE if name != "rejects"])
+def test_every_operator_stands_behind_every_other_and_dies_there(before: str) -> None:
+    for kind, other, is_deep in PAIRS:
+        if other == before:
+            run(kind, before, is_deep=is_deep, is_dull=False)
+
+
+@pytest.mark.nightly
+def test_random_graphs_have_every_operator_behind_every_other() -> None:
+    found = {pair for seed in range(SEEDS) for pair in random_graph(seed).pairs()}
+    assert {(kind, before) for kind, before, _ in PAIRS} <= found
+
+
+# --- what cannot stand there -----------------------------------------------------------------------------------------
+
+HAS: Mapping[str, set[str]] = {
+    "aggregate": {"late"},
+    "sync": {"late", "unmatched"},
+    "merge": {"late", "unmatched"},
+    "distinct": {"late"},
+    "accumulate": {"late"},
+    "limit_in_flight": {"late", "shed"},
+}
+"""Operator -> its side outputs.  That of a source, ``rejects``, it has where it is told to reject rows."""
+
+
+@pytest.mark.parametrize("before", ["source", *MAKERS])
+def test_a_side_output_that_an_operator_does_not_have_is_refused_with_a_cure(before: str) -> None:
+    graph = Graph(random_graph(0).chance)
+    add_source(graph, "s0", row_count=4)
+    add_source(graph, "s1", row_count=4)
+    if before != "source":
+        MAKERS[before].make(graph, graph.flows[0])
+    stream = graph.flows[-1].stream
+    for output in SIDES:
+        if output in HAS.get(before, set()):
+            getattr(stream, output)
+            continue
+        with pytest.raises(InvalidPipeline, match=r"has no .*asked for at .*test_operator_pairs.py:\d+") as caught:
+            getattr(stream, output)
+        assert output.rstrip("s") in caught.value.do
+
+
+def _read(batch: pa.RecordBatch) -> pa.RecordBatch:
+    ones = pa.array([1] * batch.num_rows, pa.int64())
+    return pa.RecordBatch.from_arrays([batch.column("raw"), ones, ones], names=["k", "t", "v"])
+
+
+def _count(key: Any, rows: Any, state: Any) -> list[dict[str, Any]]:
+    return [{"raw": row["raw"], "n": 1} for row in rows]
+
+
+def _step(state: Any, rows: Any, at: Any) -> Any:
+    return {"seen": rows.select(["raw"])}, rows.select(["raw"])
+
+
+BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
+    "filter": lambda bad, rows: bad | hf.filter("raw <> 'no'", name="op"),
+    "function": lambda bad, rows: bad | hf.filter(lambda df: df.raw != "no", name="op"),
+    "select": lambda bad, rows: bad | hf.select("raw", name="op"),
+    "explode": lambda bad, rows: bad | hf.select("raw", one="explode(array(1))", name="op"),
+    "split": lambda bad, rows: (bad | hf.split(yes="raw <> 'no'", name="op")).yes,
+    "union": lambda bad, rows: hf.union(bad, bad | hf.filter("raw = 'no'", name="none"), name="op"),
+    "map": lambda bad, rows: bad | hf.map(lambda df: df, name="op"),
+    "sql": lambda bad, rows: bad | hf.sql("select * from input where raw <> 'no'", name="op"),
+    "map_batches": lambda bad, rows: bad | hf.map_batches(_read, PLAIN, timestamp="t", name="op"),
+    "aggregate": lambda bad, rows: bad | hf.aggregate(by="raw", window=hf.total(), emit="changes", n=hf.count(),
+                                                      name="op"),
+    "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),
+    "stateful": lambda bad, rows: bad | hf.stateful(_step, "raw", schema="raw STRING", state={"seen": "raw STRING"},
+                                                    name="op"),
+    "apply": lambda bad, rows: bad | hf.apply(_count, by="raw", schema="raw STRING, n BIGINT", state="n BIGINT",
+                                              name="op"),
+    "clip": lambda bad, rows: bad | hf.clip(3, name="op"),
+    "sync": lambda bad, rows: hf.sync({"a": bad, "b": rows}, by="k", name="op"),
+    "merge": lambda bad, rows: hf.merge(rows, {"m": bad}, by="k", name="op"),
+    "distinct": lambda bad, rows: bad | hf.distinct(by="raw", horizon=3, name="op"),
+    "alarm": lambda bad, rows: bad | hf.apply(_count, by="raw", schema="raw STRING", timers="event", name="op"),
+    "limit_in_flight": lambda bad, rows: bad | hf.limit_in_flight(1, "raw", timeout=3, name="op"),
+}  # fmt: skip
+
+NEEDS_TIME = {"clip", "sync", "merge", "distinct", "alarm", "limit_in_flight"}
+"""Operators by event time, which rows that could not be read do not have."""
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_behind_rejects_stands_what_needs_no_event_time_and_anything_behind_a_function_that_reads_it(kind: str) -> None:
+    source = hf.read.files("nowhere", schema=PLAIN, timestamp="t", name="given", on_bad_row="reject", bounded=True)
+    others = hf.read.rows([], schema=PLAIN, timestamp="t", name="others", bounded=True)
+    if kind in NEEDS_TIME:
+        with pytest.raises(InvalidPipeline, match="timestamp") as caught:
+            BEHIND_REJECTS[kind](source.rejects, others)
+        assert caught.value.do
+        return
+    stream = BEHIND_REJECTS[kind](source.rejects, others)
+    counted = source | hf.accumulate(by="k", seen=hf.count(), name="counted")  # so that there is state beside it
+    hf.Pipeline("p", stream | hf.write.console(name="out"), counted | hf.write.console(name="other")).explain()
+    key = stream.columns[0] if kind == "map_batches" and stream.columns else "raw"
+    ended = stream | hf.accumulate(by=key, seen=hf.count(), name="seen")
+    stand_ins = {"op": StandIn(lambda batch: batch, lambda schema: schema)}
+    found = drive(ended, {"given": [[malformed("one"), malformed("two")], [close()]]},
+                  stand_ins=stand_ins if kind in ("function", "explode", "map", "sql") else {})  # fmt: skip
+    assert sum(len(rows) for rows in found) == 2
+
+
+@pytest.mark.parametrize("kind", sorted(NEEDS_TIME - {"alarm", "distinct"}))
+def test_behind_a_map_that_names_no_timestamp_an_operator_by_event_time_says_how_to_name_it(kind: str) -> None:
+    mapped = hf.read.rows([], schema=PLAIN, timestamp="t", name="given") | hf.map(lambda df: df, name="mapped")
+    others = hf.read.rows([], schema=PLAIN, timestamp="t", name="others")
+    with pytest.raises(InvalidPipeline, match="timestamp") as caught:
+        BEHIND_REJECTS[kind](mapped, others)
+    assert "timestamp=" in caught.value.do
