@@ -141,13 +141,6 @@ def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: Spark
         assert part in str(caught.value)
 
 
-def test_what_mixes_rows_is_refused_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
-    counted = counting(hf.read.rows(epochs("a"), schema=SCHEMA, name="given"))
-    sink = counted | hf.map(lambda rows: rows.mapInPandas(lambda b: b, rows.schema), name="mixed") | hf.write.console()
-    with pytest.raises(InvalidPipeline, match=r"map 'mixed' is between two.*MapInPandas"):
-        run(hf.Pipeline("refused", sink), tmp_path, spark)
-
-
 def test_a_statement_that_goes_another_way_than_in_the_last_run_keeps_the_state_around_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,3 +169,36 @@ def test_a_statement_that_goes_another_way_than_in_the_last_run_keeps_the_state_
         assert ("Spark's plan evaluates 'between'" in caplog.text) == is_sparks
     assert found == [("a", 1, 10), ("a", 2, 30), ("a", 3, 60), ("b", 1, 10), ("b", 2, 40)]
     assert [path.name for path in (tmp_path / "ckpt" / "spark").iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            lambda rows: counting(rows) | hf.map(lambda frame: frame.union(frame), name="mixed"),
+            r"map 'mixed' is between two operators with state .*it adds Union",
+        ),
+        (
+            lambda rows: counting(rows | hf.map(lambda frame: frame.dropDuplicates(["k"]), name="once")),
+            "keeps state in Spark: Deduplicate",
+        ),
+    ],
+)
+def test_what_spark_cannot_evaluate_is_refused_at_the_start_and_when_explained_in_the_same_words(
+    spark: SparkSession, tmp_path: Path, build: Any, words: str
+) -> None:
+    given = hf.read.rows(epochs("a"), schema=SCHEMA, name="given")
+    pipeline = hf.Pipeline("refused", build(given) | hf.write.console(name="out"))
+    assert "not checked" in pipeline.explain()
+    with pytest.raises(InvalidPipeline, match=words) as explained:
+        pipeline.explain(session=spark)
+    with pytest.raises(InvalidPipeline) as started:
+        run(pipeline, tmp_path, spark)
+    assert str(explained.value) == str(started.value)
+
+
+def test_nothing_is_left_unchecked_when_spark_is_asked(spark: SparkSession) -> None:
+    mapped = counting(hf.read.rows([], schema=SCHEMA, name="given")) | hf.map(lambda rows: rows, name="mapped")
+    pipeline = hf.Pipeline("fine", mapped | hf.write.console(name="out"))
+    assert "not checked" in pipeline.explain()
+    assert "not checked" not in pipeline.explain(session=spark)

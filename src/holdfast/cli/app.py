@@ -383,16 +383,24 @@ def flush(
 def explain(
     target: Target,
     diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead: a Mermaid flowchart.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Check what only Spark can tell, too: needs Java.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a pipeline in words, or draw it.  Runs nothing."""
-    with frame.settings(as_json):
+    """Check a pipeline, and describe it in words, or draw it.  Runs nothing."""
+    with frame.settings(as_json) as settings:
         pipeline = load_target(target)
+        explanation = pipeline.explain(session=_session(settings) if spark else None)
         if as_json:
-            answer = {"spec": pipeline.spec(), "fingerprint": pipeline.fingerprint(), "explanation": pipeline.explain()}
+            answer = {"spec": pipeline.spec(), "fingerprint": pipeline.fingerprint(), "explanation": explanation}
             frame.print_json(answer | ({"diagram": pipeline.diagram()} if diagram else {}))
         else:
-            frame.print_lines([pipeline.diagram() if diagram else pipeline.explain()])
+            frame.print_lines([pipeline.diagram() if diagram else explanation])
+
+
+def _session(settings: Settings) -> Any:
+    from holdfast.spark.launch.session import session_of
+
+    return session_of(settings, is_evaluated_outside=True)
 
 
 def _beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str] | None) -> dict[str, Any]:

@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 _TEXT_LENGTH_MAX = 100
 
 
-def explain(pipeline: Pipeline) -> str:
+def explain(pipeline: Pipeline, unchecked: Sequence[Node] = ()) -> str:
     """Return the pipeline in words.
 
     Parameters
     ----------
     pipeline : Pipeline
         A checked graph.
+    unchecked : sequence of Node
+        What Spark's plan evaluates, where it has not been asked.
 
     Returns
     -------
     str
         Lines without secrets; the same text for the same program.
     """
-    return "\n".join(_lines(pipeline)) + "\n"
+    return "\n".join((*_lines(pipeline), *_unchecked_lines(unchecked))) + "\n"
 
 
 @runtime_checkable
@@ -218,6 +220,16 @@ def _poison_lines(node: Node, *, is_followed: bool) -> Iterator[str]:
         yield '      a row of it that operators downstream refuse is left out there (on_poison="isolate"), not replayed'
     if node.arguments().get("timers"):
         yield "      a timer whose call fails stops the run each time: no row can be left out for it"
+
+
+def _unchecked_lines(nodes: Sequence[Node]) -> Iterator[str]:
+    if nodes:
+        yield ""
+        yield "not checked"
+        yield (
+            f"  - Spark's plan evaluates {_listed(node.name for node in nodes)}. Whether it can, and everything that "
+            "follows from the types there, is checked at the start, or now: holdfast explain --spark."
+        )
 
 
 def _before_state(pipeline: Pipeline) -> set[Node]:

@@ -20,6 +20,8 @@ from holdfast.graph.nodes import Node, SinkNode, Stream
 from holdfast.graph.trigger import Trigger, every
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from holdfast.spark.run import Run
 
 
@@ -134,9 +136,24 @@ class Pipeline:
         run.wait()
         return run
 
-    def explain(self) -> str:
-        """Return the pipeline in words: every node, its guarantee, what is shared, what to mind."""
-        return explain.explain(self)
+    def explain(self, *, session: SparkSession | None = None) -> str:
+        """Return the pipeline in words: every node, its guarantee, what is shared, what to mind.
+
+        Parameters
+        ----------
+        session : SparkSession, optional
+            Asked about what Spark's plan evaluates (``map``, ``sql``); without one the text says what is left to it.
+
+        Raises
+        ------
+        InvalidPipeline
+            What a start would raise about the graph, as far as it can be known: by the same functions.
+        """
+        unchecked = importlib.import_module("holdfast.plan.cutting").left_to_spark(self)
+        if unchecked and session is not None:
+            importlib.import_module("holdfast.spark.physical_plan").check_compiled(self, session)
+            unchecked = ()
+        return explain.explain(self, unchecked)
 
     def diagram(self) -> str:
         """Return the pipeline as a drawing: the text of a Mermaid flowchart."""

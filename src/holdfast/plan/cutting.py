@@ -22,7 +22,7 @@ from holdfast.plan.feeds import Unchanged, bounding_of, bounds_ended, feeds_of, 
 from holdfast.plan.gating import check_gated
 from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import Builder, as_it_is, has_user_code
+from holdfast.plan.program_build import Builder, as_it_is, build_program, has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import (
     BOUND_ROWS,
@@ -111,7 +111,7 @@ def in_arrow_behind_state(pipeline: Pipeline) -> dict[str, bool]:
     """
     needs_spark = _of_frames(pipeline)
     while True:
-        cutting = _Cutting(pipeline, as_it_is, "", 1, 1, _refused, True, needs_spark, {})
+        cutting = _Cutting(pipeline, as_it_is, "", 1, 1, _refuse, True, needs_spark, {})
         try:
             cutting.cut()
         except _NotInArrow as found:
@@ -136,11 +136,11 @@ class _NotInArrow(Exception):
 
 
 class _NeedsSpark(Exception):
-    """Some part of a graph can only be compiled through Spark's plan."""
+    """A part of a graph, its argument, can only be compiled through Spark's plan."""
 
 
-def _refused(part: SparkPart) -> Sequence[pa.Schema]:
-    raise _NeedsSpark
+def _refuse(part: SparkPart) -> Sequence[pa.Schema]:
+    raise _NeedsSpark(part)
 
 
 def stages_in_arrow(
@@ -154,9 +154,33 @@ def stages_in_arrow(
         As for :func:`build_stages`.
     """
     try:
-        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=_refused, is_columnar=is_columnar)
+        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=_refuse, is_columnar=is_columnar)
     except _NeedsSpark:
         return None
+
+
+def left_to_spark(pipeline: Pipeline) -> tuple[Node, ...]:
+    """Check a graph as a start does, as far as it can be checked without Spark; return what cannot.
+
+    Returns
+    -------
+    tuple of Node
+        The operators, and sources, that Spark's plan evaluates first.  None: a start refuses nothing of the graph.
+
+    Raises
+    ------
+    InvalidPipeline
+        What a start would raise.
+    """
+    nodes: Sequence[Node] = ()
+    if has_state(pipeline):
+        try:
+            build_stages(pipeline, as_it_is, "", buckets=1, partitions=1, prefix=_refuse)
+        except _NeedsSpark as found:
+            nodes = found.args[0].nodes
+    elif build_program(pipeline, as_it_is, "") is None:
+        nodes = pipeline.nodes
+    return tuple(node for node in nodes if not node.is_source or node.kind == "spark")
 
 
 class _Way(NamedTuple):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,15 +15,17 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Intervals
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
-from holdfast.errors import InvalidPipeline, present
+from holdfast.errors import present
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.counts import Observed
+from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
+from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
 from holdfast.quarantine.passing import Passing
@@ -30,12 +33,13 @@ from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SourcesHere, SparkEvaluation
+from holdfast.spark.launch.session import run_session
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.evaluation_here import EvaluationHere
-from holdfast.spark.state.operators_in_plan import stateful_operators
+from holdfast.spark.state.operators_in_plan import refuse_state
 from holdfast.spark.state.plan import StatefulPlan, compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
@@ -157,7 +161,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
     elif program is None:
         way = "through Spark's plan"
         compiled = compile_pipeline(pipeline, reader.read, context.token)
-        _refuse_state(pipeline, compiled.frame)
+        refuse_state(pipeline.name, compiled.frame)
         physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled)
     else:
         way = "as an Arrow program: its rows stay out of the JVM"
@@ -218,12 +222,28 @@ def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
     return reduce(DataFrame.union, frames)
 
 
-def _refuse_state(pipeline: Pipeline, frame: DataFrame) -> None:
-    kinds = sorted(set(stateful_operators(frame)))
-    if kinds:
-        raise InvalidPipeline(
-            f"pipeline {pipeline.name!r} keeps state in Spark: {', '.join(kinds)}.",
-            why="map and sql are row-wise here; state without a name could not be restored, moved or inspected.",
-            do="use row-wise expressions in map and sql.",
-            pipeline=pipeline.name,
-        )
+def check_compiled(pipeline: Pipeline, session: SparkSession, *, is_columnar: bool = True) -> None:
+    """Compile a graph as a start does, in a session of its own, and do nothing with it.
+
+    Raises
+    ------
+    InvalidPipeline
+        What a start would raise.
+    """
+    session = run_session(session, 1)
+    compiled_stages(pipeline, session, is_columnar=is_columnar)
+    if not has_state(pipeline):
+        reader = SourceReader(session, Path(), 1, 0, "", "")
+        refuse_state(pipeline.name, compile_pipeline(pipeline, reader.read, _UNUSED).frame)
+
+
+def compiled_stages(pipeline: Pipeline, session: SparkSession, *, is_columnar: bool) -> Stages | None:
+    """Return the stages of a graph as a start compiles it, in one bucket each; None without state."""
+    if not has_state(pipeline):
+        return None
+    reader = SourceReader(session, Path(), 1, 0, "", "")
+    return compile_stateful(pipeline, reader, _UNUSED, StateShape(1, 1), is_columnar=is_columnar).stages
+
+
+_UNUSED = "plan"
+"""Stands for the token of a run that will not be."""

@@ -3,8 +3,11 @@
 import pytest
 
 import holdfast as hf
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.explain import arguments_text, sinks_behind, warnings, ways_behind_state
 from holdfast.plan import feeds
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.program_build import as_it_is
 from holdfast.ports import Guarantee
 from tests.graphs import paper, source
 
@@ -90,6 +93,28 @@ def test_what_is_before_state_or_in_no_graph_with_state_has_no_way_to_be_told():
         "behind": "whether Arrow or Spark's plan evaluates it",
         "mapped": "evaluated by Spark's plan",
     }
+
+
+def test_it_refuses_what_a_start_would_refuse_in_the_same_words():
+    flights = source(timestamp="time_hour")
+    summed = flights | hf.aggregate(by="origin", window=hf.tumbling("1 hour"), total=hf.sum("dest"), name="summed")
+    pipeline = hf.Pipeline("p", summed | paper("a"))
+    with pytest.raises(InvalidPipeline, match=r"aggregate 'summed', built at .*test_explain.py:\d+") as said:
+        pipeline.explain()
+    with pytest.raises(InvalidPipeline) as at_a_start:
+        build_stages(pipeline, as_it_is, "t", buckets=2, partitions=2, prefix=lambda part: [])
+    assert str(said.value) == str(at_a_start.value)
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_it_says_what_it_could_not_check_without_spark(has_state):
+    flights = source(timestamp="time_hour")
+    mapped = flights | hf.map(lambda df: df, name="mapped")
+    if has_state:
+        mapped = mapped | hf.accumulate(by="origin", n=hf.count(), name="counted")
+    checked = hf.Pipeline("p", flights | hf.filter("dep_delay > 15", name="late") | paper("a"))
+    assert "not checked" not in checked.explain()
+    assert "Spark's plan evaluates mapped. Whether it can," in hf.Pipeline("q", mapped | paper("b")).explain()
 
 
 def test_it_warns_of_derived_names_of_sources_and_sinks():

@@ -23,6 +23,7 @@ from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.session import run_session, session_of
+from holdfast.spark.physical_plan import compiled_stages
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.beginning import beginning_of
 from holdfast.spark.resume.directory import Directory, directory_of
@@ -31,8 +32,8 @@ from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
 from holdfast.spark.resume.state_change import compared
-from holdfast.spark.state.plan import compile_stateful, state_schemas_of, upgrades_of
-from holdfast.spark.state.shape import Division, StateShape
+from holdfast.spark.state.plan import state_schemas_of, upgrades_of
+from holdfast.spark.state.shape import Division
 from holdfast.spark.state.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -204,6 +205,5 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     stages = stages_in_arrow(pipeline, as_spark_has_it, "plan", is_columnar=settings.columnar)
     if stages is None:
         session = run_session(session_of(settings, is_evaluated_outside=True), 1)
-        reader = SourceReader(session, Path(), 1, 0, "", "")
-        stages = compile_stateful(pipeline, reader, "plan", StateShape(1, 1), is_columnar=settings.columnar).stages
+        stages = compiled_stages(pipeline, session, is_columnar=settings.columnar)
     return stages

@@ -30,6 +30,7 @@ from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
+from holdfast.spark.state.operators_in_plan import refuse_state
 from holdfast.spark.state.pack_task import PackTask
 from holdfast.spark.state.shape import StateShape
 
@@ -120,6 +121,7 @@ def compile_stateful(
             return found.schemas
         if not compiled:  # a graph that is cut again has the same stage 0, under other numbers
             compiled.append(compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token))
+            refuse_state(pipeline.name, compiled[0].frame)
             analysis.update(compiled[0].analysis)
         routes = Routes(tuple(sink.name for sink in part.sinks), compiled[0].routes.schemas)
         compiled[0] = replace(compiled[0], routes=routes)
