@@ -197,6 +197,21 @@ def test_what_spark_cannot_evaluate_is_refused_at_the_start_and_when_explained_i
     assert str(explained.value) == str(started.value)
 
 
+def test_where_spark_computes_stage_0_its_ends_may_change_when_types_show_what_else_is_spark_s(
+    spark: SparkSession,
+) -> None:
+    """Rows of it bypass one level at first, and then two: that ``bround`` is Spark's is known with the type of n."""
+    given = hf.read.rows([], schema="k STRING, n BIGINT", name="given")
+    first = given | hf.map(lambda rows: rows.select("k", "n"), name="first")
+    counted = counting(first | hf.select("k", v="n", name="v"), name="counted") | hf.select("k", "n", name="n")
+    rounded = counted | hf.select("k", n="cast(bround(n / 3, 0) as bigint)", name="rounded")
+    sinks = [
+        hf.union(first, other, name=f"with_{other.name}") | hf.write.console(name=f"sink_{other.name}")
+        for other in (counted, rounded)
+    ]
+    assert "not checked" not in hf.Pipeline("bypassing", *sinks).explain(session=spark)
+
+
 def test_nothing_is_left_unchecked_when_spark_is_asked(spark: SparkSession) -> None:
     mapped = counting(hf.read.rows([], schema=SCHEMA, name="given")) | hf.map(lambda rows: rows, name="mapped")
     pipeline = hf.Pipeline("fine", mapped | hf.write.console(name="out"))

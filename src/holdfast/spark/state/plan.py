@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.naming import canonical_json
+from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import build_stages, has_idle_rule
@@ -110,6 +111,8 @@ def compile_stateful(
         If an operator cannot be compiled at its place, a step refuses its inputs, or pts cannot be known.
     """
     compiled: list[Compiled] = []
+    ends: list[tuple[Node, bool]] = []
+    """What ``compiled`` ends in."""
     analysis: dict[str, Unchanged] = {}
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
     detours = Detours(reader.session, token)
@@ -119,10 +122,14 @@ def compile_stateful(
             found = detours.compiled(part)
             analysis.update(found.analysis)
             return found.schemas
-        if not compiled:  # a graph that is cut again has the same stage 0, under other numbers
-            compiled.append(compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token))
-            refuse_state(pipeline.name, compiled[0].frame)
-            analysis.update(compiled[0].analysis)
+        # A graph that is cut again has the same stage 0, under other numbers; but its rows may be needed further down.
+        taken = [(end.node, end.is_bounds) for end in part.sinks]
+        if taken != ends:
+            ends[:] = taken
+            made = compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token)
+            refuse_state(pipeline.name, made.frame)
+            analysis.update(made.analysis)
+            compiled[:] = [made]
         routes = Routes(tuple(sink.name for sink in part.sinks), compiled[0].routes.schemas)
         compiled[0] = replace(compiled[0], routes=routes)
         return routes.schemas
