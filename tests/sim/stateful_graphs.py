@@ -35,6 +35,8 @@ def random_graph(seed: int) -> Graph:
             maker.make(graph, chance.choice([*fitting, *fitting[-2:]]))
         if graph.sides and chance.random() < 0.15:
             graph.flows.append(graph.sides.pop(chance.choice(sorted(graph.sides))))
+    if not any(MAKERS[kind].keeps_state for kind in graph.kinds):
+        MAKERS["aggregate"].make(graph, chance.choice(graph.flows))
     used = {before for flow in graph.flows for before in flow.stream.node.inputs}
     written = {sink.stream for sink in graph.sinks}
     for flow in graph.flows:
