@@ -49,11 +49,17 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
         "chosen": first | hf.filter("n > 0", name="some") | hf.select("k", n="bround(n / 3, 0) + n", name="chosen"),
         "late": first.late | hf.sql("select lower(k) as k, v as n from input where v < 0", name="of_late"),
         "stated": first | hf.sql("select k, n * 2 as n from input where n > 1", name="stated"),
+        "looked_up": first
+        | hf.map(
+            lambda df: df.join(df.sparkSession.range(3).withColumnRenamed("id", "n"), "n").select("k", "n"),
+            name="looked_up",
+        ),
         "plain": first | hf.select("k", "n", name="plain"),
     }
     db = tmp_path / "out.db"
     sinks = [stream | hf.write.sqlite(db, table=name, name=f"{name}_out") for name, stream in branches.items()]
-    second = counting(branches["exploded"], branches["mapped"], branches["plain"], name="second")
+    read = [branches[name] for name in ("exploded", "looked_up", "mapped", "plain")]
+    second = counting(*read, name="second")
     sinks.append(second | hf.write.sqlite(db, table="second", name="second_out"))
     run(hf.Pipeline("all", *sinks), tmp_path, spark, MODES[mode])
     counts = [("a", 2), ("a", 5), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]
@@ -61,6 +67,7 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
         "mapped": [(k, n + 1) for k, n in counts],
         "exploded": [(k, n + i) for k, n in counts for i in (0, 1)],
         "chosen": [(k, n + round(n / 3)) for k, n in counts],
+        "looked_up": [(k, n) for k, n in counts if n < 3],
         "late": [("b", -1)],
         "stated": [(k, n * 2) for k, n in counts if n > 1],
         "plain": counts,
@@ -68,10 +75,10 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
     assert {name: sqlite_rows(db, f"SELECT k, n FROM {name}") for name in wanted} == {
         name: sorted(rows) for name, rows in wanted.items()
     }
-    names = "explodedmappedplain"
+    names, without = "explodedlooked_upmappedplain", "explodedmappedplain"
     assert sqlite_rows(db, "SELECT epoch, k, n, inputs FROM second") == [
-        (1, "a", 4, names), (1, "b", 4, names), (2, "b", 8, names), (2, "c", 4, names), (3, "a", 8, names),
-        (3, "c", 8, names),
+        (1, "a", 5, names), (1, "b", 5, names), (2, "b", 10, names), (2, "c", 5, names), (3, "a", 9, without),
+        (3, "c", 10, names),
     ]  # fmt: skip
 
 

@@ -178,6 +178,27 @@ def hundredfold(numbers: pa.Array) -> pa.Array:
     return pc.multiply(numbers, 100)
 
 
+def over_series(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    """Give everything at the end."""
+    yield pd.concat([10 * batch for batch in batches])
+
+
+def over_pairs(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.DataFrame]:
+    for one, other in batches:
+        yield pd.DataFrame({"n": one, "s": one + other})
+
+
+def over_arrays(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    for batch in batches:
+        yield from (pc.multiply(batch.slice(row, 1), 100) for row in range(len(batch)))
+
+
+def names(df: Any, key: str = "id") -> Any:
+    """Return a table of names: one of 0, two of 1, none of 2."""
+    rows = [(0, "id0"), (1, "id1"), (1, "id1 too")]
+    return df.sparkSession.createDataFrame(rows, f"{key} long, name string")
+
+
 BEHIND_A_FAN_OUT: dict[str, tuple[Any, list[Any]]] = {
     "udf": (lambda df: df.select((F.udf(add_one, "long")("n") * 2).alias("x")), [2, 4, 6]),
     "udf of udf": (lambda df: df.select(F.udf(add_one, "long")(F.udf(add_one, "long")("n"))), [2, 3, 4]),
@@ -186,6 +207,10 @@ BEHIND_A_FAN_OUT: dict[str, tuple[Any, list[Any]]] = {
     "row by row in Arrow": (lambda df: df.select(F.udf(add_one, "long", useArrow=True)("n")), [1, 2, 3]),
     "pandas": (lambda df: df.select(F.pandas_udf(tenfold, "long")("n")), [0, 10, 20]),
     "arrow": (lambda df: df.select(F.arrow_udf(hundredfold, "long")("n")), [0, 100, 200]),
+    "pandas iterator": (lambda df: df.select(F.pandas_udf(over_series, "long")("n")), [0, 10, 20]),
+    "pandas iterator of pairs": (lambda df: df.select(F.pandas_udf(over_pairs, "n long, s long")("n", "n").alias("p"))
+                                 .select("p.s"), [0, 2, 4]),
+    "arrow iterator": (lambda df: df.select(F.arrow_udf(over_arrays, "long")("n")), [0, 100, 200]),
     "explode": (lambda df: df.select(F.explode(F.sequence(F.lit(1), "n"))).filter("col > 0"), [1, 1, 1, 2]),
     "explode of none": (lambda df: df.select(F.explode(F.expr("if(n = 1, array(n, n), null)"))), [1, 1]),
     "explode outer": (lambda df: df.select(F.explode_outer(F.expr("if(n = 1, array(n, n), array())"))),
@@ -195,6 +220,19 @@ BEHIND_A_FAN_OUT: dict[str, tuple[Any, list[Any]]] = {
     "a map": (lambda df: df.select(F.explode(F.create_map(F.lit("a"), "n"))).select("value"), [0, 1, 2]),
     "inline": (lambda df: df.selectExpr("inline(array(struct(n, n as m), struct(n, n + 1 as m)))").select("m"),
                [0, 1, 1, 2, 2, 3]),
+    "inner join": (lambda df: df.join(names(df, "n"), "n").select("name"), ["id0", "id1", "id1 too"]),
+    "left join": (lambda df: df.join(names(df), df.n == F.col("id"), "left").select("n", "name").select("name"),
+                  ["id0", "id1", "id1 too", None]),
+    "joined to a table": (lambda df: names(df).join(df, df.n == F.col("id"), "right").select("n"), [0, 1, 1, 2]),
+    "anti join": (lambda df: df.join(names(df, "n"), "n", "left_anti").select("n"), [2]),
+    "cross join": (lambda df: df.crossJoin(names(df).select("name")).filter("n = 2").select("name"),
+                   ["id0", "id1", "id1 too"]),
+    "joined twice": (lambda df: df.join(names(df, "n"), "n").join(names(df, "n").select("n"), "n").select("n"),
+                     [0, 1, 1, 1, 1]),
+    "udf of joined": (lambda df: df.join(names(df), F.udf(add_one, "long")("n") == F.col("id"))
+                      .select(F.udf(add_one, "long")("id")), [2, 2]),
+    "common table expression": (lambda df: df.sparkSession.sql("with w as (select n + 1 as m from {df}) "
+                                                               "select m from w where m > 1", df=df), [2, 3]),
     "udf of exploded": (lambda df: df.select(F.explode(F.array("n", "n")).alias("e"))
                         .select(F.udf(add_one, "long")("e")), [1, 1, 2, 2, 3, 3]),
 }  # fmt: skip
@@ -220,16 +258,11 @@ def test_a_statement_with_a_common_table_expression_may_stand_behind_a_fan_out(s
     assert found == {"x": [(-2,), (-3,), (2,), (3,)], "y": [tuple(row) for row in TEN[:3]]}
 
 
-def over_iterators(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-    yield from batches
-
-
 @pytest.mark.parametrize(
     ("operator", "reason"),
     [
         (lambda: hf.map(lambda df: df.mapInPandas(lambda given: given, df.schema), name="burst"), "MapInPandas"),
         (lambda: hf.map(lambda df: df.selectExpr("stack(2, n, n)"), name="stacked"), "the generator Stack"),
-        (lambda: hf.map(lambda df: df.select(F.pandas_udf(over_iterators, "long")("n"))), "takes an iterator"),
     ],
 )
 def test_an_operator_that_cannot_share_a_plan_is_refused_with_a_cure(
@@ -278,6 +311,7 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
         (hf.sql("select m, upper(word) as word from (select n as m, word from input)"), {"m": "n"}, ""),
         (hf.sql("with w as (select n as m from input) select m from w"), {"m": "n"}, ""),
         (hf.sql("select n as m, word from input where n > 1"), {"m": "n", "word": "word"}, ""),
+        (hf.map(lambda df: df.join(names(df, "n"), "n", "left")), {"n": "n", "word": "word"}, ""),
         (hf.map(lambda df: df.union(df.withColumn("n", F.col("n") - 1))), {}, "Union"),
     ],
 )

@@ -17,6 +17,7 @@ from holdfast.ports import REJECT_COLUMN
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark import private
 from holdfast.spark.plans import catalyst
+from holdfast.spark.plans.lookups import lookup_of
 
 _view_lock = threading.Lock()
 
@@ -121,8 +122,8 @@ def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
     """Return which columns of a frame stand in what was made of it as they are, by Spark's analysed plan.
 
     A column is known by its identity, not its name: where it is only renamed, or passes a filter or ``explode``, it is
-    the same one.  Behind any other kind of node nothing is taken for unchanged: a union, for instance, gives the
-    identities of its first branch to the rows of all.
+    the same one; a join with a static table drops and repeats rows, and changes none.  Behind any other kind of node
+    nothing is taken for unchanged: a union, for instance, gives the identities of its first branch to the rows of all.
     """
     base, plan = private.analyzed(before), catalyst.inlined(after)
     names = tuple(after.columns)
@@ -130,6 +131,9 @@ def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
     while not plan.equals(base):
         kind = private.kind_of(plan)
         children = private.children_of(plan)
+        if kind == "Join" and (found := lookup_of(plan, base)) is not None:
+            plan = found[0]
+            continue
         if kind not in ("Project", "Filter", "Generate", *private.TRANSPARENT) or len(children) != 1:
             return Unchanged((), names, kind)
         layers.append(plan)
@@ -141,8 +145,8 @@ def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
                 if private.kind_of(column) == "Alias" and private.kind_of(column.child()) == "AttributeReference":
                     origin = origins.get(private.identity_of(column.child()))
                     origins |= {} if origin is None else {private.identity_of(column): origin}
-    found = ((name, origins.get(identity)) for identity, name in _named(private.analyzed(after)).items())
-    return Unchanged(tuple((name, origin) for name, origin in found if origin is not None), names)
+    passed = ((name, origins.get(identity)) for identity, name in _named(private.analyzed(after)).items())
+    return Unchanged(tuple((name, origin) for name, origin in passed if origin is not None), names)
 
 
 def _named(plan: Any) -> dict[int, str]:

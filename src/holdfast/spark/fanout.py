@@ -7,13 +7,15 @@ shared prefix; after that every operator of a branch is written as guarded expre
     filter c       ->  filter (tag <> t OR c)
     project e AS x ->  x = CASE WHEN tag = t THEN e END
     explode a AS x ->  x = explode_outer(CASE WHEN tag = t THEN a END), for the rows of t where a is not empty
+    join s ON c    ->  left outer join broadcast s ON tag = t AND c, for the rows of t where it has found one
 
 So the prefix is computed once, in one task, and even a random value is the same for every sink: no cache, no second
 scan, and no lost executor can make two sinks see two values.
 
-The guarded expressions are the operator's own: it is applied to a proxy frame, and the projections, filters and
-generators that it added to the analysed plan are grafted onto the wide one.  Its Python UDFs are told which rows are
-theirs (:mod:`holdfast.spark.plans.guarded`).  An operator that adds anything else is refused.
+The guarded expressions are the operator's own: it is applied to a proxy frame, and the projections, filters,
+generators and joins with static tables that it added to the analysed plan are grafted onto the wide one.  Its Python
+UDFs are told which rows are theirs (:mod:`holdfast.spark.plans.guarded`).  An operator that adds anything else is
+refused.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from holdfast.spark import private
 from holdfast.spark.compile_steps import CompileStep
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.guarded import guarded_udf
+from holdfast.spark.plans.lookups import Lookup, lookup_of
 
 
 class WideFrame:
@@ -124,13 +127,15 @@ class WideFrame:
         Raises
         ------
         InvalidPipeline
-            If the operator is more than filters, projections and generators.
+            If the operator is more than filters, projections, generators and joins with static tables.
         """
         layers = self._layers(private.analyzed(proxy), catalyst.inlined(applied), step)
         before = self.frame.columns
         for layer in layers:
-            kind = private.kind_of(layer)
-            if kind == "Filter":
+            kind = "Join" if isinstance(layer, Lookup) else private.kind_of(layer)
+            if kind == "Join":
+                self._look_up(tag, layer, step)
+            elif kind == "Filter":
                 self.frame = self.frame.filter(~self._is(tag) | self._column(tag, layer.condition(), step))
             elif kind == "Generate":
                 self._generate(tag, layer, step)
@@ -143,10 +148,14 @@ class WideFrame:
         return names
 
     def _layers(self, base: Any, plan: Any, step: CompileStep) -> list[Any]:
-        """Return the projections, filters and generators above ``base``, lowest first."""
-        layers = []
+        """Return the projections, filters, generators and look-ups above ``base``, lowest first."""
+        layers: list[Any] = []
         while not plan.equals(base):
             kind = private.kind_of(plan)
+            if kind == "Join" and (found := lookup_of(plan, base)) is not None:
+                plan, lookup = found
+                layers.append(lookup)
+                continue
             if kind not in ("Project", "Filter", "Generate", *private.TRANSPARENT):
                 raise self._not_row_wise(step, kind)
             if kind not in private.TRANSPARENT:
@@ -167,6 +176,12 @@ class WideFrame:
             added.append(private.alias_of(self._session, value, named))
         if added:
             self.frame = self.frame.select("*", *added)
+
+    def _look_up(self, tag: int, lookup: Lookup, step: CompileStep) -> None:
+        """Join rows with a static table; the column that says which have found a row in it is dropped with the rest."""
+        self._generated += 1
+        condition = None if lookup.condition is None else self._column(tag, lookup.condition, step)
+        self.frame = lookup.joined(self.frame, self._is(tag), condition, f"g{self._generated}")
 
     def _generate(self, tag: int, layer: Any, step: CompileStep) -> None:
         """Let rows become several, or none; a row of another step stays one, with nothing in the new columns."""
@@ -192,8 +207,8 @@ class WideFrame:
         if private.calls_python(self._session, expression):
             guard = self._resolved(self._is(tag))
 
-            def rewrite(function: Any, eval_type: int) -> Any:
-                return guarded_udf(function, eval_type, step.title.rstrip(","), step.node.name)
+            def rewrite(function: Any, eval_type: int, returned: Any) -> Any:
+                return guarded_udf(function, eval_type, returned, step.title.rstrip(","), step.node.name)
 
             expression = catalyst.with_guard(self._session, expression, guard, rewrite)
         return private.column_of(self._session, expression)
@@ -210,8 +225,9 @@ class WideFrame:
             f"{step.node.kind} {step.node.name!r} is {self._where} and is more than a filter or a projection: "
             f"it adds {found}.",
             why="the rows of all branches go through one plan, so that what they share is computed once; only filters, "
-            "projections, explode and map_batches can be made to ignore the other branches' rows.  Where there is "
-            'state, the bound rows of a source are a branch of it, and so are its timestamps with commit_at="pts".',
+            "projections, explode, joins with static tables and map_batches can be made to ignore the other branches' "
+            "rows.  Where there is state, the bound rows of a source are a branch of it, and so are its timestamps "
+            'with commit_at="pts".',
             do="move it before the point where the stream is used twice, or before the state, or write it as "
             "map_batches, or give this branch a pipeline of its own.",
             participant=step.node.name,

@@ -20,8 +20,14 @@ BATCHED, ARROW_BATCHED, PANDAS, ARROW = 100, 101, 200, 250
 Seen in 4.3, in ``pyspark.util.PythonEvalType``; written to the wire, so they stay.
 """
 
-Rewrite = Callable[[Any, int], Any]
-"""Returns the function to be called in the place of a Python UDF's, given that and how it is called."""
+PANDAS_ITERATOR, ARROW_ITERATOR = 204, 251
+"""Called once for all batches of a task: with an iterator of Series, of Arrow arrays.
+
+Seen in 4.3, in ``pyspark.util.PythonEvalType``; written to the wire, so they stay.
+"""
+
+Rewrite = Callable[[Any, int, Any], Any]
+"""Returns the function to be called in the place of a Python UDF's, given that, how it is called and what it gives."""
 
 
 def with_guard(session: SparkSession, expression: Any, guard: Any, rewrite: Rewrite) -> Any:
@@ -67,7 +73,7 @@ def _python_udf(session: SparkSession, udf: Any, arguments: Sequence[Any], rewri
             do="write it as map_batches, and load what it needs in setup=.",
         )
     function, returned = known
-    packed = bytearray(private.pickled((rewrite(function, udf.evalType()), returned)))
+    packed = bytearray(private.pickled((rewrite(function, udf.evalType(), returned), returned)))
     simple = jvm.org.apache.spark.api.python.SimplePythonFunction(
         packed,
         given.envVars(),
@@ -140,7 +146,7 @@ def planted(frame: DataFrame, base: DataFrame, onto: DataFrame) -> DataFrame:
     Parameters
     ----------
     frame : DataFrame
-        What was made of ``base``, by nodes that have one input each.
+        What was made of ``base``, which is in it once.
     base, onto : DataFrame
         The frames.
 
@@ -150,19 +156,31 @@ def planted(frame: DataFrame, base: DataFrame, onto: DataFrame) -> DataFrame:
     identity that it says.  If they change: make the frame anew of ``onto``; functions of users are then called twice.
     """
     session = frame.sparkSession
-    jvm: Any = session._jvm
     bottom = private.analyzed(base)
     chain, plan = [], private.analyzed(frame)
     while not plan.equals(bottom):
-        chain.append(plan)
-        (plan,) = private.children_of(plan)
+        children = private.children_of(plan)
+        place = next(number for number, child in enumerate(children) if contains(child, bottom))
+        chain.append((plan, children, place))
+        plan = children[place]
     given = private.listed(private.analyzed(onto).output())
     wanted = private.listed(bottom.output())
     columns = [renamed(session, mine, like) for mine, like in zip(given, wanted, strict=True)]
     plan = private.analyzed(onto.select(*columns))
-    for node in reversed(chain):
-        plan = node.withNewChildren(_seq(session, [plan]))
+    for node, children, place in reversed(chain):
+        plan = node.withNewChildren(_seq(session, [*children[:place], plan, *children[place + 1 :]]))
+    return frame_of(session, plan)
+
+
+def frame_of(session: SparkSession, plan: Any) -> DataFrame:
+    """Return a frame of an analysed plan (seen in 4.3: ``classic.Dataset.ofRows``)."""
+    jvm: Any = session._jvm
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
+def contains(plan: Any, other: Any) -> bool:
+    """Tell whether a plan stands in another one, or is it."""
+    return bool(plan.equals(other)) or any(contains(child, other) for child in private.children_of(plan))
 
 
 def _seq(session: SparkSession, values: Sequence[Any]) -> Any:

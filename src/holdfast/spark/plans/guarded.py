@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidPipeline, crossing
 from holdfast.plan.batches import explained
 from holdfast.spark.plans import catalyst
+from holdfast.spark.plans.guarded_iterator import GuardedIteratorUdf
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,33 @@ _WAYS = {
 }
 
 
-def guarded_udf(function: Callable[..., Any], eval_type: int, title: str, operator: str) -> GuardedUdf:
+def guarded_udf(
+    function: Callable[..., Any], eval_type: int, returned: Any, title: str, operator: str
+) -> GuardedUdf | GuardedIteratorUdf:
     """Return the function with one more argument in front: whether a row is its own.
+
+    Parameters
+    ----------
+    function : callable
+        The user's.
+    eval_type : int
+        How it is called.
+    returned : DataType
+        Of what it gives.
+    title, operator : str
+        See :class:`GuardedUdf`.
 
     Raises
     ------
     InvalidPipeline
-        If it is called in a way that does not go row by row, or array by array: with an iterator, for instance.
+        If it is called in a way that is not known here.
     """
+    if eval_type in (catalyst.PANDAS_ITERATOR, catalyst.ARROW_ITERATOR):
+        columns = tuple(returned.names) if isinstance(returned, StructType) else None
+        return GuardedIteratorUdf(function, title, operator, eval_type == catalyst.ARROW_ITERATOR, columns)
     if eval_type not in _WAYS:
         raise InvalidPipeline(
-            f"{title} has a Python UDF that takes an iterator, where rows of other branches go through the same plan.",
+            f"{title} has a Python UDF of the kind {eval_type}, where rows of other branches go through the same plan.",
             why="what it makes of a part of the rows could not be told from what it makes of all.",
             do="write it as map_batches, with setup= for what is done once.",
             participant=operator,

@@ -1,7 +1,7 @@
 """Which columns go through a plan as they are, and which ones it computes with: by Spark's analysed plan.
 
-A column is known by its identity, not its name: where it is only renamed, or passes a filter or ``explode``, it is the
-same one.
+A column is known by its identity, not its name: where it is only renamed, or passes a filter, ``explode`` or a join
+with a static table, it is the same one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.spark.plans import catalyst
 
 @dataclass(frozen=True)
 class Trace:
-    """A plan from its rows down to those that it is made of: projections, filters and generators.
+    """A plan from its rows down to those that it is made of: projections, filters, generators, joins with tables.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class Trace:
 
     @staticmethod
     def of(plan: Any, base: Any) -> Trace:
-        """Return the nodes between two, which have one input each."""
+        """Return the nodes between two."""
         layers, below = [], plan
         while not below.equals(base):
             layers.append(below)
-            (below,) = private.children_of(below)
+            below = next(child for child in private.children_of(below) if catalyst.contains(child, base))
         return Trace(plan, layers, base)
 
     @cached_property
@@ -70,6 +70,8 @@ class Trace:
                 needed = {identity for column in columns for identity in catalyst.references_of(column)}
             elif kind == "Filter":
                 needed |= catalyst.references_of(layer.condition())
+            elif kind == "Join":
+                needed |= catalyst.references_of(layer.condition().get())  # it has one: which rows are the branch's
             elif kind == "Generate":
                 needed |= catalyst.references_of(layer.generator())
         return needed & {private.identity_of(column) for column in private.listed(self.base.output())}
