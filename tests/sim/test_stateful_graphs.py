@@ -125,9 +125,13 @@ def test_no_crash_loses_doubles_or_changes_a_row_behind_state() -> None:
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(MANY),
+        pytest.param(range(MANY), id="of a complete run"),
         *(
-            pytest.param(range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS), marks=pytest.mark.nightly)
+            pytest.param(
+                range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS),
+                marks=[pytest.mark.nightly, pytest.mark.timeout(3600)],
+                id=f"part {part} of the night",
+            )
             for part in range(PARTS)
         ),
     ],
