@@ -144,8 +144,19 @@ class Routing:
             [chunk.source for chunk in chunks],
         ]
         arrays = [pa.array(column, of.type) for column, of in zip(columns, SCHEMA, strict=False)]
-        data = pa.array([memoryview(chunk.data) for chunk in chunks], pa.binary())
-        return pa.RecordBatch.from_arrays([*arrays, data], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays([*arrays, _binary([chunk.data for chunk in chunks])], schema=SCHEMA)
+
+
+def _binary(values: Sequence[bytes | pa.Buffer]) -> pa.Array:
+    """Return bytes as an array.
+
+    NB: not of memory views.  pyarrow (seen in 26.0) never frees one that was put into an array, nor the bytes in it.
+    """
+    arrays = [
+        pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, size], np.int32)), value])
+        for value, size in ((given, given.size) for given in map(pa.py_buffer, values))
+    ]
+    return pa.concat_arrays(arrays) if arrays else pa.array([], pa.binary())
 
 
 def from_batch(batch: pa.RecordBatch) -> list[Chunk]:
