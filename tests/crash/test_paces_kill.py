@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset as dataset
@@ -76,10 +78,14 @@ def test_one_of_them_restored_from_a_backup_gets_what_it_lacks(tmp_path: Path) -
     lives = begun(tmp_path)
     die(lives, 5)
     lives.wait_for_survivors()
-    shutil.copy(tmp_path / "out.db", tmp_path / "backup.db")
+    with closing(sqlite3.connect(tmp_path / "out.db")) as table, closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        table.backup(copy)
     die(lives, 8)
     lives.wait_for_survivors()
-    shutil.copy(tmp_path / "backup.db", tmp_path / "out.db")
+    for path in tmp_path.glob("out.db*"):
+        if path.is_file():
+            path.unlink()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "out.db")
     check(lives)
 
 
