@@ -103,12 +103,13 @@ class ExplainingContract:
         one.close()
         other.close()
 
-    def test_what_inspecting_tells_is_the_same(self, target: Target) -> None:
+    def test_inspecting_a_sink_changes_nothing_of_it(self, target: Target) -> None:
         sink = opened(target)
         sink.publish([epoch(1, told("lines", 1, 2))], Held())
         if isinstance(sink, Inspectable):
             held, _ = sink.inspect()
             assert held.epoch == 1
+        assert kept(sink) == {"lines": texts("lines", 2)}
         sink.close()
 
 

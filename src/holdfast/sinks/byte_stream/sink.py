@@ -22,7 +22,6 @@ from holdfast.errors import (
     Corrupt,
     Diverged,
     Fenced,
-    HoldfastError,
     InvalidPipeline,
     Unavailable,
     invariant,
@@ -51,6 +50,7 @@ from holdfast.sinks.byte_stream.rewinding import StreamsBehind, streams_behind
 from holdfast.sinks.byte_stream.staging import MessageStaging
 from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.files.stage import FileStaging, directory_of
+from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
@@ -359,28 +359,18 @@ class ByteStreamSink:
             )
 
     def _check_generation(self, last: StreamEntry) -> None:
-        if last.generation > self._generation:
-            raise self._fenced(self._generation, last)
-        if last.generation < self._generation:
-            raise Diverged(
-                f"The log of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
-                why=f"somebody removed or replaced {self._directory}.",
-                do="restore it from a copy; without it, which epochs the streams hold is unknown.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                generation=self._generation,
-            )
-
-    def _fenced(self, generation: int, last: StreamEntry) -> HoldfastError:
-        return Fenced(
-            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
-            why=f"generation {last.generation} has opened it.",
-            do="stop this run: another one has taken over.",
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=last.epoch,
-            generation=last.generation,
+        check_owner(
+            self.name,
+            self._pipeline,
+            self._generation,
+            _held(last),
+            what="log",
+            place=self._directory,
+            holder="streams hold",
         )
+
+    def _fenced(self, generation: int, last: StreamEntry) -> Fenced:
+        return fenced(self.name, self._pipeline, generation, _held(last))
 
 
 def _held(entry: StreamEntry) -> Held:

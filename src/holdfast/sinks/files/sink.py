@@ -20,9 +20,7 @@ from holdfast import faults
 from holdfast.errors import (
     BadRow,
     Corrupt,
-    Diverged,
     Fenced,
-    HoldfastError,
     InDoubt,
     InvalidPipeline,
     Unavailable,
@@ -51,6 +49,7 @@ from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
+from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
@@ -384,28 +383,18 @@ class FilesSink:
             return self._log.last() or LogEntry()
 
     def _check_generation(self, last: LogEntry) -> None:
-        if last.generation > self._generation:
-            raise self._fenced(self._generation, last)
-        if last.generation < self._generation:
-            raise Diverged(
-                f"The log of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
-                why=f"somebody removed or replaced {os.path.join(self._directory, OWN_DIRECTORY)}.",
-                do="restore it from a copy; without it, which epochs the directory holds is unknown.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                generation=self._generation,
-            )
-
-    def _fenced(self, generation: int, last: LogEntry) -> HoldfastError:
-        return Fenced(
-            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
-            why=f"generation {last.generation} has opened it.",
-            do="stop this run: another one has taken over.",
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=last.epoch,
-            generation=last.generation,
+        check_owner(
+            self.name,
+            self._pipeline,
+            self._generation,
+            last.held(),
+            what="log",
+            place=os.path.join(self._directory, OWN_DIRECTORY),
+            holder="directory holds",
         )
+
+    def _fenced(self, generation: int, last: LogEntry) -> Fenced:
+        return fenced(self.name, self._pipeline, generation, last.held())
 
     def _remove(self, handles: Iterable[Staged]) -> None:
         for handle in handles:

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Explanation,
     Guarantee,
@@ -37,6 +37,7 @@ from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
 from holdfast.sinks.files import check
 from holdfast.sinks.files.explained import FileExplanations
+from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.segments import places
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
@@ -451,28 +452,18 @@ class SegmentsSink:
         return last
 
     def _check_generation(self, last: SegmentsEntry) -> None:
-        if last.generation > self._generation:
-            raise self._fenced(self._generation, last)
-        if last.generation < self._generation:
-            raise Diverged(
-                f"The manifest of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
-                why=f"somebody removed or replaced {self.places.own}.",
-                do="restore it from a copy; without it, which epochs the directory holds is unknown.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                generation=self._generation,
-            )
-
-    def _fenced(self, generation: int, last: SegmentsEntry) -> HoldfastError:
-        return Fenced(
-            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
-            why=f"generation {last.generation} has opened it.",
-            do="stop this run: another one has taken over.",
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=last.epoch,
-            generation=last.generation,
+        check_owner(
+            self.name,
+            self._pipeline,
+            self._generation,
+            last.held(),
+            what="manifest",
+            place=self.places.own,
+            holder="directory holds",
         )
+
+    def _fenced(self, generation: int, last: SegmentsEntry) -> Fenced:
+        return fenced(self.name, self._pipeline, generation, last.held())
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:

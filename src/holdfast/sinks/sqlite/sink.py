@@ -242,9 +242,8 @@ class SqliteSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of staged files."""
         with self._explained():
-            connection = self._file.connection()
-            row, explained = self._row(connection), self._explanations.held(connection)
-        return replace(row.held() if row else Held(), explained=explained), self._staging.names()
+            row = self._row(self._file.connection())
+        return row.held() if row else Held(), self._staging.names()
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
