@@ -48,7 +48,7 @@ from holdfast.sinks.byte_stream.ordering import MessagePart
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
 from holdfast.sinks.byte_stream.rewinding import StreamsBehind, streams_behind
 from holdfast.sinks.byte_stream.staging import MessageStaging
-from holdfast.sinks.files.explained import FileExplanations
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files.stage import FileStaging, directory_of
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.refusals import Halving, TableRows

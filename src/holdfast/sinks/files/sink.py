@@ -44,8 +44,8 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
-from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging

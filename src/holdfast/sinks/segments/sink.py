@@ -35,8 +35,8 @@ from holdfast.ports import (
 from holdfast.positions import covers_all
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
-from holdfast.sinks.files.explained import FileExplanations
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.segments import places
