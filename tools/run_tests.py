@@ -29,8 +29,8 @@ from tools import class_archive
 
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
-    "unit": ("-m", FAST, "tests/unit", "tests/arch"),
-    "fast": ("-m", FAST, "--ignore=tests/unit", "--ignore=tests/arch"),
+    "unit": ("-m", FAST, "tests/unit"),
+    "fast": ("-m", FAST, "--ignore=tests/unit"),
     "slow": (
         "-m",
         "slow and not spark and not postgres and not crash and not nightly",

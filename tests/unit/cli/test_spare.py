@@ -103,6 +103,7 @@ def test_a_run_that_dies_before_its_spare_is_ready_is_followed_by_a_new_process(
         killed(second)
 
 
+@pytest.mark.slow
 def test_a_spare_that_dies_is_no_spare_and_another_one_comes_later(tmp_path, spares, progress, monkeypatch, caplog):
     monkeypatch.setattr(spare, "RETRY_S", 0.5)
     first = spares.start()
@@ -117,6 +118,7 @@ def test_a_spare_that_dies_is_no_spare_and_another_one_comes_later(tmp_path, spa
         killed(first)
 
 
+@pytest.mark.slow
 def test_a_spare_that_cannot_live_is_not_started_after_each_epoch(tmp_path, progress, monkeypatch, caplog):
     monkeypatch.setattr(spare, "POLL_S", 0.01)
     dying = Spares([sys.executable, "-c", "raise SystemExit(1)"], tmp_path, progress)
@@ -255,6 +257,7 @@ def test_a_spare_goes_on_as_it_is(tmp_path: Path) -> None:
     assert out.splitlines() == ["1 nothing no spare", "goes on as it is"]
 
 
+@pytest.mark.slow
 def test_a_spare_whose_files_have_changed_loads_them_again_as_a_new_process_would(tmp_path: Path) -> None:
     child = a_spare(tmp_path)
     (tmp_path / "beside.py").write_text("VERSION = 2")
@@ -262,6 +265,7 @@ def test_a_spare_whose_files_have_changed_loads_them_again_as_a_new_process_woul
     assert out.splitlines() == ["1 nothing no spare", "2 nothing no spare"]
 
 
+@pytest.mark.slow
 def test_a_spare_whose_jvm_has_died_is_none(tmp_path: Path) -> None:
     child = a_spare(tmp_path, is_warm=False)
     assert child.wait(60) == 1

@@ -74,6 +74,7 @@ def test_the_end_of_the_input_fires_every_timer_and_is_told_behind_them() -> Non
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=25)
 
 
+@pytest.mark.slow
 @given(ROWS, st.sets(st.integers(0, 25)), st.integers(1, 3), st.integers(0, 4))
 def test_the_same_timers_fire_however_rows_are_cut_into_epochs(steps: Any, cuts: Any, buckets: int, gap: int) -> None:
     items: list[Any] = []

@@ -117,6 +117,7 @@ def test_a_reader_beside_a_sink_sees_whole_epochs_each_row_once(tmp_path: Path) 
     sink.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_grow_in_one_file_an_epoch(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(segments.size("1 B"),))
     publish(sink, 1, [(number, f"w{number}") for number in range(10_000)])
