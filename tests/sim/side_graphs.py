@@ -80,6 +80,8 @@ READINGS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "merge": lambda main, side: hf.merge(
         side, {"main_": main}, by="k", timestamps="ascending", disorder={"main": FAR, "main_": FAR}, name="seen"
     ),
+    # A row's number is its place in the order, and no disorder is allowed for.
+    "accumulate": lambda main, side: side | hf.accumulate(by="k", n=hf.count(), name="numbered"),
 }
 
 
@@ -99,7 +101,14 @@ class Reading:
         return hf.Pipeline(name, main | hf.write.console(name="main"), *sinks)
 
     def is_possible(self, way: str) -> bool:
-        """Tell whether it makes sense: ``merge`` puts columns beside those of the side output, which has some."""
+        """Tell whether it makes sense.
+
+        ``merge`` puts columns beside those of the side output, which has some; rows have numbers where their order is
+        certain.
+        """
+        if way == "accumulate":
+            spec: Any = side_of(OPERATORS[self.operator](), self.side).node.spec
+            return bool(spec.rows.keeps_bounds)
         return way != "merge" or self.side != "shed"
 
 

@@ -64,7 +64,13 @@ def test_a_side_output_gives_rows(operator: str, side: str) -> None:
     assert found > 0
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.nightly] * (way != "sync")) for way in READINGS])
+EVERYDAY = ("sync", "accumulate")
+"""Read by the time of rows, and by their order."""
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.nightly] * (way not in EVERYDAY)) for way in READINGS]
+)
 @pytest.mark.parametrize(("operator", "side"), CASES)
 def test_what_is_read_of_a_side_output_does_not_depend_on_epochs_nor_on_buckets(
     operator: str, side: str, way: str

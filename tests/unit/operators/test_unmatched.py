@@ -126,6 +126,28 @@ def test_bounds_of_settled_sets_hold_for_unmatched_rows_so_what_is_downstream_do
     assert [[(each["window_start"], each["n"]) for each in epoch] for epoch in found] == [[], [(0, 2)], []]
 
 
+@pytest.mark.parametrize("policy", [None, hf.policy.within(0)], ids=["settled", "within"])
+def test_unmatched_rows_leave_in_the_order_of_time_of_both_inputs_wherever_epochs_end(policy: Any):
+    """They came in another one, within the disorder that the inputs may have; and a bound let them wait."""
+    stream = aligned(policy, timestamps="ascending", disorder=9)
+    camera, radar = [row(8), row(2), row(5, "b"), row(4)], [row(6), row(1), row(20)]
+    wanted = [(1, "radar"), (2, "camera"), (4, "camera"), (5, "camera"), (6, "radar"), (8, "camera"), (20, "radar")]
+    whole = given([[*camera], [close()]], [[*radar], [close()]])
+    at_once = given([[*camera, close()]], [[*radar, close()]])
+    by_row = given([[each] for each in [*camera, close()]], [*([each] for each in [*radar, close()]), []])
+    for sources in (whole, at_once, by_row):
+        assert unmatched(stream, sources) == wanted
+        counted = stream.unmatched | hf.aggregate(by="k", window=hf.tumbling(100), n=hf.count(), name="counted")
+        assert sorted(each["n"] for epoch in drive(counted, sources) for each in epoch) == [1, 6], "some were late"
+
+
+def test_unmatched_rows_of_a_forgotten_key_leave_in_the_order_of_time():
+    stream = aligned(timestamps="ascending", disorder=9, forget_after="1 s")
+    sources = given([[row(5), row(3)], [], []], [[row(4)], [], []])
+    driven = Drive(stream.unmatched, sources, batch_times=[0, 1, 5_000_000])
+    assert [each["timestamp"] for table in driven.tables() for each in table.to_pylist()] == [3, 4, 5]
+
+
 def test_downstream_of_late_rows_windows_close_by_their_own_promise_or_at_the_end_of_every_input():
     stream = hf.merge(rows("camera"), {"radar": rows("radar")}, by="k", name="op")
     counted = stream.late | hf.aggregate(by="k", window=hf.tumbling(5), disorder=99, n=hf.count(), name="counted")

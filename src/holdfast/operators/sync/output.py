@@ -156,7 +156,7 @@ def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
 
 
 def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
-    """Return the rows that leave without a row of another input: alone in a set, or in none, input by input."""
+    """Return the rows that leave without a row of another input: alone in a set, or in none; in the order of time."""
     place, count = numbered(decision.ranks)
     input_count = np.zeros(count, np.int64)
     for where in place:
@@ -172,7 +172,17 @@ def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
             if len(found):
                 inorder = found[np.argsort(pool.order[found], kind="stable")]
                 parts.append(side_rows(step, i, pool.table.take(pa.array(inorder)), reason))
-    return pa.concat_tables(parts)
+    return in_time_order(pa.concat_tables(parts))
+
+
+def in_time_order(rows: pa.Table) -> pa.Table:
+    """Return rows of ``unmatched`` in the order of time, as sets leave; those of one time as they are.
+
+    Downstream they raise bounds one after the other: in another order, some would be late there.
+    """
+    order = np.asarray(pc.sort_indices(rows.column("timestamp")))
+    is_sorted = bool((order[1:] > order[:-1]).all())
+    return rows if is_sorted else rows.take(pa.array(order))
 
 
 def side_rows(step: SyncStep, place: int, rows: pa.Table, reason: str) -> pa.Table:

@@ -211,6 +211,7 @@ class SyncStep:
                     known = counts.get("unmatched", 0)
                     counts |= reasons.counted("unmatched", {reasons.FORGOTTEN: rows.num_rows})
                     counts["unmatched"] += known
+                    outputs["unmatched"] = output.in_time_order(outputs["unmatched"])
         counts["waiting_rows"] = _waiting_count(self, state, changes)
         dues = [due for due in (done.due_us, forgetting_due(self, state, changes)) if due is not None]
         return Result(outputs, changes, done.bounds, counts, min(dues, default=None))
