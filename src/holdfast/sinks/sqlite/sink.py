@@ -32,6 +32,7 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks.arrow_files import ArrowStaging, ArrowWriterFactory
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.sql import LEDGER, LedgerRow
@@ -39,7 +40,6 @@ from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations
 from holdfast.sinks.sqlite.file import DatabaseFile
 from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
-from holdfast.sinks.sqlite.staging import SqliteStaging, StagingFactory
 from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
 
@@ -63,7 +63,7 @@ class SqliteSink:
         self._path = path
         self._table = table
         self._node = table.node
-        self._staging = SqliteStaging(f"{path}-holdfast", pipeline, name, table)
+        self._staging = ArrowStaging(f"{path}-holdfast", pipeline, name, table.check_values)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._explanations = SqliteExplanations(table.node, pipeline, name)
         self._rules: SqliteRules | None = None
@@ -109,7 +109,7 @@ class SqliteSink:
         self._generation = run.generation
         return replace(row.held(), explained=explained)
 
-    def writer_factory(self) -> StagingFactory:
+    def writer_factory(self) -> ArrowWriterFactory:
         """Return the factory of writers: each leaves one Arrow file."""
         return self._staging.factory()
 

@@ -1,4 +1,4 @@
-"""Arrow files beside a SQLite database: rows that tasks staged, found again by their names.
+"""Arrow files in a directory that driver and executors share: rows that tasks staged, found again by their names.
 
 A name is ``pipeline.generation.epoch.task.attempt.nonce.sink.arrow``; while it is being written it ends in
 ``.tmp``.  The nonce keeps two writers of one task apart, so a name is never used twice.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -18,32 +19,33 @@ from holdfast import faults
 from holdfast.errors import invariant
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import refusals, sql
-from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
+
+Check: TypeAlias = Callable[[pa.RecordBatch], None]
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")  # the disk is slower than LZ4
 
 
 @dataclass(frozen=True)
-class StagingFactory:
-    """Picklable factory of :class:`StagingWriter`."""
+class ArrowWriterFactory:
+    """Picklable factory of :class:`ArrowWriter`."""
 
     directory: str
     sink: str
-    table: SqliteTable
+    check: Check
 
-    def __call__(self, task: Task) -> StagingWriter:
+    def __call__(self, task: Task) -> ArrowWriter:
         """Open a writer for one attempt of one task.  Nothing is created before the first row."""
-        return StagingWriter(self.directory, self.sink, task, self.table)
+        return ArrowWriter(self.directory, self.sink, task, self.check)
 
 
-class StagingWriter:
+class ArrowWriter:
     """Writes one task's rows to one Arrow file."""
 
-    def __init__(self, directory: str, sink: str, task: Task, table: SqliteTable) -> None:
+    def __init__(self, directory: str, sink: str, task: Task, check: Check) -> None:
         self._task = task
         self._sink = sink
-        self._table = table
+        self._check = check
         self._directory = directory
         numbers = f"{task.generation}.{task.epoch}.{task.task}.{task.attempt}"
         self._file = f"{task.pipeline}.{numbers}.{secrets.token_hex(4)}.{sink}.arrow"
@@ -56,7 +58,7 @@ class StagingWriter:
         """Append a batch."""
         if not batch.num_rows:
             return
-        self._table.check_values(batch)  # here, and not when the epoch is decided
+        self._check(batch)  # here, and not when the epoch is decided
         with durable.explained(f"staging {self._path}"):
             if self._stream is None:
                 durable.make_directory(self._directory)
@@ -101,17 +103,31 @@ class StagingWriter:
 
 
 @dataclass(frozen=True)
-class SqliteStaging:
-    """The directory as the driver sees it."""
+class ArrowStaging:
+    """The directory as the driver sees it.
+
+    Parameters
+    ----------
+    directory : str
+        Absolute path.
+    pipeline, sink : str
+        Identity.
+    check : callable
+        Raises :class:`~holdfast.errors.BadRow` for rows that the sink cannot keep; picklable: tasks call it.
+    """
 
     directory: str
     pipeline: str
     sink: str
-    table: SqliteTable
+    check: Check
 
-    def factory(self) -> StagingFactory:
+    @property
+    def _node(self) -> str:
+        return f"sink {self.sink!r}"
+
+    def factory(self) -> ArrowWriterFactory:
         """Return the factory that executors call."""
-        return StagingFactory(self.directory, self.sink, self.table)
+        return ArrowWriterFactory(self.directory, self.sink, self.check)
 
     def batches(self, part: Staged) -> Iterator[pa.RecordBatch]:
         """Read a staged part batch by batch: memory does not grow with the epoch.
@@ -133,11 +149,11 @@ class SqliteStaging:
                     gone = [number - first for number in every if first <= number < row_count]
                     yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
-            raise sql.staged_rows_gone(self.table.node, part.name, f"{file} cannot be read: {error}.") from error
+            raise sql.staged_rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
         promised = part.row_count + len(every)
         if row_count != promised:
             raise sql.staged_rows_gone(
-                self.table.node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}."
+                self._node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}."
             )
 
     def remove(self, parts: Sequence[Part]) -> None:
