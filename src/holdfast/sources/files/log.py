@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import Explanation
 from holdfast.sources.files.identity import FileIdentity
+from holdfast.sources.files.times import TimeRange
 from holdfast.store import sealed
 from holdfast.store.increments import Increments, newest_object
 
@@ -39,6 +40,8 @@ class Block(NamedTuple):
         About how many bytes of the file it takes.
     identity : FileIdentity, optional
         The file's when it was logged; None in logs that were written before it was kept.
+    times : TimeRange, optional
+        Where its timestamps are, where that is known (:mod:`holdfast.sources.files.times`).
     """
 
     name: str
@@ -48,20 +51,49 @@ class Block(NamedTuple):
     row_count: int | None
     size_bytes: int
     identity: FileIdentity | None = None
+    times: TimeRange | None = None
 
 
 class LoggedFile(NamedTuple):
-    """A file and the blocks it was cut into; without blocks it is known and never read (``start="latest"``)."""
+    """A file and the blocks it was cut into; without blocks it is known and never read (``start="latest"``).
+
+    Parameters
+    ----------
+    name, size, identity
+        The file's.
+    blocks : tuple of Block
+        What is read of it.
+    passed_over : int
+        Blocks that are not read, because all of their times are before the time where reading begins.
+    """
 
     name: str
     size: int
     blocks: tuple[Block, ...]
     identity: FileIdentity | None = None
+    passed_over: int = 0
 
 
 def whole(name: str, size: int) -> LoggedFile:
     """Return a file that is one block of unknown row count."""
     return LoggedFile(name, size, (Block(name, size, 0, -1, None, size),))
+
+
+class Skips(NamedTuple):
+    """How many files, and blocks, the time index let nobody read: files of which nothing is read, and all blocks."""
+
+    files: int = 0
+    blocks: int = 0
+
+    def plus(self, blocks: int, *, has_rest: bool) -> Skips:
+        """Return it with a file more, of which so many blocks are passed over, and the rest is read or there is none.
+
+        Examples
+        --------
+        >>> Skips().plus(2, has_rest=False).plus(1, has_rest=True).plus(0, has_rest=True)
+        Skips(files=1, blocks=3)
+        """
+        return Skips(self.files + (blocks > 0 and not has_rest), self.blocks + blocks)
 
 
 class FileLog:
@@ -84,6 +116,7 @@ class FileLog:
         self.blocks: list[Block] = []
         self.names: set[str] = set()
         self.is_complete = False
+        self.passed_over = Skips()
         self._increments = Increments(directory, _WHAT, is_read_only=is_read_only)
         self.refresh()
 
@@ -134,8 +167,7 @@ class FileLog:
 
         Durable when it returns True.  After False ``names`` says what is in the log: it may hold these files.
         """
-        entries = [[file.name, file.size, [list(block[2:6]) for block in file.blocks], file.identity] for file in files]
-        increment = {"first": self.end, "files": entries, "complete": is_complete}
+        increment = {"first": self.end, "files": [_entry(file) for file in files], "complete": is_complete}
         number, payload = self._increments.next, json.dumps(increment, separators=(",", ":")).encode()
         if not self._increments.put(payload):
             self.refresh()
@@ -163,8 +195,27 @@ class FileLog:
         for name, size, blocks, *more in increment["files"]:
             self.names.add(name)
             identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in older logs
-            self.blocks += [Block(name, size, start, end, rows, taken, identity) for start, end, rows, taken in blocks]
+            self.blocks += [_block(name, size, identity, fields) for fields in blocks]
+            index: dict[str, Any] = more[1] if len(more) > 1 else {}  # only where it says something
+            self.passed_over = self.passed_over.plus(index.get("passed_over", 0), has_rest=bool(blocks))
         self.is_complete = self.is_complete or increment["complete"]
+
+
+def _entry(file: LoggedFile) -> list[Any]:
+    """Return a file as the log has it."""
+    index = {"passed_over": file.passed_over} if file.passed_over else None
+    entry = [file.name, file.size, [_fields(block) for block in file.blocks], file.identity]
+    return entry if index is None else [*entry, index]
+
+
+def _fields(block: Block) -> list[Any]:
+    fields: list[Any] = list(block[2:6])
+    return fields if block.times is None else [*fields, block.times]
+
+
+def _block(name: str, size: int, identity: FileIdentity | None, fields: Sequence[Any]) -> Block:
+    start, end, rows, taken, *more = fields
+    return Block(name, size, start, end, rows, taken, identity, TimeRange(*more[0]) if more else None)
 
 
 def log_end(directory: str) -> int:

@@ -15,6 +15,7 @@ from holdfast.sources.files.access import FilePart, check, is_as_found
 from holdfast.sources.files.dealing import within_limits
 from holdfast.sources.files.discovery import Discovery, Found, Place
 from holdfast.sources.files.identity import FileIdentity, of_status
+from holdfast.sources.files.index import TimeIndex
 from holdfast.sources.files.listing import NOT_THERE, named, shown
 from holdfast.sources.files.log import Block, FileLog, LoggedFile, whole
 
@@ -49,8 +50,9 @@ class FilePlanner:
         self._waiting: list[Found] = []
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
-        if self.log.is_new and (spec.start == "latest" or spec.since_us is not None):
-            self._skip_what_is_there(None if spec.start == "latest" else spec.since_us)
+        self._index = TimeIndex(spec)
+        if self.log.is_new and spec.start == "latest":
+            self._skip_what_is_there()
 
     @property
     def newest(self) -> int:
@@ -129,9 +131,9 @@ class FilePlanner:
             row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
         logged: list[LoggedFile] = []
         skipped: set[str] = set()
-        looked_at = 0
+        looked_at = read_count = 0
         for found in self._waiting:
-            is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
+            is_full = (file_room is not None and read_count >= file_room) or (row_room is not None and row_room <= 0)
             if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
                 break
             looked_at += 1
@@ -140,6 +142,7 @@ class FilePlanner:
                 skipped.add(found.name)
                 continue
             logged.append(cut)
+            read_count += bool(cut.blocks)  # what is passed over fills no epoch
             if row_room is not None:
                 row_room -= sum(block.row_count or 0 for block in cut.blocks)
         again: list[Found] = []
@@ -178,6 +181,7 @@ class FilePlanner:
             found = found._replace(identity=FileIdentity())
         try:
             cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+            cut = self._index.divided(cut, self.where.path(found.name), found.identity)
         except Corrupt:
             if not is_as_found(FilePart(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
@@ -196,14 +200,10 @@ class FilePlanner:
             return True  # the reader reports it
         return now.st_size == found.size and found.identity.is_of(of_status(now))
 
-    def _skip_what_is_there(self, before_us: int | None) -> None:
-        """Log files that are there, or those that were changed before a time, as known and never read."""
+    def _skip_what_is_there(self) -> None:
+        """Log files that are there as known and never read."""
         while self.log.is_new:
-            there = self._discovery.new_files(())
-            skipped = [found for found in there if before_us is None or found.changed_us < before_us]
-            self.log.append([LoggedFile(found.name, found.size, ()) for found in skipped])
-        if before_us is not None:
-            self._discovery = self._new_discovery()  # it has not seen those that stay
+            self.log.append([LoggedFile(found.name, found.size, ()) for found in self._discovery.new_files(())])
 
     def _remember(self, logged: Sequence[LoggedFile]) -> None:
         for file in logged:

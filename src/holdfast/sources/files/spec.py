@@ -59,8 +59,8 @@ class FilesSourceSpec:
     start: str = "earliest"
     follow_links: bool = False
     compare: str = "identity"
-    since_us: int | None = None
-    """Files that were not changed since then are skipped, microseconds; no argument of users."""
+    since: int | None = None
+    """No row before this time is wanted, microseconds or ticks; no argument of users."""
     kind: str = field(default="files", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -85,12 +85,8 @@ class FilesSourceSpec:
         return {name: value for name, value in shown.items() if value is not None}
 
     def from_time(self, at_us: int) -> FilesSourceSpec:
-        """Return the source without the files that were not changed since a time: rows describe the past.
-
-        Ticks of the user's own unit (BIGINT) are not compared with files: then all of them are read.
-        """
-        is_timed = self.timestamp is not None and pa.types.is_timestamp(self.schema.field(self.timestamp).type)
-        return replace(self, since_us=at_us) if is_timed else self
+        """Return the source without what its time index shows to be before a time."""
+        return replace(self, since=at_us)
 
     def open(self, name: str, workspace: str) -> FilesSource:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
