@@ -52,6 +52,10 @@ SCRIPT = """
     more = hf.read.files("more/*.json", schema="x BIGINT", name="walks")
     one_of_both = hf.Pipeline("one", hf.union(rows, more, name="both")
                               | hf.write.sqlite("one.db", table="t", name="table_one"))
+    timed = hf.read.files("in/*.json", schema="x BIGINT", timestamp="x", name="rides")
+    at_pts = hf.Pipeline(
+        "at_pts", timed | hf.write.sqlite("at_pts.db", table="t", name="table_at_pts"), commit_at="pts"
+    )
     counted = hf.Pipeline("counted", rows | hf.accumulate(by="x", n=hf.count(), name="per_x")
                           | hf.write.sqlite("counted.db", table="t", name="table_counted"))
 """
@@ -70,7 +74,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_epochs(name, last_epoch, *, crash_at=None):
+def run_epochs(name, last_epoch, *, crash_at=None, pts=None):
     """Do what the engine does, without an engine: epochs 1 to ``last_epoch``, dying at a point of the last one."""
     pipeline = load_target(f"flows.py:{name}")
     store = open_store("ckpt")
@@ -90,7 +94,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
             (spark / "offsets" / str(epoch - 1)).write_text(offset_entry(epoch))
             if crash_at and epoch == last_epoch:
                 faults.install(_dying_at(crash_at))
-            record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}})
+            record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}}, pts)
             rows = pa.table({"x": [epoch * 10, epoch * 10 + 1]}, SCHEMA)
             claim = coordinator.missing(epoch)
             coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
@@ -213,6 +217,26 @@ def test_inspect_of_one_sink_says_that_the_sink_is_the_ledger():
     assert "empty (with one sink, the sink's own ledger row is the decision)" in text
     assert "holds everything up to epoch 1" in text
     assert "epoch 2: ledger none, sink absent -> nothing of it is visible; it is produced again." in text
+
+
+@pytest.mark.parametrize(
+    ("pts", "says"),
+    [
+        (1_767_225_600_000_000_001, "exactly what lies before 1,767,225,600,000,000,001 ticks, of every input"),
+        (2**63 - 1, "everything of every input: all have ended"),
+    ],
+)
+def test_inspect_and_resolve_say_that_a_sink_holds_exactly_what_lies_before_its_pts(pts, says):
+    """To the tick: no double keeps this one apart from its neighbours."""
+    run_epochs("at_pts", 1, pts=pts)
+    text = holdfast("inspect", "flows.py:at_pts", "--checkpoint", "ckpt").stdout
+    assert f"  holds {says}, up to epoch 1" in text
+    assert (
+        f"table_at_pts holds {says}, up to epoch 1"
+        in holdfast("resolve", "flows.py:at_pts", "--checkpoint", "ckpt").stdout
+    )
+    found = json.loads(holdfast("inspect", "flows.py:at_pts", "--checkpoint", "ckpt", "--json").stdout)
+    assert [(sink["is_at_pts"], sink["held"]["pts"]) for sink in found["sinks"]] == [(True, pts)]
 
 
 def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
