@@ -23,7 +23,6 @@ The same faults are tried against each part alone, without a JVM, in ``tests/spe
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -38,6 +37,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from holdfast.commit.records import Done, decode
 from tests.crash.drivers import Driver
 from tests.crash.processes import Case
 from tests.disks import small_disk
@@ -367,6 +367,6 @@ def test_a_truncated_decision_that_every_sink_has_carried_out_is_passed_over(tmp
     case = case_of(tmp_path, "sqlite", "files")
     check_goes_on(case)
     newest = max((case.checkpoint / "ledger").iterdir())
-    assert b"done" in newest.read_bytes() or json.loads(newest.read_bytes())
+    assert isinstance(decode(newest.read_bytes(), newest.name), Done)
     newest.write_bytes(newest.read_bytes()[:10])
     check_goes_on(case)
