@@ -117,21 +117,27 @@ class Graph:
         self.expected[name] = [row for rows in flow.lines.values() for row in rows]
 
     def add_side(self, stream: Stream, output: str, of: Mapping[str, tuple[Flow, Lines]]) -> None:
-        """Note rows that leave an operator beside the others, each in the column of its input, and write them."""
+        """Note rows that leave an operator beside the others, each in the column of its input, and write them.
+
+        Unmatched ones leave in the order of time, those of one time as the inputs stand; others as they came.
+        """
         lines: Lines = {}
         for name, (flow, given) in of.items():
             for key, rows in given.items():
                 for row in rows:
                     beside = {other: row if other == name else None for other in of}
                     lines.setdefault(key, []).append({"k": key, "timestamp": row[flow.time], "input": name, **beside})
+        in_order = output == "unmatched"
+        if in_order:
+            lines = {key: sorted(rows, key=lambda row: row["timestamp"]) for key, rows in lines.items()}
         side = Flow(
             getattr(stream, output),
             lines,
             ("k", "timestamp", "input", "reason", *of),
             time="timestamp",
             value="timestamp",
-            disorder=FAR,
-            is_ordered=len([name for name, (_, given) in of.items() if any(given.values())]) < 2,
+            disorder=0 if in_order else FAR,
+            is_ordered=in_order or len([name for name, (_, given) in of.items() if any(given.values())]) < 2,
         )
         self.sides[output] = side
         self.write(side)
