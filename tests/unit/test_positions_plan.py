@@ -218,3 +218,35 @@ def test_opaque_positions_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be ordered"):
         plan({"one": Holding({"k": {"": "{1}"}}), "two": Holding({"k": {"": "{2}"}})})
     assert plan({"one": Holding({"k": {"": "{1}"}}), "two": Holding({"k": {"": "{1}"}})}).filters == {}
+
+
+class Counting(dict[str, object]):
+    """Positions that count how often anybody looks at them."""
+
+    looked = 0
+
+    def __getitem__(self, key: str) -> object:
+        Counting.looked += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        Counting.looked += 1
+        return super().__contains__(key)
+
+    def __eq__(self, other: object) -> bool:
+        Counting.looked += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_plan_looks_at_each_segment_a_fixed_number_of_times() -> None:
+    """design/0016, "Positions"."""
+    looked = []
+    for count in (1000, 4000):
+        Counting.looked = 0
+        segments = {f"s{n}": Counting({"channel": {"": n % 7}}) for n in range(count)}
+        plan({"segments": Holding({"channel": {"": 9}}, segments)})  # type: ignore[arg-type]
+        looked.append(Counting.looked)
+    assert looked[1] <= 4 * looked[0]
+    assert looked[0] <= 4 * 1000

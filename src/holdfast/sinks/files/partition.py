@@ -22,6 +22,10 @@ NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NAME_BYTES_MAX = 255
 
+_BEYOND = 2
+_BYTES = np.array([bool(_ESCAPED.match(chr(n))) if n < 0x80 else _BEYOND for n in range(256)], np.uint8)
+"""Of each byte: 1 where it is a character that is escaped, ``_BEYOND`` where it is a part of one beyond ASCII."""
+
 _MANY = 16
 """From so many values on, Arrow names them faster than Python does."""
 
@@ -72,12 +76,12 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
     names, starts, order = groups(batch, columns)
     rest = batch.drop_columns(list(columns)).take(pa.array(order))
     ends = [*starts[1:], batch.num_rows]
-    return [(name, rest[start:end]) for name, start, end in zip(names, starts, ends, strict=True)]
+    return [(name, rest[start:end]) for name, start, end in zip(names.to_pylist(), starts, ends, strict=True)]
 
 
 def groups(
     batch: pa.RecordBatch, columns: Sequence[str]
-) -> tuple[list[str], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+) -> tuple[pa.StringArray, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the directories that rows belong to, and how the rows are brought together.
 
     Parameters
@@ -89,7 +93,7 @@ def groups(
 
     Returns
     -------
-    list of str, array, array
+    pyarrow.StringArray, array, array
         Directories; where the rows of each begin in the new order; and that order, in which rows of one directory
         keep theirs.
 
@@ -98,21 +102,27 @@ def groups(
     BadRow
         If a value cannot name a directory.
     """
-    group = np.zeros(batch.num_rows, dtype=np.int64)
-    names: list[list[str]] = []
+    group: np.ndarray[Any, Any] | None = None
+    count = 1
+    names: list[pa.StringArray] = []
     codes: list[np.ndarray[Any, Any]] = []
     for column in columns:
         encoded = batch.column(column).dictionary_encode(null_encoding="encode")
         code = encoded.indices.to_numpy()
-        names.append(partition_names(column, encoded.dictionary))
+        names.append(_names(column, encoded.dictionary))
         codes.append(code)
-        # Renumbered after each column: products of several would overflow.
-        group = np.unique(group * max(1, len(names[-1])) + code, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(group, kind="stable")
+        if group is None:
+            group, count = code, len(names[-1])
+        else:  # Renumbered after each column: products of several would overflow.
+            found, group = np.unique(group.astype(np.int64) * len(names[-1]) + code, return_inverse=True)
+            group, count = group.reshape(-1), len(found)
+    assert group is not None
+    # Numbers of 16 bits are sorted by their digits, in a fraction of the time that comparing takes.
+    order = np.argsort(group.astype(np.uint16) if count <= 2**16 else group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     firsts = order[starts]
-    parts = [[known[each] for each in code[firsts]] for known, code in zip(names, codes, strict=True)]
-    directories = parts[0] if len(parts) == 1 else ["/".join(each) for each in zip(*parts, strict=True)]
+    parts = [known.take(pa.array(code[firsts])) for known, code in zip(names, codes, strict=True)]
+    directories = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
     return directories, starts, order
 
 
@@ -124,34 +134,54 @@ def partition_names(column: str, values: pa.Array) -> list[str]:
     BadRow
         If one is too long for a directory's name, is not UTF-8, or a time that Python has not.
     """
+    names: list[str] = _names(column, values).to_pylist()
+    return names
+
+
+def _names(column: str, values: pa.Array) -> pa.StringArray:
     try:
-        return _plain_names(column, values) or [partition_name(column, value) for value in values.to_pylist()]
+        names = _plain_names(column, values)
+        if names is None:
+            names = pa.array([partition_name(column, value) for value in values.to_pylist()], pa.string())
     except (ValueError, OverflowError) as error:
         raise BadRow(
             f"A value of partition column {column!r} cannot name a directory.",
             why=f"{error}.",
             do="correct or filter such rows before the sink.",
         ) from error
+    return names
 
 
-def _plain_names(column: str, values: pa.Array) -> list[str]:
-    """Return the names of many values at once; nothing where one of them needs a closer look."""
+def _plain_names(column: str, values: pa.Array) -> pa.StringArray | None:
+    """Return the names of many values at once; None where one of them needs a closer look."""
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
-    if not pa.types.is_string(values.type) or len(values) < _MANY:
-        return []
+    if not pa.types.is_string(values.type) or len(values) < _MANY or not _is_plain(values):
+        return None
     prefix = f"{_escape(column)}="
     longest = _NAME_BYTES_MAX - len(os.fsencode(prefix))
-    try:
-        if pc.any(pc.match_substring_regex(values, _ESCAPED.pattern)).as_py():
-            return []
-    except pa.ArrowInvalid:  # no UTF-8
-        return []
     if (pc.max(pc.binary_length(values)).as_py() or 0) > longest:
-        return []
+        return None
     is_empty = pc.equal(pc.fill_null(values, ""), "")
-    names: list[str] = pc.binary_join_element_wise(prefix, pc.if_else(is_empty, NULL_NAME, values), "").to_pylist()
-    return names
+    if pc.any(is_empty).as_py():
+        values = pc.if_else(is_empty, NULL_NAME, values)
+    return pc.binary_join_element_wise(prefix, values, "")
+
+
+def _is_plain(values: pa.StringArray) -> bool:
+    """Return whether values are UTF-8 without a character that is escaped."""
+    offsets, data = values.buffers()[1:]
+    if data is None:
+        return True
+    first, last = np.frombuffer(offsets, np.int32)[[values.offset, values.offset + len(values)]]
+    found = _BYTES[np.frombuffer(data, np.uint8)[first:last]].max(initial=0)
+    if found != _BEYOND:
+        return bool(found == 0)
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:  # no UTF-8
+        return False
+    return not pc.any(pc.match_substring_regex(values, _ESCAPED.pattern)).as_py()
 
 
 def partition_name(column: str, value: Any) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import invariant
 from holdfast.positions import Holding, Positions, covers_all
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
@@ -70,6 +72,7 @@ class Holdings:
     schema: str = ""
     sealed_bytes: int = 0
     refill: Holding | None = None
+    _growing_names: pa.StringArray | None = None
 
     def apply(self, entry: SegmentsEntry) -> None:
         """Fold the next entry in."""
@@ -82,6 +85,8 @@ class Holdings:
             f"entry {last.number}, of {last.generation} and {last.epoch}.",
             why="numbers, generations and epochs only grow.",
         )
+        if entry.is_lost or entry.seals or entry.began:
+            self._growing_names = None
         if entry.is_lost:
             self.refill = self.holding(is_journal_lost=True)
             for each in (self.files, self.growing, self.sealed_through, self.starts):
@@ -117,6 +122,12 @@ class Holdings:
         first = min((file.epoch for file in self.files.values()), default=self.last.epoch + 1)
         self.sealed_through = {name: epoch for name, epoch in self.sealed_through.items() if epoch >= first}
         self.starts = {epoch: self.starts[epoch] for epoch in {began.epoch for began in self.growing.values()}}
+
+    def growing_names(self) -> pa.StringArray:
+        """Return the keys of ``growing`` as a column."""
+        if self._growing_names is None:
+            self._growing_names = pa.array(self.growing, pa.string())
+        return self._growing_names
 
     def start_of(self, partition: str) -> Positions:
         """Return where a growing segment begins."""

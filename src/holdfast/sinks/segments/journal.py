@@ -26,6 +26,7 @@ from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.segments.entries import JournalFile
+from holdfast.sinks.segments.pieces import PartitionRows, partition_rows
 from holdfast.store import durable
 from holdfast.types.casting import fitted
 
@@ -144,8 +145,6 @@ class JournalWriter:
         self._index: list[pa.RecordBatch] = []
         self._row_count = 0
         self._row_bytes = 0
-        self.partitions: set[str] = set()
-        """Directories of the partitions that the rows are of; complete when staged."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
@@ -197,7 +196,6 @@ class JournalWriter:
             with durable.explained(f"staging rows in {self._path}"):
                 self._rows.write_batch(ordered)
             self._index.append(_index(names, firsts, ordered.num_rows, len(self._index)))
-            self.partitions.update(names)
 
     def _open(self, schema: pa.Schema) -> None:
         durable.make_directory(self._staging.directory)
@@ -222,13 +220,15 @@ class JournalWriter:
         return size_bytes
 
 
-def grouped(batch: pa.RecordBatch, columns: Collection[str]) -> tuple[list[str], np.ndarray[Any, Any], pa.RecordBatch]:
+def grouped(
+    batch: pa.RecordBatch, columns: Collection[str]
+) -> tuple[pa.StringArray, np.ndarray[Any, Any], pa.RecordBatch]:
     """Return the directories of a batch's partitions, where the rows of each begin, and the rows in that order.
 
     Without the partition columns, as sealed files are.  Rows of one partition keep their order.
     """
     if not columns:
-        return [""], np.zeros(1, dtype=np.int64), batch
+        return pa.array([""]), np.zeros(1, dtype=np.int64), batch
     names, firsts, order = files_partition.groups(batch, list(columns))
     rest = batch.drop_columns(list(columns))
     if len(names) > 1:
@@ -236,10 +236,10 @@ def grouped(batch: pa.RecordBatch, columns: Collection[str]) -> tuple[list[str],
     return names, firsts, rest
 
 
-def _index(names: list[str], firsts: np.ndarray[Any, Any], row_count: int, batch: int) -> pa.RecordBatch:
+def _index(names: pa.StringArray, firsts: np.ndarray[Any, Any], row_count: int, batch: int) -> pa.RecordBatch:
     rows = np.diff(firsts, append=row_count)
     columns = [
-        pa.array(names, pa.string()),
+        names,
         pa.array(np.full(len(names), batch, np.int32)),
         pa.array(firsts.astype(np.int32)),
         pa.array(rows.astype(np.int32)),
@@ -288,12 +288,9 @@ class PiecesReader:
         """Rows of all partitions."""
         return int(pc.sum(self.index["rows"]).as_py() or 0)
 
-    def partitions(self) -> dict[str, int]:
+    def partitions(self) -> PartitionRows:
         """Return the rows of each partition."""
-        found: dict[str, int] = {}
-        for partition, rows in zip(self.index["partition"].to_pylist(), self.index["rows"].to_pylist(), strict=True):
-            found[partition] = found.get(partition, 0) + rows
-        return found
+        return partition_rows(self.index)
 
     def pieces(self, partitions: Collection[str] | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield partition and rows of each piece; of these partitions only."""

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +25,7 @@ from holdfast.sinks.segments.files import rows_of, write_file
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.sinks.segments.pieces import PartitionRows
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules.growth import SHORT, Due, Growth
 from holdfast.sinks.segments.rules.joining import SmallSegments
@@ -81,7 +82,7 @@ class _Came:
     """A journal file of this run, or, with nothing known of its partitions, of an earlier one."""
 
     file: JournalFile
-    partitions: Mapping[str, int] | None
+    partitions: PartitionRows | None
     at_us: int
 
 
@@ -130,7 +131,7 @@ class Sealing:
         for segment in holdings.recent:
             self._growth.learn(segment)
 
-    def came(self, files: Sequence[JournalFile], partitions: Sequence[Mapping[str, int]]) -> None:
+    def came(self, files: Sequence[JournalFile], partitions: Sequence[PartitionRows]) -> None:
         """Note what an epoch added; under the sink's lock."""
         now_us = self._now_us()
         self._queue += [_Came(file, each, now_us) for file, each in zip(files, partitions, strict=True)]
@@ -186,7 +187,7 @@ class Sealing:
             partitions = each.partitions
             if partitions is None:
                 partitions = PiecesReader(os.path.join(host.places.journal, each.file.name)).partitions()
-            growth.add(each.file, partitions, holdings.sealed_through)
+            growth.add(each.file, partitions, holdings)
             uncounted.popleft()
         due = growth.due(
             holdings,
@@ -300,7 +301,7 @@ class Sealing:
         """Return where partitions grow again: with what came since the round began."""
         found: dict[str, Began] = {}
         for each in self._queue:
-            for partition in partitions & (each.partitions or {}).keys():
+            for partition in () if each.partitions is None else each.partitions.among(partitions):
                 found.setdefault(partition, Began(each.file.epoch, each.at_us))
         return found
 

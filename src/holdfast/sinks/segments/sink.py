@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -45,6 +45,7 @@ from holdfast.sinks.segments.evolution import check_change, decoded, encoded
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
 from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.sinks.segments.pieces import PartitionRows
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules.policies import Policy
 from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
@@ -360,17 +361,18 @@ class SegmentsSink:
                 )
         return files
 
-    def _partitions(self, file: JournalFile) -> dict[str, int]:
+    def _partitions(self, file: JournalFile) -> PartitionRows:
         with durable.explained(f"reading {file.name} of sink {self.name!r}"):
             return PiecesReader(os.path.join(self.places.journal, file.name)).partitions()
 
-    def _began(self, files: Sequence[JournalFile], partitions: Sequence[Mapping[str, int]]) -> dict[str, Began]:
+    def _began(self, files: Sequence[JournalFile], partitions: Sequence[PartitionRows]) -> dict[str, Began]:
         """Return the partitions that do not grow yet, and where they begin to."""
         now_us = self._now_us()
+        growing, names = self._holdings.growing, self._holdings.growing_names()
         found: dict[str, Began] = {}
         for file, each in zip(files, partitions, strict=True):
-            for partition in each.keys() - self._holdings.growing.keys() - found.keys():
-                found[partition] = Began(file.epoch, now_us)
+            for partition in each.unknown(growing, names):
+                found.setdefault(partition, Began(file.epoch, now_us))
         return found
 
     def _check_past(self, partition_by: tuple[str, ...]) -> None:
@@ -385,7 +387,7 @@ class SegmentsSink:
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
 
     def _skips(
-        self, new: Sequence[Publication], files: list[JournalFile], partitions: list[dict[str, int]]
+        self, new: Sequence[Publication], files: list[JournalFile], partitions: list[PartitionRows]
     ) -> dict[str, int]:
         """Return the partitions whose rows sealed files have from before the journal was lost; take them off files."""
         refill = self._holdings.refill
@@ -396,10 +398,11 @@ class SegmentsSink:
         starts = dict(zip(ends, [self._holdings.last.positions, *ends.values()], strict=False))
         for place in reversed(range(len(files))):
             start, end = starts[files[place].epoch], ends[files[place].epoch]
-            for partition in list(partitions[place]):
+            held: list[str] = []
+            for partition in partitions[place].partitions.to_pylist():
                 until = refill.segments.get(partition, refill.positions)
                 if covers_all(until, end):
-                    del partitions[place][partition]
+                    held.append(partition)
                     found[partition] = max(files[place].epoch, found.get(partition, 0))
                 elif not covers_all(start, until):
                     raise went_back(
@@ -410,6 +413,7 @@ class SegmentsSink:
                         participant=self.name,
                         epoch=files[place].epoch,
                     )
+            partitions[place] = partitions[place].without(held)
             if not partitions[place]:
                 del files[place], partitions[place]  # swept by name
         return found

@@ -9,7 +9,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from holdfast.errors import InvalidPipeline
 from holdfast.positions import Positions
@@ -65,13 +67,42 @@ class Segment:
     is_closing: bool = False
 
 
+Column: TypeAlias = np.ndarray[Any, Any]
+
 Policy: TypeAlias = Callable[[Segment], str | None]
 """What ``seal=`` takes: returns the reason why a segment is sealed now, or None."""
 
 
 @dataclass(frozen=True)
+class Grown:
+    """What grows, as columns: the policies of this module compare these first, and see a :class:`Segment` only of what
+    may be due.
+
+    Parameters
+    ----------
+    rows, bytes, older_bytes, began_us, is_flushed : numpy.ndarray
+        As in :class:`Segment`, one element for each.
+    now_us, target_bytes, journal_bytes, is_closing
+        As there.
+    """
+
+    rows: Column
+    bytes: Column
+    older_bytes: Column
+    began_us: Column
+    is_flushed: Column
+    now_us: int
+    target_bytes: int
+    journal_bytes: int
+    is_closing: bool
+
+
+@dataclass(frozen=True)
 class _Size:
     bytes: int | None
+
+    def may_seal(self, grown: Grown) -> Column:
+        return grown.bytes >= (self.bytes or grown.target_bytes)
 
     def __call__(self, segment: Segment) -> str | None:
         return "size" if segment.bytes >= (self.bytes or segment.target_bytes) else None
@@ -85,6 +116,9 @@ def size(at: str | None = None) -> Policy:
 @dataclass(frozen=True)
 class _Rows:
     count: int
+
+    def may_seal(self, grown: Grown) -> Column:
+        return grown.rows >= self.count
 
     def __call__(self, segment: Segment) -> str | None:
         return "rows" if segment.rows >= self.count else None
@@ -101,6 +135,9 @@ def rows(count: int) -> Policy:
 class _Age:
     us: int
     jitter: float
+
+    def may_seal(self, grown: Grown) -> Column:
+        return grown.now_us - grown.began_us >= self.us * (1 - self.jitter)
 
     def __call__(self, segment: Segment) -> str | None:
         share = zlib.crc32(f"{segment.partition}@{segment.first_epoch}".encode()) / 2**32
@@ -123,6 +160,9 @@ def age(at: str, *, jitter: float = 0.1) -> Policy:
 class _Pressure:
     limit_bytes: int
 
+    def may_seal(self, grown: Grown) -> Column:
+        return grown.journal_bytes - grown.older_bytes > self.limit_bytes
+
     def __call__(self, segment: Segment) -> str | None:
         return "pressure" if segment.journal_bytes - segment.older_bytes > self.limit_bytes else None
 
@@ -134,12 +174,18 @@ def pressure(limit: str) -> Policy:
 
 @dataclass(frozen=True)
 class _Flushed:
+    def may_seal(self, grown: Grown) -> Column:
+        return grown.is_flushed
+
     def __call__(self, segment: Segment) -> str | None:
         return "manual" if segment.is_flushed else None
 
 
 @dataclass(frozen=True)
 class _Shutdown:
+    def may_seal(self, grown: Grown) -> Column:
+        return np.full(len(grown.rows), grown.is_closing)
+
     def __call__(self, segment: Segment) -> str | None:
         return "shutdown" if segment.is_closing else None
 
@@ -149,6 +195,8 @@ def shutdown() -> Policy:
     return _Shutdown()
 
 
+_OURS = (_Size, _Rows, _Age, _Pressure, _Flushed, _Shutdown)
+
 DEFAULT = (pressure("4 GB"), shutdown())
 """What ``seal=`` is if it is not given."""
 
@@ -157,6 +205,16 @@ def chosen(max_age: str | None, seal: Sequence[Policy]) -> tuple[Policy, ...]:
     """Return the policies of a sink, in the order in which they are asked."""
     ages = () if max_age is None else (age(max_age),)
     return (size(), *ages, _Flushed(), *seal)
+
+
+def may_seal(policies: Sequence[Policy], grown: Grown) -> Column:
+    """Return where a policy may have a reason; a function of others may have one everywhere."""
+    found: Column = np.zeros(len(grown.rows), dtype=bool)
+    for policy in policies:
+        if not isinstance(policy, _OURS):
+            return np.ones(len(grown.rows), dtype=bool)
+        found |= policy.may_seal(grown)
+    return found
 
 
 def reason_of(policies: Sequence[Policy], segment: Segment) -> str | None:
@@ -188,7 +246,7 @@ def reason_of(policies: Sequence[Policy], segment: Segment) -> str | None:
 
 def named(policy: Policy) -> str:
     """Return a policy's name and arguments, for display; of a function, where it is from."""
-    if isinstance(policy, (_Size, _Rows, _Age, _Pressure, _Flushed, _Shutdown)):
+    if isinstance(policy, _OURS):
         values = ", ".join(str(value) for value in vars(policy).values() if value is not None)
         return f"{type(policy).__name__.strip('_').lower()}({values})"
     return f"{getattr(policy, '__module__', '')}.{getattr(policy, '__qualname__', repr(policy))}"
