@@ -18,10 +18,10 @@ from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.sinks.segments import manifest, sealing
 from holdfast.sinks.segments.entries import SealedSegment
 from holdfast.sinks.segments.rules import growth
-from holdfast.sinks.segments.rules.joining import SmallSegments
 from holdfast.sinks.segments.rules.policies import Segment, chosen, named, reason_of
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sinks.tending.joining import SmallNeighbours
 from holdfast.store import durable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -605,7 +605,7 @@ def test_small_files_are_left_alone_where_they_are_to_be(tmp_path: Path) -> None
 
 
 def test_a_row_is_written_again_as_often_as_the_logarithm_says() -> None:
-    small = SmallSegments(10_000)
+    small = SmallNeighbours(10_000)
     written: dict[int, int] = {}
     for epoch in range(1, 1000):
         segment = a_sealed(epoch, epoch, 10)

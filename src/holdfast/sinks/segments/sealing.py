@@ -28,9 +28,9 @@ from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.pieces import PartitionRows
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules.growth import SHORT, Due, Growth
-from holdfast.sinks.segments.rules.joining import SmallSegments
 from holdfast.sinks.segments.rules.policies import Policy
 from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
+from holdfast.sinks.tending.joining import SmallNeighbours
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.sinks.segments")
@@ -89,6 +89,8 @@ class _Came:
 class Sealing:
     """What seals the segments of one sink; parameters as those of the sink."""
 
+    what = "sealing segments"
+
     def __init__(
         self,
         host: SealingHost,
@@ -110,7 +112,7 @@ class Sealing:
         self._schema = schema
         self._now_us = now_us
         self._retention = retention
-        self._small: SmallSegments | None = None
+        self._small: SmallNeighbours[SealedSegment] | None = None
         self._joins_small = joins_small
         self._round = threading.Lock()
         self._queue: list[_Came] = []
@@ -350,7 +352,7 @@ class Sealing:
             with host.lock:
                 holdings = host.holdings.copy()
             holdings.chunks = holdings.chunks[-JOINED_CHUNKS:]
-            self._small = SmallSegments(self._target_bytes)
+            self._small = SmallNeighbours(self._target_bytes)
             self._small.add(host.manifest.sealed(holdings))
         for _ in range(JOINS_MAX):
             run = self._small.due()

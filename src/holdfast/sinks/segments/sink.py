@@ -50,7 +50,7 @@ from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules.policies import Policy
 from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import Sealing
-from holdfast.sinks.segments.tending import Tending
+from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.sinks.segments")

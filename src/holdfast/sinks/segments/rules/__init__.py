@@ -1,1 +1,1 @@
-"""What is decided about segments, without I/O: when they are sealed, joined and dropped."""
+"""What is decided about segments, without I/O: when they are sealed, and dropped."""

@@ -1,14 +1,13 @@
-"""Which small sealed segments are joined to larger ones: neighbours of one partition, as in a tree of merges.  Pure.
+"""Which small files are joined to larger ones: neighbours of one partition, as in a tree of merges.  Pure.
 
-A run of small segments is joined when there are :data:`RUN` of them of about the same size, or when they fill a file:
+A run of small ones is joined when there are :data:`RUN` of them of about the same size, or when they fill a file:
 so a row is written again only as often as the logarithm of the target's size says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from holdfast.sinks.segments.entries import SealedSegment
+from typing import Generic, Protocol, TypeVar
 
 RUN = 8
 """Joined at least, unless fewer fill a file."""
@@ -23,8 +22,35 @@ SMALL = 0.5
 """Share of the target's size below which a file is small."""
 
 
-class SmallSegments:
-    """The small segments at the end of each partition's sequence of sealed ones.
+class Neighbour(Protocol):
+    """The rows of a partition in some consecutive epochs, in files: these may be joined to those of its neighbours."""
+
+    @property
+    def partition(self) -> str:
+        """Its directory."""
+
+    @property
+    def path(self) -> str:
+        """Its file, or the first of them."""
+
+    @property
+    def first_epoch(self) -> int:
+        """Where it begins."""
+
+    @property
+    def last_epoch(self) -> int:
+        """Where it ends."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its files."""
+
+
+N = TypeVar("N", bound=Neighbour)
+
+
+class SmallNeighbours(Generic[N]):
+    """The small ones at the end of each partition's sequence.
 
     Parameters
     ----------
@@ -34,11 +60,11 @@ class SmallSegments:
 
     def __init__(self, target_bytes: int) -> None:
         self._target_bytes = target_bytes
-        self._small: dict[str, list[SealedSegment]] = {}
+        self._small: dict[str, list[N]] = {}
         self._touched: set[str] = set()
 
-    def add(self, segments: Iterable[SealedSegment]) -> None:
-        """Note what was sealed, in its order: a large one ends the run before it."""
+    def add(self, segments: Iterable[N]) -> None:
+        """Note what there is, in its order: a large one ends the run before it."""
         for segment in segments:
             if segment.size_bytes < SMALL * self._target_bytes:
                 self._small.setdefault(segment.partition, []).append(segment)
@@ -47,7 +73,7 @@ class SmallSegments:
                 self.forget(segment.partition)
 
     def forget(self, partition: str) -> None:
-        """Leave the small segments of a partition as they are."""
+        """Leave the small ones of a partition as they are."""
         self._small.pop(partition, None)
         self._touched.discard(partition)
 
@@ -57,7 +83,7 @@ class SmallSegments:
         for partition in [name for name, run in self._small.items() if any(each.path in gone for each in run)]:
             self._small[partition] = [each for each in self._small[partition] if each.path not in gone]
 
-    def due(self) -> list[SealedSegment]:
+    def due(self) -> list[N]:
         """Return neighbours that are to be joined, oldest first; empty where there are none."""
         while self._touched:
             partition = next(iter(self._touched))
@@ -67,7 +93,7 @@ class SmallSegments:
             self._touched.discard(partition)
         return []
 
-    def joined(self, run: list[SealedSegment], segment: SealedSegment) -> None:
+    def joined(self, run: list[N], segment: N) -> None:
         """Put one in the place of several."""
         kept = [each for each in self._small.get(segment.partition, []) if each not in run]
         place = sum(1 for each in kept if each.last_epoch < segment.first_epoch)
@@ -77,8 +103,8 @@ class SmallSegments:
             kept = kept[place:]
         self._small[segment.partition] = kept
 
-    def _run(self, small: list[SealedSegment]) -> list[SealedSegment]:
-        run: list[SealedSegment] = []
+    def _run(self, small: list[N]) -> list[N]:
+        run: list[N] = []
         size = 0
         for segment in reversed(small):
             is_alike = not run or segment.size_bytes * len(run) <= ALIKE * size

@@ -1,4 +1,4 @@
-"""The thread of a segments sink that seals what is due."""
+"""The thread of a sink that does what is due beside the epochs: it seals segments, or joins small files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 import weakref
+from typing import Protocol
 
 from holdfast.errors import Fenced
-from holdfast.sinks.segments.sealing import Sealing
 
-log = logging.getLogger("holdfast.sinks.segments")
+log = logging.getLogger("holdfast.sinks.tending")
 
 PAUSE_S = 0.25
 """Between two rounds at least."""
@@ -21,11 +21,22 @@ SHARE = 20
 PAUSE_MAX_S = 15.0
 
 
-class Tending:
-    """Rounds of sealing, one after the other, until it is stopped.  Does not keep the sink alive."""
+class Tended(Protocol):
+    """What has rounds."""
 
-    def __init__(self, sealing: Sealing) -> None:
-        self._sealing = weakref.ref(sealing)
+    @property
+    def what(self) -> str:
+        """What it does, for the log: ``sealing segments``."""
+
+    def tend(self) -> int:
+        """Do what is due; return how much it was."""
+
+
+class Tending:
+    """Rounds, one after the other, until it is stopped.  Does not keep the sink alive."""
+
+    def __init__(self, tended: Tended) -> None:
+        self._tended = weakref.ref(tended)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -33,7 +44,7 @@ class Tending:
         """Start the thread, if it does not run."""
         if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(
-                target=_rounds, args=(self._sealing, self._stopped), name="holdfast-segments", daemon=True
+                target=_rounds, args=(self._tended, self._stopped), name="holdfast-tending", daemon=True
             )
             self._thread.start()
 
@@ -45,25 +56,25 @@ class Tending:
         self._thread = None
 
 
-def _rounds(found: weakref.ref[Sealing], stopped: threading.Event) -> None:
+def _rounds(found: weakref.ref[Tended], stopped: threading.Event) -> None:
     pause_s = PAUSE_S
     failures = 0
     while not stopped.wait(pause_s):
-        sealing = found()
-        if sealing is None:
+        tended = found()
+        if tended is None:
             return
         started = time.monotonic()
         try:
-            count = sealing.tend()
+            count = tended.tend()
         except Fenced:
             return  # another run has taken over: the next epoch of this one will say so
         except Exception as error:
             failures += 1
             if failures == 1:
-                log.warning("sealing segments failed, and is tried again: %s", error)
+                log.warning("%s failed, and is tried again: %s", tended.what, error)
             pause_s = min(PAUSE_MAX_S, 0.5 * 2 ** min(failures, 10))
         else:
             failures = 0
             taken_s = time.monotonic() - started
             pause_s = PAUSE_S if count else min(PAUSE_MAX_S, max(PAUSE_S, SHARE * taken_s))
-        del sealing
+        del tended
