@@ -118,6 +118,41 @@ def rejected(publication: Publication, rows_of: Callable[[Part], Halving | None]
     return Publication(publication.record, tuple(parts)), found
 
 
+def check_carried(publication: Publication, check: Callable[[pa.Table], None]) -> None:
+    """Check the rows of an epoch that the driver carries: staged ones were checked when they were written.
+
+    Parameters
+    ----------
+    publication : Publication
+        The epoch.
+    check : callable
+        Raises :class:`BadRow` if one of these rows cannot be written.
+    """
+    for part in publication.parts:
+        if isinstance(part, Carried):
+            check(part.rows)
+
+
+def rejected_carried(publication: Publication, check: Callable[[pa.Table], None]) -> tuple[Publication, list[Refused]]:
+    """Return an epoch without the carried rows that cannot be written, and these; parameters as those above."""
+
+    def rows_of(part: Part) -> Halving | None:
+        if not isinstance(part, Carried):
+            return None
+        rows = part.rows
+        return TableRows(part, rows, lambda low, high: _bad_row(check, rows.slice(low, high - low)))
+
+    return rejected(publication, rows_of)
+
+
+def _bad_row(check: Callable[[pa.Table], None], rows: pa.Table) -> BadRow | None:
+    try:
+        check(rows)
+    except BadRow as error:
+        return error
+    return None
+
+
 def try_behind(beside: Sequence[T], same: Sequence[T], own: T, write: Callable[[Sequence[T]], None]) -> None:
     """Try rows after those of sinks that publish earlier.
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from holdfast.errors import InvalidPipeline
+
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch with exactly this schema (names inside lists and nullability may differ on the way)."""
@@ -14,6 +16,24 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = [fitted_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns that are declared for them, found by name.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one is missing, or of a type that does not become the declared one.
+    """
+    try:
+        return fitted(batch.select(schema.names), schema)
+    except (KeyError, pa.ArrowException) as error:
+        raise InvalidPipeline(
+            "Rows do not fit the declared columns.",
+            why=str(error),
+            do="compare the columns that the last operator returns with its declared schema.",
+        ) from error
 
 
 def fitted_table(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -16,7 +16,7 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.store.byte_stream.data_file import damaged
 from holdfast.store.byte_stream.layout import NAME_MAX, directory_name
 from holdfast.store.byte_stream.manifest import Times
-from holdfast.types.casting import fitted
+from holdfast.types.casting import declared
 
 ONLY_STREAM = "main"
 """Name of the stream where no column names one."""
@@ -143,7 +143,7 @@ def messages_of(columns: MessageColumns, schema: pa.Schema, batch: pa.RecordBatc
     BadRow
         If a row has no timestamp, payload or stream, or one that cannot be stored.
     """
-    rows = _fitted(columns, schema, batch)
+    rows = declared(batch, schema)
     _check_nulls(columns, rows)
     offsets, data = _payloads(rows.column(columns.data))
     lengths = np.diff(offsets)
@@ -166,7 +166,7 @@ def messages_of(columns: MessageColumns, schema: pa.Schema, batch: pa.RecordBatc
 
 def check(columns: MessageColumns, schema: pa.Schema, batch: pa.RecordBatch) -> None:
     """Raise what :func:`messages_of` would, without looking at payloads."""
-    rows = _fitted(columns, schema, batch)
+    rows = declared(batch, schema)
     _check_nulls(columns, rows)
     _streams(columns, rows)
     _timestamps(columns, rows)
@@ -208,17 +208,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _fitted(columns: MessageColumns, schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    try:
-        return fitted(batch.select(schema.names), schema)
-    except (KeyError, pa.ArrowException) as error:
-        raise InvalidPipeline(
-            "Rows do not fit the declared columns.",
-            why=str(error),
-            do="compare the columns that the last operator returns with its declared schema.",
-        ) from error
 
 
 def _check_nulls(columns: MessageColumns, rows: pa.RecordBatch) -> None:

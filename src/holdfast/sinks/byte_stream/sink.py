@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import (
-    BadRow,
     Corrupt,
     Diverged,
     Fenced,
@@ -31,7 +30,6 @@ from holdfast.ports import (
     Guarantee,
     Held,
     Outcome,
-    Part,
     Publication,
     Refused,
     RunIdentity,
@@ -51,7 +49,6 @@ from holdfast.sinks.byte_stream.staging import MessageStaging
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files.stage import FileStaging, directory_of
 from holdfast.sinks.log_owner import check_owner, fenced
-from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import Branch, BranchView
@@ -129,23 +126,14 @@ class ByteStreamSink:
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check what a message cannot be; staged rows have been checked."""
-        for part in publication.parts:
-            if not isinstance(part, Staged):
-                self._check(part.rows)
+        refusals.check_carried(publication, self._check)
         return False
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows that cannot be messages; staged ones have been checked."""
-
-        def rows_of(part: Part) -> Halving | None:
-            if isinstance(part, Staged):
-                return None
-            rows = part.rows
-            return TableRows(part, rows, lambda low, high: self._refusal(rows.slice(low, high - low)))
-
-        return refusals.rejected(publication, rows_of)
+        return refusals.rejected_carried(publication, self._check)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: messages behind their streams, then one log entry."""
@@ -277,13 +265,6 @@ class ByteStreamSink:
     def _check(self, rows: pa.Table) -> None:
         for batch in rows.to_batches():
             messages_module.check(self._columns, self._schema, batch)
-
-    def _refusal(self, rows: pa.Table) -> BadRow | None:
-        try:
-            self._check(rows)
-        except BadRow as error:
-            return error
-        return None
 
     # --- rewinds ----------------------------------------------------------------------------------------------------
 

@@ -11,14 +11,12 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
 from holdfast.errors import (
-    BadRow,
     Corrupt,
     Fenced,
     InDoubt,
@@ -32,7 +30,6 @@ from holdfast.ports import (
     Guarantee,
     Held,
     Outcome,
-    Part,
     Publication,
     Refused,
     RunIdentity,
@@ -50,7 +47,6 @@ from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behi
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.log_owner import check_owner, fenced
-from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
 from holdfast.store.entry_log import KEPT
@@ -142,27 +138,14 @@ class FilesSink:
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check what a file or its name could not keep; staged rows are in their files already."""
-        for part in publication.parts:
-            if not isinstance(part, Staged):
-                self._staging.check(part.rows)
+        refusals.check_carried(publication, self._staging.check)
         return False
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
-
-        def rows_of(part: Part) -> Halving | None:
-            return None if isinstance(part, Staged) else TableRows(part, part.rows, partial(self._refusal, part.rows))
-
-        return refusals.rejected(publication, rows_of)
-
-    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
-        try:
-            self._staging.check(rows.slice(low, high - low))
-        except BadRow as error:
-            return error
-        return None
+        return refusals.rejected_carried(publication, self._staging.check)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.errors import InvalidPipeline, invariant
+from holdfast.errors import invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
 from holdfast.sinks.files import partition as files_partition
 from holdfast.store import durable
-from holdfast.types.casting import fitted
+from holdfast.types.casting import declared
 
 ROW_GROUP_ROWS = 1_048_576
 ROW_GROUP_BYTES = 64 * 2**20
@@ -103,22 +103,11 @@ class FileStaging:
             If a value cannot name a directory, or cannot be written in the format.
         """
         for batch in rows.to_batches():
-            batch = self.fitted(batch)
+            batch = declared(batch, self.schema)
             for column in self.partition_by:
                 files_partition.partition_names(column, batch.column(column).unique())
             if self.format == "json":
                 json_lines.check(batch.drop_columns(list(self.partition_by)))
-
-    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the declared columns."""
-        try:
-            return fitted(batch.select(self.schema.names), self.schema)
-        except (KeyError, pa.ArrowException) as error:
-            raise InvalidPipeline(
-                "Rows do not fit the declared columns.",
-                why=str(error),
-                do="compare the columns that the last operator returns with its declared schema.",
-            ) from error
 
     def directories(self) -> list[StagedDirectory]:
         """Return what is staged, by name; foreign names are skipped."""
@@ -179,8 +168,9 @@ class FilesWriter:
         with durable.explained(f"staging rows in {self._directory}"):
             if is_first:
                 durable.make_directory(self._directory, is_synced=False)
-            for partition, rows in files_partition.split(self._staging.fitted(batch), self._staging.partition_by):
-                self._hold(partition, rows)
+            rows = declared(batch, self._staging.schema)
+            for partition, of_partition in files_partition.split(rows, self._staging.partition_by):
+                self._hold(partition, of_partition)
             while sum(held.size_bytes for held in self._held.values()) > BUFFER_BYTES:
                 self._flush(max(self._held, key=lambda partition: self._held[partition].size_bytes))
         if is_first:

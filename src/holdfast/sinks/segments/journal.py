@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import Corrupt, InvalidPipeline, invariant
+from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.segments.entries import JournalFile
 from holdfast.sinks.segments.pieces import PartitionRows, partition_rows
 from holdfast.store import durable
-from holdfast.types.casting import fitted
+from holdfast.types.casting import declared
 
 BUFFER_BYTES = 128 * 2**20
 """Held by each task; beyond it the rows are sorted and written, as one record batch."""
@@ -76,20 +76,9 @@ class JournalStaging:
     def check(self, rows: pa.Table) -> None:
         """Raise :class:`BadRow` if a value cannot name a directory: nothing is decided yet."""
         for batch in rows.to_batches():
-            batch = self.fitted(batch)
+            batch = declared(batch, self.schema)
             for column in self.partition_by:
                 files_partition.partition_names(column, batch.column(column).unique())
-
-    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the declared columns."""
-        try:
-            return fitted(batch.select(self.schema.names), self.schema)
-        except (KeyError, pa.ArrowException) as error:
-            raise InvalidPipeline(
-                "Rows do not fit the declared columns.",
-                why=str(error),
-                do="compare the columns that the last operator returns with its declared schema.",
-            ) from error
 
     def names(self) -> list[JournalName]:
         """Return what is in the journal, by name; foreign names are skipped."""
@@ -151,7 +140,7 @@ class JournalWriter:
         if not batch.num_rows:
             return
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
-        batch = self._staging.fitted(batch)
+        batch = declared(batch, self._staging.schema)
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         if self._held_bytes > BUFFER_BYTES:

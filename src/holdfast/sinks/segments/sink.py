@@ -13,18 +13,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow, Corrupt, Fenced, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Explanation,
     Guarantee,
     Held,
     Outcome,
-    Part,
     Publication,
     Refused,
     RunIdentity,
@@ -38,7 +36,6 @@ from holdfast.sinks.believed import fresh, went_back
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.log_owner import check_owner, fenced
-from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.segments import places
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
 from holdfast.sinks.segments.evolution import check_change, decoded, encoded
@@ -178,27 +175,14 @@ class SegmentsSink:
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check what could not name a directory; staged rows are in the journal already."""
-        for part in publication.parts:
-            if not isinstance(part, Staged):
-                self._staging.check(part.rows)
+        refusals.check_carried(publication, self._staging.check)
         return False
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows whose partition could not be named; staged rows are in the journal already."""
-
-        def rows_of(part: Part) -> Halving | None:
-            return None if isinstance(part, Staged) else TableRows(part, part.rows, partial(self._refusal, part.rows))
-
-        return refusals.rejected(publication, rows_of)
-
-    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
-        try:
-            self._staging.check(rows.slice(low, high - low))
-        except BadRow as error:
-            return error
-        return None
+        return refusals.rejected_carried(publication, self._staging.check)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Hold the epochs: one entry for all of them."""
