@@ -16,26 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.positions import Positions, SourcePositions
+
+# isort: off
 from holdfast.values import (
-    REJECT_COLUMN,
-    REJECT_SCHEMA,
-    REJECT_TYPE,
-    Carried,
-    EpochRecord,
-    Explanation,
-    Guarantee,
-    Held,
-    Outcome,
-    Part,
-    Publication,
-    Refused,
-    RunIdentity,
-    SideRows,
-    Span,
-    Staged,
-    Task,
-    Withdrawal,
+    REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord, Explanation, Guarantee, Held, Outcome, Part,
+    Publication, Refused, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
 )  # fmt: skip
+# isort: on
 
 if TYPE_CHECKING:
     from holdfast.state.step import Step
@@ -43,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
     "Carried", "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "ExplainedSpec",
-    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "Outcome", "Part",
+    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "LedgerSpec", "Outcome", "Part",
     "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
-    "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
+    "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
     "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip
 
@@ -278,6 +265,17 @@ class SinkSpec(Protocol):
             If a column does not fit its target: names the column and both types.
         Unavailable
             If the system does not answer.
+        """
+
+
+@runtime_checkable
+class LedgerSpec(Protocol):
+    """What a sink's declaration may offer beyond :class:`SinkSpec`: to be asked where the rows' schema is unknown."""
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the sink's own ledger says; None where this pipeline has none there.
+
+        Creates and changes nothing, fences no run.  Raises InvalidPipeline, Unavailable and Corrupt as ``connect``.
         """
 
 

@@ -149,6 +149,25 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class SinkLedger:
+    """What a sink's own ledger says, without a look at the rows.
+
+    Parameters
+    ----------
+    held : Held
+        What an opening would find; ``explained`` is left to ``explanations``.
+    explanations : tuple of Explanation
+        What the sink keeps of the meaning of its positions.
+    segments : mapping of str to Positions
+        Segments of the sink (partition values, say) of which it holds rows up to elsewhere than ``held.positions``.
+    """
+
+    held: Held
+    explanations: tuple[Explanation, ...] = ()
+    segments: Mapping[str, Positions] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EpochRecord:
     """What is known of an epoch apart from its rows.
 

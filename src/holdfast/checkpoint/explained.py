@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.graph.nodes import Node
-from holdfast.ports import ExplainedSpec, Explaining, Explanation, Held, Sink
+from holdfast.ports import ExplainedSpec, Explaining, Explanation, Held, Sink, SinkLedger
 from holdfast.sinks.explained import differing
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -96,7 +96,12 @@ def lost_pasts(sources: Sequence[Node], checkpoint: Path, held: Iterable[Held], 
 
 
 def told_by(sinks: Mapping[str, Sink]) -> dict[str, list[Explanation]]:
-    """Return source -> its explanations, from all sinks that keep any.
+    """Return source -> its explanations, from all sinks that keep any; raises as :func:`agreed`."""
+    return agreed({name: sink.explanations() for name, sink in sinks.items() if isinstance(sink, Explaining)})
+
+
+def agreed(told: Mapping[str, Iterable[Explanation]]) -> dict[str, list[Explanation]]:
+    """Return source -> its explanations, of what each sink tells.
 
     Raises
     ------
@@ -104,13 +109,50 @@ def told_by(sinks: Mapping[str, Sink]) -> dict[str, list[Explanation]]:
         If two disagree: names the source, the number, and what each says.
     """
     found: dict[str, dict[int, tuple[str, Explanation]]] = {}
-    for name, sink in sinks.items():
-        for each in sink.explanations() if isinstance(sink, Explaining) else ():
+    for name, several in told.items():
+        for each in several:
             first, known = found.setdefault(each.source, {}).setdefault(each.number, (name, each))
             if known.text != each.text:
                 one, other = (f"sink {first!r}", known.text), (f"sink {name!r}", each.text)
                 raise differing(each.source, each.number, one, other)
     return {source: [each for _, (_, each) in sorted(of.items())] for source, of in found.items()}
+
+
+def rehearsed(
+    sources: Sequence[Node], checkpoint: Path, ledgers: Mapping[str, SinkLedger], scratch: Path, *, has_begun: bool
+) -> dict[str, str]:
+    """Restore pasts as a start would, elsewhere: return source -> the directory with its past.
+
+    Parameters
+    ----------
+    sources, checkpoint, has_begun
+        As for :func:`lost_pasts`.
+    ledgers : mapping of str to SinkLedger
+        What the sinks say, by name.
+    scratch : Path
+        Directory to restore into.
+
+    Raises
+    ------
+    Diverged
+        If two sinks disagree.
+    """
+    told = {name: each.explanations for name, each in ledgers.items()}
+    highest = [Held(explained=_highest(each)) for each in told.values()]
+    lost = lost_pasts(sources, checkpoint, highest, has_begun=has_begun)
+    known = agreed(told) if lost else {}
+    places = {node.name: workspace(scratch, node.name) for node in lost if node.name in known}
+    for node in lost:
+        if node.name in places:
+            cast("ExplainedSpec", node.spec).restore(node.name, places[node.name], known[node.name])
+    return places
+
+
+def _highest(explanations: Iterable[Explanation]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in explanations:
+        found[each.source] = max(each.number, found.get(each.source, 0))
+    return found
 
 
 def restore(

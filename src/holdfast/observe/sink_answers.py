@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.participation import has_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
@@ -96,7 +98,8 @@ def held_when_resolved(pipeline: Pipeline, inspection: Inspection) -> dict[str, 
 
 
 def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
-    obstacles = unreadable([found], found.held.positions, pipeline.sources, checkpoint, store)
+    places = partial(workspace, checkpoint)
+    obstacles = unreadable([found], found.held.positions, pipeline.sources, places, store)
     return BehindReport(found.sink, found.held.epoch, found.published, ranges_text(found.lost), tuple(obstacles))
 
 

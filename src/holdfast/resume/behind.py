@@ -8,7 +8,7 @@ sink's own commit.  An epoch that is planned and not finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -145,7 +145,7 @@ def reached(found: Sequence[Behind]) -> Positions:
 
 
 def unreadable(
-    found: Sequence[Behind], start: Positions, sources: Sequence[Node], checkpoint: Path, store: Store
+    found: Sequence[Behind], start: Positions, sources: Sequence[Node], workspace: Callable[[str], str], store: Store
 ) -> Iterator[str]:
     """Yield what cannot be read again, and why: nothing where a replay can bring all sinks up.
 
@@ -155,8 +155,8 @@ def unreadable(
         The sinks.
     start : Positions
         From where everything has to be read.
-    sources, checkpoint, store
-        The pipeline's sources, and what they have in the checkpoint.
+    sources, workspace, store
+        The pipeline's sources, where each keeps its past, and the checkpoint.
     """
     ends = reached(found)
     for node in sources:
@@ -164,7 +164,7 @@ def unreadable(
         lost = [each.lost[node.name] for each in found if node.name in each.lost]
         # NB where no sink lost any row of it too: state may begin further back than they stand.
         at, until = (plain(of.get(node.name, {}))[0] for of in (start, ends))
-        why = spec.obstacle(node.name, str(checkpoint / "sources" / node.name), at, until or None)
+        why = spec.obstacle(node.name, workspace(node.name), at, until or None)
         if why:
             ranges = dict.fromkeys(ranges_text({node.name: segments}) for segments in lost)
             yield f"{' and '.join(ranges) or f'source {node.name!r}'} cannot be read again: {why}"

@@ -227,9 +227,10 @@ class CallbackSpec:
         if not os.path.isdir(self.directory):
             return f"its feed {self.given} is not there."
         begin, end = journal.bounds(self.directory)
-        if begin <= _number(positions) <= end:
-            return ""
-        return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {_number(positions)}."
+        for wanted in (_number(positions), _number({**positions, **(until or {})})):
+            if not begin <= wanted <= end:
+                return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {wanted}."
+        return ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the feed's journal, which may be an older copy as well; nothing where it is gone."""

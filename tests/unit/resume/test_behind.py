@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.source_history import note_positions
@@ -164,9 +166,9 @@ def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their
     assert "given" not in found[0].lost
     (tmp_path / "in/3.json").unlink()  # nobody has read it
     start = {**at(1), "other": {"rows": 0}}
-    assert list(unreadable(found, start, [node, other], tmp_path, store)) == []
+    assert list(unreadable(found, start, [node, other], partial(workspace, tmp_path), store)) == []
     (tmp_path / "in/2.json").unlink()
-    (why,) = unreadable(found, start, [node, other], tmp_path, store)
+    (why,) = unreadable(found, start, [node, other], partial(workspace, tmp_path), store)
     assert why.startswith("source 'given' cannot be read again: 1 of its 2 files are gone")
 
 
@@ -176,10 +178,10 @@ def test_what_a_source_gave_that_has_left_the_graph_cannot_be_replayed(tmp_path:
     note_positions(store, 5, {"gone": {"log": 7}}, else_known={})
     for positions in ({**at(1), "gone": {"log": 3}}, at(1)):
         found = behind(spark, {"table": Held(4, 1, positions)})
-        (why,) = unreadable(found, positions, [node], tmp_path, store)
+        (why,) = unreadable(found, positions, [node], partial(workspace, tmp_path), store)
         assert "to log=7 cannot be read again: the source has left the graph" in why
     found = behind(spark, {"table": Held(5, 1, at(1))})
-    assert list(unreadable(found, at(1), [node], tmp_path, store)) == []
+    assert list(unreadable(found, at(1), [node], partial(workspace, tmp_path), store)) == []
 
 
 def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_again(tmp_path: Path) -> None:
@@ -234,3 +236,31 @@ def test_who_is_fenced_leaves_no_directory_of_the_run_that_took_over(tmp_path: P
     with pytest.raises(Fenced):
         begun(beginning, {"table": Held(1, 1, at(1))})
     assert store.get(f"spark/1/{LEFT}") is None
+
+
+def test_without_a_directory_every_range_that_is_gone_is_refused_by_name_before_it_is_read(tmp_path: Path) -> None:
+    """The sinks say from where to read again; what lies between them must still be there, of every source."""
+    node, store = files_of(tmp_path, 5), LocalStore(str(tmp_path))
+    (tmp_path / "feed").mkdir()
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id BIGINT")
+    feed.push([{"id": 1}])
+    pushed = hf.read.callback(feed, name="pushed").node
+    beginning = Beginning(store, tmp_path, "spark/1", "p", [node, pushed])
+    held = {
+        "table": Held(1, 1, {**at(1), "pushed": {"log": 0}}),
+        "files": Held(4, 1, {**at(4), "pushed": {"log": 1}}),
+    }
+    gone = [tmp_path / "in" / f"{number}.json" for number in (1, 3)]
+    (tmp_path / "in/0.json").unlink()  # both have it
+    for path in gone:
+        path.rename(path.with_suffix(".aside"))
+    further = {**held, "files": Held(4, 1, {**at(4), "pushed": {"log": 3}})}
+    with pytest.raises(Diverged, match="sink 'files' holds epoch 4") as refused:
+        begun(beginning, further, 4)
+    assert f"2 of its 3 files are gone, or are not as they were: position 1, {gone[0]} (" in refused.value.why
+    assert f"position 3, {gone[1]} (" in refused.value.why
+    assert "source 'pushed' cannot be taken" in refused.value.why, "both sources are named"
+    assert "reaches from entry 0 to 1, and does not hold 3" in refused.value.why
+    for path in gone:
+        path.with_suffix(".aside").rename(path)
+    assert begun(beginning, held, 4).seek == (held["table"].positions, held["files"].positions)

@@ -361,3 +361,33 @@ def test_a_damaged_message_is_named_when_it_is_read(writing: Writing) -> None:
     with pytest.raises(Corrupt, match="payload of message 3 has another checksum") as caught:
         rows_between(source, source.initial(), end)
     assert caught.value.participant == os.fspath(path)
+
+
+def test_every_range_that_is_gone_is_named_with_its_file(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "store", {"target_bytes": 300})
+    for first in range(0, 40, 10):
+        writing.publish(*frames(first, first + 10))
+    files = writing.stream().files
+    assert len(files) > 4
+    start, end = {FRONT: files[0].first + 1}, {FRONT: files[3].end - 1}
+    spec = spec_of(writing)
+    assert spec.obstacle("frames", "w", start, end) == ""
+    there = Path(writing.stream().directory)
+    for stem in (files[0].stem, files[4].stem):
+        (there / f"{stem}.data").unlink()
+    (there / f"{files[2].stem}.index").unlink()
+    cut = there / f"{files[3].stem}.data"
+    cut.write_bytes(cut.read_bytes()[:-1])
+    said = spec.obstacle("frames", "w", start, end)
+    assert f"of stream {FRONT!r} are gone: messages 1 to {files[0].end - 1} (" in said
+    assert f"messages {files[2].first} to {files[2].end - 1} ({there / files[2].stem}.index is not there)" in said
+    assert f"messages {files[3].first} to {files[3].end - 2} ({cut} has {files[3].size - 1} of" in said
+    assert files[1].stem not in said
+    assert files[4].stem not in said, "it lies behind what is wanted"
+
+
+def test_every_stream_that_lacks_something_is_named(writing: Writing) -> None:
+    writing.publish(*frames(0, 10))
+    said = spec_of(writing).obstacle("frames", "w", {FRONT: 11, BACK: 1})
+    assert "ends before message 10, and 11 is wanted" in said
+    assert f"stream {BACK!r} is not there" in said

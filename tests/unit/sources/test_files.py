@@ -436,3 +436,40 @@ def test_a_name_that_is_no_text_stands_in_messages_by_its_bytes(tmp_path: Path) 
     with pytest.raises(InvalidPipeline) as unknown:
         source_over(nowhere, tmp_path / "w2", "id INT").newest()
     assert str(unknown.value).encode()
+
+
+def test_every_range_that_is_gone_is_named_with_its_positions_its_file_and_its_rows(tmp_path: Path) -> None:
+    for name, count in {"a": 3, "b": 40, "c": 2, "d": 5, "e": 1, "f": 4}.items():
+        arrive(tmp_path / "in", f"{name}.json", range(count))
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", block_size="100 B", max_rows_per_epoch=10**6)
+    end = source.latest(source.initial(), bounded=False)
+    at = {name: [n for n, block in enumerate(source.blocks(source.initial(), end)) if block.name[0] == name]
+          for name in "abcdef"}  # fmt: skip
+    assert len(at["b"]) > 2
+    spec, workspace = source.spec, str(tmp_path / "w")
+    assert spec.obstacle("source", workspace, source.initial(), end) == ""
+    for name in "bdf":
+        (tmp_path / "in" / f"{name}.json").unlink()
+    arrive(tmp_path / "in", "c.json", range(7))
+    start = {"log": at["b"][1]}
+    until = {"log": at["e"][0] + 1}
+    said = spec.obstacle("source", workspace, start, until)
+    rows = sum(block.row_count or 0 for block in source.blocks(start, {"log": at["b"][-1] + 1}))
+    assert said.startswith("3 of its 4 files are gone, or are not as they were: ")
+    assert f"positions {at['b'][1]} to {at['b'][-1]}, {tmp_path / 'in/b.json'} ({rows} rows): it is gone;" in said
+    assert f"position {at['c'][0]}, {tmp_path / 'in/c.json'} (2 rows): it has " in said
+    assert f"position {at['d'][0]}, {tmp_path / 'in/d.json'} (5 rows): it is gone." in said
+    assert "f.json" not in said, "it lies behind what is wanted"
+
+
+def test_of_many_files_that_are_gone_the_last_one_is_named_too(tmp_path: Path) -> None:
+    for number in range(30):
+        arrive(tmp_path / "in", f"{number:02}.json", [number])
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
+    end = source.latest(source.initial(), bounded=False)
+    for number in range(1, 30):
+        (tmp_path / "in" / f"{number:02}.json").unlink()
+    said = source.spec.obstacle("source", str(tmp_path / "w"), source.initial(), end)
+    assert said.startswith("29 of its 30 files are gone")
+    assert f"; and 9 more, up to position 29, {tmp_path / 'in/29.json'}." in said
+    assert "(all 9 bytes): it is gone" in said

@@ -287,20 +287,26 @@ def _gone(segment: str, why: str) -> Corrupt:
 
 
 def obstacle(streams: Mapping[str, StreamView], positions: SourcePositions, until: SourcePositions | None) -> str:
-    """Return why reading cannot go on at positions; empty when it can."""
-    for segment, position in {**positions, **(until or {})}.items():
-        stream = streams.get(segment)
-        if stream is None and int(position):
-            return f"its stream {segment!r} is not there."
-        if stream is not None and int(position) > stream.state.next:
-            return f"its stream {segment!r} ends before message {stream.state.next}, and {position} is wanted."
-    for segment, position in positions.items():
-        stream = streams.get(segment)
-        if stream is not None and int(position) < stream.state.begin:
-            gone = f"messages {position} to {stream.state.begin - 1} of stream {segment!r}"
-            return f"{gone} were dropped by the retention of its sink."
-    for segment, position in (until or {}).items():
-        stream = streams.get(segment)
-        if stream is not None and stream.is_withdrawn(int(position)):
-            return f"messages of stream {segment!r} before {position} were withdrawn by a rewind of its pipeline."
-    return ""
+    """Return why reading cannot go on at positions, stream by stream; empty when it can."""
+    ends = until or {}
+    found = (_obstacle(name, streams.get(name), positions, ends) for name in {**positions, **ends})
+    return " ".join(each for each in found if each)
+
+
+def _obstacle(segment: str, stream: StreamView | None, positions: SourcePositions, ends: SourcePositions) -> str:
+    # One without a position appeared later, or reading of it began elsewhere than with its first message.
+    start = int(positions.get(segment, 0 if stream is None else stream.state.begin))
+    end = int(ends.get(segment, start))
+    highest = max(start, end)
+    if stream is None:
+        return f"its stream {segment!r} is not there." if highest else ""
+    if highest > stream.state.next:
+        return f"its stream {segment!r} ends before message {stream.state.next}, and {highest} is wanted."
+    if start < stream.state.begin:
+        gone = f"messages {start} to {stream.state.begin - 1} of stream {segment!r}"
+        return f"{gone} were dropped by the retention of its sink."
+    if segment in ends and stream.is_withdrawn(end):
+        return f"messages of stream {segment!r} before {end} were withdrawn by a rewind of its pipeline."
+    lost = stream.lost_files(start, end)
+    named = (f"messages {max(start, file.first)} to {min(end, file.end) - 1} ({why})" for file, why in lost)
+    return f"of stream {segment!r} are gone: {'; '.join(named)}." if lost else ""

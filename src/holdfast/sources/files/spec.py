@@ -18,11 +18,10 @@ from holdfast.ports import Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files import discovery
-from holdfast.sources.files.access import is_as_found
 from holdfast.sources.files.dealing import grouped
 from holdfast.sources.files.discovery import Discovery, Place
+from holdfast.sources.files.gone import what_is_gone
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
-from holdfast.sources.files.listing import named
 from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.formats import csv_lines, json_lines, parquet
@@ -108,15 +107,10 @@ class FilesSourceSpec:
         return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
 
     def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
-        """Name the files between two positions that are not there any more as they were logged."""
         where = discovery.settled(self.where)
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
         follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
-        parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
-        gone = [part.shown for part in parts.values() if not is_as_found(part)]
-        if not gone:
-            return ""
-        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named(gone)}."
+        return what_is_gone(log.blocks, start, end, lambda block: part_of(self, where, block, follows_links=follows))
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.checkpoint import progress
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
@@ -113,6 +114,9 @@ class Beginning:
         Operators whose state is to be dropped.
     check_fenced : callable
         Raises ``Fenced`` if a higher generation has taken the pipeline over.
+    restored : mapping of str to str
+        Sources whose past is not looked up in the checkpoint but in this directory: where nothing is started, and a
+        start would restore it.
     """
 
     store: Store
@@ -131,6 +135,11 @@ class Beginning:
     filling: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
     check_fenced: Callable[[], None] = lambda: None
+    restored: Mapping[str, str] = field(default_factory=dict)
+
+    def workspace(self, source: str) -> str:
+        """Return the directory of a source."""
+        return self.restored.get(source) or workspace(self.directory, source)
 
     @property
     def has_begun(self) -> bool:
@@ -212,6 +221,7 @@ def beginning_of(
     first: StartElsewhere | None = None,
     drop_state: frozenset[str] = frozenset(),
     check_fenced: Callable[[], None] = lambda: None,
+    restored: Mapping[str, str] | None = None,
 ) -> Beginning:
     """Return what is needed to continue a Spark directory, or to begin one, for a pipeline as it is now.
 
@@ -223,7 +233,7 @@ def beginning_of(
         The checkpoint, and where it lies.
     chosen : Directory
         Spark's directory in it.
-    state_schemas, change, transfer, first, drop_state, check_fenced
+    state_schemas, change, transfer, first, drop_state, check_fenced, restored
         As in :class:`Beginning`.
     """
     return Beginning(
@@ -243,6 +253,7 @@ def beginning_of(
         frozenset(chosen.filling),
         drop_state,
         check_fenced,
+        restored or {},
     )
 
 

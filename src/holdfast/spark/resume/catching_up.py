@@ -87,7 +87,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
         )
     ends = reached(found)
     start, why = _read_again_from(replace(beginning, previous=beginning.below), held, ends)
-    reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.directory, beginning.store))
+    reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.workspace, beginning.store))
     if reasons:
         raise _refused(beginning, found, " ".join(reasons), "")
     return start, ends

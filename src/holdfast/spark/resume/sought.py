@@ -6,9 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 from holdfast.checkpoint.manifest import decode
@@ -268,28 +267,34 @@ def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHe
     Diverged
         Naming the source.
     """
-    if header.seek and findings.holders:
-        newest = max(findings.holders.items(), key=lambda item: item[1].epoch)
-        _check_can_seek(beginning.directory, beginning.sources, [header.seek[0], header.seek[-1]], newest)
+    if not header.seek or not findings.holders:
+        return
+    sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
+    start, end = (_plain(each) for each in (header.seek[0], header.seek[-1]))
+    obstacles = [each for node in beginning.sources if (each := _obstacle(beginning, node, start, end))]
+    if obstacles:
+        raise Diverged(
+            f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch} "
+            "of the pipeline.",
+            why=" ".join(obstacles),
+            do="start with the checkpoint that the sink was written with; or bring back what is gone, as it was; if "
+            "both are lost, empty the targets and their holdfast_ledger rows (files: the _holdfast directory) and "
+            "start over, or give the pipeline another name.",
+            participant=sink,
+            epoch=held.epoch,
+        )
 
 
-def _check_can_seek(
-    directory: Path, sources: Sequence[Node], stops: Sequence[Positions], newest: tuple[str, Held]
-) -> None:
-    sink, held = newest
-    for node in sources:
-        spec = cast("SourceSpec", node.spec)
-        for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
-            why = spec.obstacle(node.name, str(directory / "sources" / node.name), plain(positions)[0])
-            if not why:
-                continue
-            raise Diverged(
-                f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the "
-                "pipeline.",
-                why=f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}",
-                do="start with the checkpoint that the sink was written with; if it is lost, empty the targets and "
-                "their holdfast_ledger rows (files: the _holdfast directory) and start over, or give the pipeline "
-                "another name.",
-                participant=sink,
-                epoch=held.epoch,
-            )
+def _plain(positions: Positions) -> Positions:
+    return {name: plain(of)[0] for name, of in positions.items()}
+
+
+def _obstacle(beginning: Beginning, node: Node, start: Positions, end: Positions) -> str:
+    """Return why a source cannot be taken to where a directory begins, or not be read up to where its replays end."""
+    at, until = start.get(node.name), end.get(node.name)
+    if at is None and until is None:
+        return ""  # nothing of it was read
+    spec, workspace = cast("SourceSpec", node.spec), beginning.workspace(node.name)
+    is_replayed = until is not None and at != until
+    why = spec.obstacle(node.name, workspace, at or {}, until if is_replayed else None)
+    return f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}" if why else ""

@@ -39,7 +39,7 @@ def check_reached(beginning: Beginning, held: Mapping[str, Held]) -> None:
         return  # Spark's directory is lost: beginning a new one checks whether sources can be read from there
     logged = {**newest_positions(directory / beginning.previous), **newest_positions(directory / beginning.below)}
     for node in beginning.sources:
-        reached = cast("SourceSpec", node.spec).reached(node.name, str(directory / "sources" / node.name))
+        reached = cast("SourceSpec", node.spec).reached(node.name, beginning.workspace(node.name))
         for segment, known in reached.items():
             if _at(logged, node, segment) > int(known):
                 continue  # the source's own files were lost, and Spark's log was not: planning reports it

@@ -89,6 +89,23 @@ class StreamView:
                 end, count = max(start, file.first) + taken, count - taken
         return end
 
+    def lost_files(self, start: int, end: int) -> list[tuple[DataFile, str]]:
+        """Return the files with messages between two positions that are not there, or too short; and which file it is.
+
+        A look at their sizes: what is in them is compared when it is read.
+        """
+        found = []
+        for file in self.files:
+            if max(start, file.first) < min(end, file.end):
+                for name, size in ((f"{file.stem}.data", file.size), (f"{file.stem}.index", file.index_size)):
+                    path = os.path.join(self.directory, name)
+                    there = os.path.getsize(path) if os.path.exists(path) else None
+                    if there is None or there < size:
+                        has = "is not there" if there is None else f"has {there} of {size} bytes"
+                        found.append((file, f"{path} {has}"))
+                        break
+        return found
+
     def read(self, start: int, end: int) -> Iterator[MessageChunk]:
         """Yield the messages between two positions."""
         for file in self.files:
