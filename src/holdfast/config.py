@@ -179,6 +179,12 @@ class Settings(BaseSettings):
         "Snapshots that are kept; also `start(keep=...)`.  The newest good one is used, so more than one is a reserve "
         "against damage.  Buckets that did not change share their files.",
     )
+    held_max: Annotated[str, _size("1 MB", "16 GB")] = _setting(
+        "64 MB",
+        "Rows that the driver holds for sinks with a pace of their own (`commit_every=` of a sink), of all of them "
+        "together.  When there are more, the sink that most of them wait for commits at once.  They are in the "
+        "checkpoint, too: as much of it is read by the start after a crash.",
+    )
     ledger_keep: Annotated[int, Field(ge=10, le=100_000)] = _setting(
         100,
         "Finished epochs kept in the checkpoint's ledger for people to read.  Nothing depends on them; each is a small "
@@ -342,6 +348,11 @@ class Settings(BaseSettings):
     def poison_timeout_s(self) -> float:
         """How long an epoch may be evaluated where rows are isolated, seconds."""
         return duration_us(self.poison_timeout) / 1e6
+
+    @property
+    def held_max_bytes(self) -> int:
+        """Rows that wait for sinks with a pace of their own, bytes."""
+        return size_bytes(self.held_max)
 
     @property
     def sweep_interval_s(self) -> float:

@@ -12,7 +12,7 @@ What only grows: the generation; in each sink, the epoch it holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast import faults
@@ -22,6 +22,7 @@ from holdfast.commit.commit_thread import CommitThread, ThreadLane
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Ledger
+from holdfast.commit.pace.held_back import HeldBack, SinkBacklog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Verdict
@@ -30,6 +31,7 @@ from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.takeover import OnRefused, OpenDecisions, Resumption, confirm_done, take_over
 from holdfast.commit.transaction import Event, Transition
 from holdfast.errors import HoldfastError, invariant
+from holdfast.graph.pace import SinkPace
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, RunIdentity, Sink, Store
 from holdfast.positions import Positions
 
@@ -67,6 +69,8 @@ class Statistics:
         Message of the last failure, whether it was retried or not.
     waits_for : str
         What failed and is tried again after a wait; empty while nothing is waited for.
+    waiting : mapping of str to SinkBacklog
+        Sinks with a pace of their own -> what waits for them.
     """
 
     retries: int
@@ -75,6 +79,7 @@ class Statistics:
     decided_unpublished: int
     last_error: str | None
     waits_for: str = ""
+    waiting: Mapping[str, SinkBacklog] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -113,6 +118,10 @@ class Coordinator:
         Instead of the commit thread: simulation.
     backfilled : collection of str
         Sinks that, while they hold nothing, get what others already hold.
+    paces : mapping of str to SinkPace, optional
+        Sinks that commit less often than the others.
+    held_limit_bytes : int
+        One of these commits at the latest when the driver holds this many bytes of rows that wait for them.
 
     Notes
     -----
@@ -137,6 +146,8 @@ class Coordinator:
         on_transition: Callable[[Transition], None] | None = None,
         lane: CommitThread | None = None,
         backfilled: Collection[str] = (),
+        paces: Mapping[str, SinkPace] | None = None,
+        held_limit_bytes: int = 64_000_000,
     ) -> None:
         by_name = {sink.name: sink for sink in sinks}
         what = f"two sinks of pipeline {pipeline!r} have the same name."
@@ -152,9 +163,16 @@ class Coordinator:
         )
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
         self._group = CommitGroup(commit_every_ticks, carried_limit_bytes, is_at_pts=commit_at_pts)
-        self._delivery = Delivery(pipeline, by_name, self._patience, self._stories, is_grouped=self._group.is_used)
+        self._paced = frozenset(paces or ())
+        self._delivery = Delivery(
+            pipeline, by_name, self._patience, self._stories, is_grouped=self._group.is_used, paced=self._paced
+        )
         lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
-        self._publisher = Publisher(self._delivery, self._ledger, self._stories, self._failures, self._group, lane)
+        held_back = HeldBack(paces or {}, held_limit_bytes, clock.now_us)
+        self._held_back = held_back
+        self._publisher = Publisher(
+            self._delivery, self._ledger, self._stories, self._failures, self._group, lane, held_back
+        )
         self._claims = Claims(pipeline, self._delivery, self._ledger, backfilled)
 
     # --- takeover and recovery ------------------------------------------------------------------------------------
@@ -287,13 +305,13 @@ class Coordinator:
             self._stories.take(record.epoch, Event.STAGE, detail=counts)
             self._claims.use(decided)
             key = None
-            if len(several) > 1 or self._group.is_used:
+            if len(several) > 1 or self._group.is_used or not self._paced.isdisjoint(several):
                 self._publisher.admit(decided)
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
                 key = self._ledger.decide(decided)
-                self._publisher.expect(record.epoch)
+                self._publisher.expect(decided)
                 self._stories.take(record.epoch, Event.DECIDE)
                 faults.reach("after-decide", record.epoch)
             self._publisher.take(decided, key)
@@ -342,6 +360,19 @@ class Coordinator:
         with self._failures.stopping():
             self._publisher.flush()
 
+    def publish_due(self) -> None:
+        """Publish what has waited for as long as its sink allows: while no epoch arrives, nothing else looks.
+
+        From any thread; returns at once where an epoch is being published.
+        """
+        with self._failures.stopping():
+            self._publisher.publish_due()
+
+    def publish_held(self) -> None:
+        """Publish what waits for sinks with a pace of their own; returns when they hold it.  From any thread."""
+        with self._failures.stopping():
+            self._publisher.publish_held()
+
     def check_published(self) -> None:
         """Raise the error of the commit thread, if it failed: while no epoch is committed, nothing else reports it."""
         self._publisher.check()
@@ -355,7 +386,7 @@ class Coordinator:
 
         Nothing that a decision still names is touched, whatever ``below_epoch`` says.
         """
-        return self._delivery.sweep(min([below_epoch, *self._publisher.unpublished]))
+        return self._delivery.sweep(below_epoch, self._publisher.needed())
 
     def close(self) -> None:
         """End the commit thread after the job at work, and close the sinks.  Flushes nothing; may be called again."""
@@ -391,4 +422,5 @@ class Coordinator:
             len(self._publisher.unpublished),
             self._failures.last_error,
             self._patience.waits_for,
+            self._held_back.waiting,
         )

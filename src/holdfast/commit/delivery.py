@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -72,6 +72,10 @@ class Delivery:
         How often a sink is tried.
     stories : Stories
         Where doubts and answers are recorded.
+    is_grouped : bool
+        Whether epochs wait for their group.
+    paced : collection of str
+        Sinks for which they wait even so.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Delivery:
         stories: Stories,
         *,
         is_grouped: bool = False,
+        paced: Collection[str] = (),
     ) -> None:
         self._pipeline = pipeline
         self._sinks = sinks
@@ -89,6 +94,7 @@ class Delivery:
         self._stories = stories
         self._locks = {name: threading.RLock() for name in sinks}
         self._is_grouped = is_grouped
+        self._paced = frozenset(paced)
         self._generation = 0
         self.held: dict[str, Held] = {}
         self.published: dict[str, Published] = dict.fromkeys(sinks, Published())
@@ -102,8 +108,8 @@ class Delivery:
             generation=generation,
         )
         self._generation = generation
-        run = RunIdentity(self._pipeline, generation, self._is_grouped)
         for name, sink in self._sinks.items():
+            run = RunIdentity(self._pipeline, generation, self._is_grouped or name in self._paced)
             self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}
 
@@ -182,8 +188,10 @@ class Delivery:
             )
         return Resolution(epoch, name, decision, outcome, verdict)
 
-    def admit(self, publications: Mapping[str, Publication]) -> frozenset[str]:
+    def admit(self, publications: Mapping[str, Publication], later: Collection[str] = ()) -> frozenset[str]:
         """Ask every sink of an epoch whether it takes its rows; return those whose answer depends on what they hold.
+
+        Sinks that publish it ``later`` than the others lack its rows then, where one has been asked for theirs.
 
         Raises
         ------
@@ -203,7 +211,8 @@ class Delivery:
 
             if self._patience.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
                 tried.add(name)
-            earlier.append((self._sinks[name], publication))
+            if name not in later:
+                earlier.append((self._sinks[name], publication))
         return frozenset(tried)
 
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
@@ -300,14 +309,17 @@ class Delivery:
         went_back.is_mended_by_start = True
         raise went_back
 
-    def sweep(self, below_epoch: int) -> int:
-        """Drop orphans in every sink that is not busy publishing; returns how many."""
+    def sweep(self, below_epoch: int, needed: Mapping[str, int] | None = None) -> int:
+        """Drop orphans in every sink that is not busy publishing; returns how many.
+
+        ``needed`` has, for sinks that lack something decided, the first such epoch: nothing from there on is dropped.
+        """
         count = 0
         for name, sink in self._sinks.items():
             if not self._locks[name].acquire(blocking=False):
                 continue  # the commit thread is at work there: next time
             try:
-                count += sink.sweep(below_epoch=below_epoch)
+                count += sink.sweep(below_epoch=min(below_epoch, (needed or {}).get(name, below_epoch)))
             except _LATER as failure:
                 log.info("sink %r could not be swept now: %s", name, failure.what)
             finally:

@@ -5,11 +5,11 @@ Invariants.  Epochs of a group ascend.  One that waits has a decision: the drive
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from holdfast.commit.ledger import Key
-from holdfast.commit.records import Decided
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import invariant
 from holdfast.ports import EpochRecord
 
@@ -20,15 +20,37 @@ decisions pile up without end."""
 
 @dataclass(frozen=True)
 class Underway:
-    """One epoch on its way; ``key`` is None on the fast path, where nothing is written in the checkpoint."""
+    """One epoch on its way; ``key`` is None on the fast path, where nothing is written in the checkpoint.
+
+    ``of_all`` is what will be left of its decision, where the rows of sinks that have it are let go already.
+    """
 
     decided: Decided
     key: Key | None
+    of_all: Done | None = None
 
     @property
     def record(self) -> EpochRecord:
         """What is known of the epoch apart from its rows."""
         return self.decided.record
+
+    @property
+    def done(self) -> Done:
+        """What is left of its decision once every sink holds it."""
+        if self.of_all is not None:
+            return self.of_all
+        decided = self.decided
+        return Done(replace(decided.record, explanations=()), decided.row_counts, decided.rejected)
+
+    @property
+    def row_counts(self) -> Mapping[str, int]:
+        """Rows for each sink of its decision."""
+        return self.done.row_counts
+
+    def narrowed(self, sinks: Collection[str]) -> Underway:
+        """Return it with the rows of some of its sinks alone: the others have theirs."""
+        parts = {name: self.decided.parts[name] for name in sinks}
+        return Underway(replace(self.decided, parts=parts), self.key, self.done)
 
 
 class CommitGroup:

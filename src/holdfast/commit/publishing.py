@@ -1,15 +1,16 @@
 """Publishing of decided epochs: sink by sink, together where they form a group, then forgotten.
 
-Invariants.  An epoch is forgotten when every sink that it has parts for holds it.  The commit thread gets only epochs
-that have a decision and all of whose parts are staged: then the driver's death costs nothing.  What is published here
-waits until the commit thread has nothing more to do: no epoch overtakes another.
+Invariants.  An epoch is forgotten when every sink that it has parts for holds it, and the ones before it are.  The
+commit thread gets only epochs that have a decision and all of whose parts are staged: then the driver's death costs
+nothing.  What is published here waits until the commit thread has nothing more to do: no epoch overtakes another.
+One thread at a time publishes or hands over: the engine's, or one that finds a sink due while no epoch arrives.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from holdfast import faults
@@ -17,7 +18,8 @@ from holdfast.commit.commit_thread import CommitThread, Step
 from holdfast.commit.delivery import Delivery
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key, Ledger
-from holdfast.commit.records import Decided, Done
+from holdfast.commit.pace.held_back import HeldBack
+from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Decision
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.transaction import Event
@@ -40,6 +42,8 @@ class Publisher:
         Says which epochs are published together.
     lane : CommitThread, optional
         The commit thread, if there is one.
+    held_back : HeldBack, optional
+        What waits for sinks with a pace of their own; without, there are none.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Publisher:
         failures: RunFailures,
         group: CommitGroup,
         lane: CommitThread | None,
+        held_back: HeldBack | None = None,
     ) -> None:
         self._delivery = delivery
         self._ledger = ledger
@@ -57,9 +62,12 @@ class Publisher:
         self._failures = failures
         self._group = group
         self._lane = lane
+        self._held_back = held_back or HeldBack({}, 0, lambda: 0)
+        self._turn = threading.RLock()
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
-        self._unpublished: set[int] = set()
+        self._unpublished: dict[int, set[str]] = {}
+        """Epoch that is decided and not forgotten -> the sinks that lack it."""
         self._unpublished_lock = threading.Lock()
 
     # --- before the decision --------------------------------------------------------------------------------------
@@ -76,7 +84,7 @@ class Publisher:
         # Read first: what is published while the sinks are asked was not there when the first one tried.
         is_busy = self.queue_length > 0
         try:
-            self._trying = self._delivery.admit(publications)
+            self._trying = self._delivery.admit(publications, later=self._held_back.sinks)
             is_final = not (is_busy and self._trying)
         except BadRow:
             if not is_busy:
@@ -84,54 +92,94 @@ class Publisher:
             is_final = False
         if not is_final:
             self.wait()
-            self._trying = self._delivery.admit(publications)
+            self._trying = self._delivery.admit(publications, later=self._held_back.sinks)
 
     # --- after the decision --------------------------------------------------------------------------------------
 
-    def expect(self, epoch: int) -> None:
+    def expect(self, decided: Decided) -> None:
         """Record that an epoch is decided: it counts as unpublished until its decision is forgotten."""
         with self._unpublished_lock:
-            self._unpublished.add(epoch)
+            self._unpublished[decided.record.epoch] = set(decided.parts)
 
     def take(self, decided: Decided, key: Key | None) -> None:
         """Publish an epoch when it is its time: now, with its group, or in the commit thread."""
-        group = self._group.due(Underway(decided, key))
-        if not group:
+        with self._at_turn():
+            group = self._group.due(Underway(decided, key))
+            if group or self._held_back.is_due:
+                self._hand_over(group)
+
+    def publish_due(self) -> None:
+        """Publish what has waited for long enough; return at once if another thread publishes, which looks too."""
+        if self._held_back.is_due and self._turn.acquire(blocking=False):
+            try:
+                with self._at_turn():
+                    self._hand_over([])
+            finally:
+                self._turn.release()
+
+    def publish_held(self) -> None:
+        """Publish whatever waits for a sink with a pace of its own; returns when these sinks hold it."""
+        if not self._held_back.sinks:
             return
-        if self._lane is not None and all(entry.key and entry.decided.is_staged for entry in group):
-            self._lane.submit(self._steps(group))
-        else:
+        with self._at_turn():
             self.wait()
-            self.carry_out(group)
+            self.carry_out([])
 
     def flush(self) -> None:
         """Publish what waits, here or in the commit thread; returns when every sink holds it."""
-        self.wait()
-        group = self._group.take()
-        if group:
-            self.carry_out(group)
+        with self._at_turn():
+            self.wait()
+            self.carry_out(self._group.take())
 
     def carry_out(self, group: Sequence[Underway]) -> None:
-        """Publish epochs together, and forget their decisions, in this thread."""
+        """Publish epochs together, and all that waits, and forget their decisions, in this thread."""
+        self._held_back.hurry()
         for step in self._steps(group):
             step()
 
+    @contextmanager
+    def _at_turn(self) -> Iterator[None]:
+        with self._turn:
+            if self._failures.first is not None:  # of another thread: what it left is the next run's
+                raise self._failures.first
+            yield
+
+    def _hand_over(self, group: Sequence[Underway]) -> None:
+        """Publish in the commit thread where that is safe, else here."""
+        steps = self._steps(group)
+        is_staged = all(entry.key and entry.decided.is_staged for entry in group) and self._held_back.took_staged
+        if self._lane is not None and is_staged:
+            self._lane.submit(steps)
+            return
+        self.wait()
+        for step in steps:
+            step()
+
     def _steps(self, group: Sequence[Underway]) -> list[Step]:
-        """Return what there is to do for a group, in order: at most one durable write per step.
+        """Return what there is to do, in order: at most one durable write per step.
+
+        A group becomes visible in the sinks without a pace of their own; in one with a pace what waits for it, if it is
+        due.
 
         Dropped between any two of them (by the commit thread at close), or cut off by a crash: the decisions stay in
         the ledger for the next run.
         """
-        names = [name for name in self._delivery.names if any(name in entry.decided.parts for entry in group)]
+        paced = self._held_back.sinks
+        self._held_back.add(group)
+        due = self._held_back.take()
+        of_sinks = {
+            name: due.get(name, []) if name in paced else [entry for entry in group if name in entry.decided.parts]
+            for name in self._delivery.names
+        }
         return [
             partial(self.begin, group),
-            *(partial(self.publish, name, group) for name in names),
-            *(partial(self.complete, entry) for entry in group),
+            *(partial(self.publish, name, entries) for name, entries in of_sinks.items() if entries),
+            *(partial(self.complete, entry) for entry in self._held_back.finished()),
         ]
 
     def begin(self, group: Sequence[Underway]) -> None:
         """Begin to publish epochs."""
-        with self._failures.noting(group[-1].record.epoch):
+        with self._failures.noting(group[-1].record.epoch if group else None):
             for entry in group:
                 self._stories.take(entry.record.epoch, Event.PUBLISH)
 
@@ -148,13 +196,16 @@ class Publisher:
             #    there is no decision: its own commit was it, and Spark's replay finds the sink holding the epoch.
             self._delivery.publish(name, publications, decision)
             faults.reach("after-publish", last)
+        with self._unpublished_lock:
+            for entry in group:
+                self._unpublished.get(entry.record.epoch, set()).discard(name)
 
     def complete(self, entry: Underway, left_out: Collection[str] = ()) -> None:
         """Forget an epoch that every sink holds; one durable write, or none where nothing was decided.
 
         ``left_out`` are sinks that get it by the replay of what they have lost.
         """
-        record, decided = entry.record, entry.decided
+        record = entry.record
         with self._failures.noting(record.epoch):
             self._check_held(entry, left_out)
             self._stories.take(record.epoch, Event.COMPLETE)
@@ -163,16 +214,15 @@ class Publisher:
             faults.reach("before-forget", record.epoch)
             # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
             #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-            done = Done(replace(record, explanations=()), decided.row_counts, decided.rejected)
-            self._ledger.forget(entry.key, done)
+            self._ledger.forget(entry.key, entry.done)
             with self._unpublished_lock:
-                self._unpublished.discard(record.epoch)
+                self._unpublished.pop(record.epoch, None)
             self._stories.take(record.epoch, Event.FORGET)
             faults.reach("after-forget", record.epoch)
 
     def _check_held(self, entry: Underway, left_out: Collection[str]) -> None:
         epoch, delivery = entry.record.epoch, self._delivery
-        asked = [name for name in entry.decided.parts if delivery.remembers(name) and name not in left_out]
+        asked = [name for name in entry.done.sinks if delivery.remembers(name) and name not in left_out]
         lacking = [name for name in asked if delivery.held[name].epoch < epoch]
         invariant(
             not lacking,
@@ -195,6 +245,15 @@ class Publisher:
         """Epochs that are decided, and neither published everywhere nor forgotten."""
         with self._unpublished_lock:
             return frozenset(self._unpublished)
+
+    def needed(self) -> dict[str, int]:
+        """Return, for each sink that lacks something decided, the first such epoch: its staged rows are needed."""
+        found: dict[str, int] = {}
+        with self._unpublished_lock:
+            for epoch, sinks in self._unpublished.items():
+                for name in sinks:
+                    found[name] = min(epoch, found.get(name, epoch))
+        return found
 
     def wait(self) -> None:
         """Wait until the commit thread has nothing more to do.  Raises its failure."""

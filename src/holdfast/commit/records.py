@@ -50,8 +50,11 @@ class Decided:
     @property
     def carried_bytes(self) -> int:
         """Bytes of the rows that the driver holds."""
-        several = (part for parts in self.parts.values() for part in parts)
-        return sum(part.rows.nbytes for part in several if isinstance(part, Carried))
+        return sum(map(self.carried_bytes_of, self.parts))
+
+    def carried_bytes_of(self, sink: str) -> int:
+        """Bytes of the rows for one sink that the driver holds."""
+        return sum(part.rows.nbytes for part in self.parts[sink] if isinstance(part, Carried))
 
     @property
     def row_counts(self) -> dict[str, int]:

@@ -246,6 +246,10 @@ def _sink_lines(sink: SinkNode) -> Iterator[str]:
     if text := arguments_text(sink.arguments()):
         yield f"      {text}"
     yield f"      takes {_listed(before.name for before in sink.inputs)}"
+    if sink.pace is not None:
+        yield f"      commits every {sink.pace}: epochs that only it lacks are decided, and wait in the checkpoint"
+        if sink.pace.key:
+            yield "      of what waits, the last row of each key is written"
 
 
 def _head(node: Node | SinkNode) -> str:

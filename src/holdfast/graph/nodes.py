@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph import checks, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
+from holdfast.graph.pace import SinkPace
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
 from holdfast.ports import Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
@@ -389,6 +390,8 @@ class SinkNode:
         The line of the user's code that built it.
     backfill : bool
         Whether it gets everything from the beginning when it is added to a pipeline that has run.
+    pace : SinkPace, optional
+        How seldom it commits; None: as often as the pipeline.
     """
 
     spec: SinkSpec
@@ -397,6 +400,7 @@ class SinkNode:
     is_named: bool
     origin: Origin
     backfill: bool = False
+    pace: SinkPace | None = None
 
     def __post_init__(self) -> None:
         if self.stream is not None:
@@ -431,14 +435,14 @@ class SinkNode:
         """
         with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin, self.backfill)
+        return replace(self, stream=stream)
 
     def __repr__(self) -> str:
         return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
 
 
-def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False) -> SinkNode:
+def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False, pace: SinkPace | None = None) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
     with checks.building("sink", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
-    return SinkNode(spec, None, chosen, name is not None, built_at, backfill)
+    return SinkNode(spec, None, chosen, name is not None, built_at, backfill, pace)

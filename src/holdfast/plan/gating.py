@@ -7,6 +7,7 @@ simulation) sees one more operator and needs to know nothing about commits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -136,7 +137,7 @@ def _behind(gate: Node, sink: SinkNode) -> SinkNode:
     before = sink.inputs[0]
     spec = Released(sink.name, before.columns, before.timestamp)
     released = Node(spec, (gate,), naming.extended(sink.name, "rows"), True, sink.origin, spec.shape([]))
-    return SinkNode(sink.spec, Stream(released), sink.name, sink.is_named, sink.origin, sink.backfill)
+    return replace(sink, stream=Stream(released))
 
 
 def _clock(node: Node, clock: ClockArguments, built_at: Origin) -> Node:

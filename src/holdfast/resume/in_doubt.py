@@ -117,6 +117,8 @@ def coordinator_of(
         queue_size=settings.commit_queue,
         ledger_keep=settings.ledger_keep,
         backfilled=[sink.name for sink in pipeline.sinks if sink.backfill],
+        paces={sink.name: sink.pace for sink in pipeline.sinks if sink.pace is not None},
+        held_limit_bytes=settings.held_max_bytes,
     )
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
+from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee
 from holdfast.sinks.byte_stream.append import StreamRules
 from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
@@ -36,6 +37,7 @@ def byte_stream(
     target_size: str = "256 MB",
     retain: str | int | None = None,
     retain_bytes: str | None = None,
+    commit_every: str | int | None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -65,6 +67,9 @@ def byte_stream(
     retain_bytes : str, optional
         How many bytes a stream keeps, at least: ``"1 TB"``.  Whole files are dropped, at random access points, and
         none that a registered reader still needs.
+    commit_every : str or int, optional
+        Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
+        What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
     name : str, optional
         The node's name; the streams are kept under it.
     backfill : bool
@@ -110,7 +115,8 @@ def byte_stream(
             isinstance(retain, int),
             None if retain_bytes is None else units.size_bytes(retain_bytes, argument="retain_bytes"),
         )
-    return nodes.sink(spec, name=name, backfill=backfill)
+        own_pace = pace(commit_every, node="write.byte_stream")
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
 
 @dataclass(frozen=True)

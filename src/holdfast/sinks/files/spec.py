@@ -20,6 +20,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
+from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee
 from holdfast.sinks.files import check
 from holdfast.sinks.files.sink import FilesSink
@@ -31,6 +32,7 @@ def files(
     *,
     format: Literal["parquet", "json"] = "parquet",
     partition_by: Sequence[str] = (),
+    commit_every: str | int | None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -45,6 +47,9 @@ def files(
         Parquet (zstd), or JSON lines.
     partition_by : sequence of str
         Columns that become hive-style directories, ``column=value/``, outermost first.
+    commit_every : str or int, optional
+        Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
+        What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
     name : str, optional
         The node's name; the sink's log is kept under it.
     backfill : bool
@@ -69,7 +74,8 @@ def files(
     with building("sink", name):
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
-    return nodes.sink(spec, name=name, backfill=backfill)
+        own_pace = pace(commit_every, node="write.files")
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def segments(
     retain: str | None = None,
     compact: bool = True,
     seal: Sequence[Policy] | None = None,
+    commit_every: None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -67,6 +68,9 @@ def segments(
     seal : sequence of callable, optional
         Further policies, ``(holdfast.segments.Segment) -> reason or None``.  Default: ``pressure("4 GB")`` and
         ``shutdown()`` of ``holdfast.segments``.
+    commit_every : None
+        Other sinks have it.  Here ``target_size`` and ``max_age`` say when files appear, and every epoch is in the
+        journal at once.
     name : str, optional
         The node's name; the sink's manifest is kept under it.
     backfill : bool
@@ -89,6 +93,12 @@ def segments(
     128000000
     """
     with building("sink", name):
+        if commit_every is not None:
+            raise InvalidPipeline(
+                f"write.segments: commit_every={commit_every!r} has no meaning.",
+                why="segments have a pace of their own: every epoch goes to their journal, and becomes files later.",
+                do="say when a file is made: target_size, max_age, seal; and leave commit_every out.",
+            )
         spec = SegmentsSinkSpec(
             os.fspath(path),
             format,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
+from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import APPEND, LEDGER, Mode, TableMode
@@ -27,6 +28,7 @@ def sqlite(
     key: Sequence[str] = (),
     delete: str | None = None,
     rewindable: bool = False,
+    commit_every: str | int | None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -47,6 +49,9 @@ def sqlite(
     rewindable : bool
         Append only: keep the epoch of each row in a column ``__holdfast_epoch``, so that ``holdfast rewind`` can
         withdraw rows.
+    commit_every : str or int, optional
+        Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
+        What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -64,7 +69,8 @@ def sqlite(
     """
     with building("sink", name):
         spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable))
-    return nodes.sink(spec, name=name, backfill=backfill)
+        own_pace = pace(commit_every, node="write.sqlite", key=spec.mode.key)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
 
 @dataclass(frozen=True)

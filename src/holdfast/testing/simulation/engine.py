@@ -65,6 +65,8 @@ class Load:
         Probability that an epoch is carried.
     task_failure_rate : float
         Probability that a task attempt fails, before or after it staged, or lives on as a stray worker.
+    snapshot_share : float
+        Probability that a snapshot follows an epoch: sinks with a pace of their own commit before it.
     """
 
     row_count: int = 12
@@ -72,6 +74,7 @@ class Load:
     carried_share: float = 0.5
     task_failure_rate: float = 0.0
     epoch_rows_min: int = 1
+    snapshot_share: float = 0.0
 
 
 class SimulatedEngine:
@@ -130,6 +133,9 @@ class SimulatedEngine:
         count = 0
         while (epochs_max is None or count < epochs_max) and (batch := self._plan()) is not None:
             self._run_batch(batch)
+            if self.load.snapshot_share and self._random.random() < self.load.snapshot_share:
+                self._coordinator.publish_held()
+            self._coordinator.publish_due()
             count += 1
         if epochs_max is None:
             self._coordinator.flush()

@@ -15,13 +15,14 @@ The list of actions is Spark's idea (``StreamTest.scala``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from holdfast.commit.ledger import survey
 from holdfast.errors import HoldfastError
+from holdfast.graph.pace import SinkPace
 from holdfast.testing.failures import Failure, ScriptedFailures
 from holdfast.testing.simulation.engine import SOURCE, Load
 from holdfast.testing.simulation.process import SimulatedCrash
@@ -308,6 +309,7 @@ def play(
     carried: bool = True,
     commit_thread: bool = False,
     commit_every_ticks: int | None = None,
+    paces: Mapping[str, SinkPace] | None = None,
     seed: int = 0,
 ) -> World:
     """Play a scenario; returns the world as it leaves it.
@@ -322,6 +324,7 @@ def play(
         Load(row_count=0, carried_share=1.0 if carried else 0.0),
         commit_thread=commit_thread,
         commit_every_ticks=commit_every_ticks,
+        paces=paces or {},
     )
     world = World(on, seed=seed, setting=setting, failures=failures)
     stage = Scene(world, failures)

@@ -1,17 +1,18 @@
 """Seeded lives of a pipeline: everything random comes from one number, so a failing run is that number.
 
-A seed chooses the sinks and how they publish, carried and staged epochs, commit thread and grouping, task failures,
-stray workers, lost connections and lost replies, and up to four crashes.  The coordinator is the real one.
+A seed chooses the sinks, how they publish and at which pace, carried and staged epochs, commit thread and grouping,
+task failures, stray workers, lost connections and lost replies, up to four crashes.  The coordinator is the real one.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import InDoubt, Unavailable
+from holdfast.graph.pace import SinkPace
 from holdfast.ports import Sink
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.simulation.engine import Load
@@ -70,11 +71,18 @@ def simulate(
         queue_size=chance.choice((1, 4)),
         retry=Retry(attempts=chance.choice((2, 6)), seed=seed),
     )
+    setting = replace(setting, paces=_paces([sink.name for sink in sinks], random.Random(f"paces {seed}")))
     failures = SeededFailures(chance, chance.choice((0.0, 0.0, 0.02, 0.2)))
     world = World(sinks, seed=seed, setting=setting, failures=failures, make_coordinator=make_coordinator)
     crash_count, stop_count = _live_through(world, chance, failures)
     world.finish()
     return SeedReport(seed, tuple(world.trace), crash_count, stop_count, tuple(world.audit()))
+
+
+def _paces(sinks: list[str], chance: random.Random) -> dict[str, SinkPace]:
+    """Return a pace of their own for some sinks, now and then."""
+    chosen = [name for name in sinks if chance.random() < 0.3]
+    return {name: SinkPace(every_epochs=chance.choice((2, 3, 100))) for name in chosen}
 
 
 def _live_through(world: World, chance: random.Random, failures: SeededFailures) -> tuple[int, int]:

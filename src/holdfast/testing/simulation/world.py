@@ -17,6 +17,7 @@ from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.recovery import Verdict
 from holdfast.commit.transaction import Transition
 from holdfast.errors import Diverged
+from holdfast.graph.pace import SinkPace
 from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
@@ -108,6 +109,8 @@ class Setting:
     ledger_keep: int = 100
     queue_size: int = 4
     retry: Retry = field(default_factory=lambda: Retry(seed=0))
+    paces: Mapping[str, SinkPace] = field(default_factory=dict)
+    held_limit_bytes: int = 64_000_000
 
 
 @dataclass
@@ -235,6 +238,8 @@ class World:
             ledger_keep=setting.ledger_keep,
             on_transition=self._note,
             lane=lane,
+            paces=setting.paces,
+            held_limit_bytes=setting.held_limit_bytes,
         )
         engine = SimulatedEngine(
             pipeline=PIPELINE,

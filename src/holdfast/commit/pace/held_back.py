@@ -1,0 +1,153 @@
+"""The epochs that wait for sinks with a pace of their own, which every other sink has got (design/0019).
+
+Invariants.  An epoch that waits has a decision: the driver may die while it does, and the next start publishes it.  For
+each sink epochs leave in ascending order, all that wait for it together.  An epoch may be forgotten when it waits for
+no sink, and the ones before it neither.  What waits is bounded: in bytes that the driver holds, in rows, in epochs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.commit.group import Underway
+from holdfast.commit.pace.folding import folded
+from holdfast.errors import invariant
+from holdfast.graph.pace import SinkPace
+
+WAITING_EPOCHS_MAX = 1000
+"""A sink commits at the latest when it lacks so many: each is an object in the ledger, and a start reads them all."""
+
+WAITING_ROWS_MAX = 10_000_000
+"""And so many rows: of those that executors have staged the bytes are not known.  Large for a transaction, not huge."""
+
+
+@dataclass(frozen=True)
+class SinkBacklog:
+    """What waits for one sink.
+
+    Parameters
+    ----------
+    epochs, rows, size_bytes : int
+        How much; the bytes are those of rows that the driver holds.
+    since_us : int
+        Since when the oldest of them has waited, microseconds of Unix time; 0 when nothing does.
+    """
+
+    epochs: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    since_us: int = 0
+
+
+@dataclass
+class _Queue:
+    pace: SinkPace
+    entries: list[Underway] = field(default_factory=list)
+    waiting: SinkBacklog = SinkBacklog()
+
+    def is_due(self, now_us: int) -> bool:
+        waiting, pace = self.waiting, self.pace
+        return bool(waiting.epochs) and (
+            (pace.every_us is not None and now_us - waiting.since_us >= pace.every_us)
+            or (pace.every_epochs is not None and waiting.epochs >= pace.every_epochs)
+            or waiting.epochs >= WAITING_EPOCHS_MAX
+            or waiting.rows >= WAITING_ROWS_MAX
+        )
+
+
+class HeldBack:
+    """What waits, for each sink that has a pace.  Without such sinks every epoch passes through.
+
+    Parameters
+    ----------
+    paces : mapping of str to SinkPace
+        The sinks that have one.
+    limit_bytes : int
+        When the driver holds so many bytes of what waits, the sink that most of them wait for commits.
+    now_us : callable
+        The clock.
+    """
+
+    def __init__(self, paces: Mapping[str, SinkPace], limit_bytes: int, now_us: Callable[[], int]) -> None:
+        self._queues = {name: _Queue(pace) for name, pace in paces.items()}
+        self._limit_bytes = limit_bytes
+        self._now_us = now_us
+        self._unforgotten: deque[Underway] = deque()
+        self._is_hurried = False
+        self.took_staged = True
+        """Whether the driver held no row of what was taken last."""
+
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The sinks that have a pace."""
+        return frozenset(self._queues)
+
+    @property
+    def waiting(self) -> dict[str, SinkBacklog]:
+        """What waits for each sink that has a pace.  May be asked from any thread."""
+        return {name: queue.waiting for name, queue in self._queues.items()}
+
+    def add(self, group: Sequence[Underway]) -> None:
+        """Take epochs that all other sinks get now."""
+        for entry in group:
+            number = entry.record.epoch
+            held = entry.narrowed([name for name in self._queues if name in entry.decided.parts])
+            invariant(
+                entry.key is not None or not held.decided.parts,
+                f"epoch {number} is to wait for {sorted(held.decided.parts)} without a decision.",
+                epoch=number,
+            )
+            self._unforgotten.append(held)
+            for name in held.decided.parts:
+                self._put(self._queues[name], name, held)
+
+    def _put(self, queue: _Queue, name: str, held: Underway) -> None:
+        before = queue.waiting
+        queue.entries.append(held)
+        queue.waiting = SinkBacklog(
+            before.epochs + 1,
+            before.rows + held.row_counts[name],
+            before.size_bytes + held.decided.carried_bytes_of(name),
+            before.since_us or self._now_us(),
+        )
+
+    def hurry(self) -> None:
+        """Let everything be due."""
+        self._is_hurried = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a sink is to commit now."""
+        return bool(self._due())
+
+    def _due(self) -> list[str]:
+        now = self._now_us()
+        due = [name for name, of in self._queues.items() if of.entries and (self._is_hurried or of.is_due(now))]
+        rest = {name: of.waiting.size_bytes for name, of in self._queues.items() if name not in due}
+        while sum(rest.values()) >= self._limit_bytes and (most := max(rest, key=rest.__getitem__, default=None)):
+            if not rest.pop(most):
+                break
+            due.append(most)
+        return due
+
+    def take(self) -> dict[str, list[Underway]]:
+        """Return what sinks commit now, each in one transaction; of rows with one key only the last."""
+        taken = {}
+        due = self._due()
+        self.took_staged = not any(self._queues[name].waiting.size_bytes for name in due)
+        for name in due:
+            queue = self._queues[name]
+            entries, queue.entries, queue.waiting = queue.entries, [], SinkBacklog()
+            taken[name] = folded(name, entries, queue.pace.key)
+        self._is_hurried = False
+        return taken
+
+    def finished(self) -> list[Underway]:
+        """Return the epochs that now wait for no sink, oldest first; each is returned once."""
+        oldest = min((of.entries[0].record.epoch for of in self._queues.values() if of.entries), default=None)
+        found = []
+        while self._unforgotten and (oldest is None or self._unforgotten[0].record.epoch < oldest):
+            found.append(self._unforgotten.popleft())
+        return found
