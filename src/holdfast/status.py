@@ -185,6 +185,10 @@ class SinkStatus(_Picture):
         Rows published by this run.
     last_choice : str
         Whether the last epoch was ``carried`` or ``staged``; empty before the first.
+    pace : str
+        How seldom it commits (``30 s``, ``10 epochs``); empty: as often as the pipeline.
+    waiting_epochs, waiting_rows, waiting_since_us : int
+        What is decided and waits for a sink with a pace; since when, microseconds of Unix time, 0 when nothing does.
     """
 
     name: str
@@ -194,6 +198,10 @@ class SinkStatus(_Picture):
     epoch: int = 0
     rows: int = 0
     last_choice: Literal["carried", "staged", ""] = ""
+    pace: str = ""
+    waiting_epochs: int = 0
+    waiting_rows: int = 0
+    waiting_since_us: int = 0
 
 
 @dataclass(frozen=True)

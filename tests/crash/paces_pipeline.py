@@ -1,4 +1,4 @@
-"""The pipeline that is killed to show that sinks of different pace agree: a table, segments, a byte stream."""
+"""The pipeline that is killed to show that sinks of different pace agree: tables, segments, a byte stream."""
 
 from __future__ import annotations
 
@@ -39,11 +39,15 @@ def write_input(work: Path) -> None:
         (work / "in" / f"{file:03}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+NEWEST = {"mode": "upsert", "key": ["camera"]}
+
 rows = hf.read.files(WORK / "in", format="json", schema=SCHEMA, max_files_per_epoch=1, name="rows")
 messages = rows | hf.select("camera", "at", "is_key", data="cast(data as binary)", name="messages")
 pipeline = hf.Pipeline(
     "paces",
     rows | hf.write.sqlite(WORK / "out.db", table="rows", name="table"),
+    rows | hf.write.sqlite(WORK / "slow.db", table="rows", commit_every=1000, name="slow"),
+    rows | hf.write.sqlite(WORK / "newest.db", table="rows", **NEWEST, commit_every="500 ms", name="newest"),
     rows | hf.write.segments(WORK / "segments", partition_by=["camera"], target_size=TARGET, name="segments"),
     messages | hf.write.byte_stream(WORK / "stream", timestamp="at", stream="camera", key="is_key", name="recording"),
 )

@@ -27,6 +27,13 @@ def committed(work: Path) -> int:
     return sum(sqlite_rows(work / "out.db", "SELECT count(*) FROM rows"))
 
 
+def check_tables(work: Path) -> None:
+    """Compare the tables that commit less often than each epoch."""
+    assert sqlite_rows(work / "slow.db", "SELECT id FROM rows") == list(NUMBERS)
+    newest = [(f"c{number % 3}", number) for number in sorted(NUMBERS[-3:], key=lambda number: number % 3)]
+    assert sqlite_rows(work / "newest.db", "SELECT camera, id FROM rows ORDER BY camera") == newest
+
+
 def die(lives: Lives, after_epochs: int) -> None:
     """Kill a moment after so many epochs more."""
     goal = committed(lives.work) + after_epochs * paces.ROWS
@@ -39,6 +46,7 @@ def check(lives: Lives) -> None:
     work = lives.work
     wanted = [(number, f"c{number % 3}", paces.data_of(number)) for number in NUMBERS]
     assert sqlite_rows(work / "out.db", "SELECT id, camera, data FROM rows ORDER BY id") == wanted
+    check_tables(work)
     found = dataset.dataset(work / "segments", format="parquet", partitioning="hive").to_table().sort_by("id")
     assert list(zip(*(found[name].to_pylist() for name in ("id", "camera", "data")), strict=True)) == wanted
     held = hf.segments.open(work / "segments").to_arrow()
@@ -56,6 +64,8 @@ def test_sinks_of_different_pace_have_every_row_once_after_kills(tmp_path: Path,
     for mode in ("carried", "staged"):
         lives.environment |= MODES[mode]
         die(lives, 6)
+        if mode == "carried":
+            assert sqlite_rows(tmp_path / "slow.db", "SELECT count(*) FROM rows") == [paces.ROWS], "the rest waits"
         lose(lives, wipes=wipes)
     check(lives)
 

@@ -114,6 +114,9 @@ class Checkpointer:
         Lets epochs be barriers; without, every snapshot is of the last epoch that ended.
     hold : callable, optional
         Keeps the state that is to be read, from the moment on at which its epoch is chosen.
+    publish : callable, optional
+        Returns when every sink holds what is decided for it, however seldom it commits: no snapshot is ahead of a sink
+        that may have to be replayed to.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class Checkpointer:
         user_data: Callable[[], Mapping[str, Any] | None] = lambda: None,
         barriers: Barriers | None = None,
         hold: Holding = lambda ended: lambda: None,
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
         self._pipeline = pipeline
         self._graph = graph
@@ -148,6 +152,7 @@ class Checkpointer:
         self._user_data = user_data
         self._barriers = barriers
         self._hold_state = hold
+        self._publish = publish
         self._waits_since_us: int | None = None
         self._at_barrier: _Moment | None = None
         self._last: Manifest | None = None
@@ -301,6 +306,7 @@ class Checkpointer:
 
     def _snapshot_of(self, ended: EpochEnd, user_data: Mapping[str, Any] | None) -> Manifest:
         began = self._clock.now_us()
+        self._publish()
         self._write_progress()
         # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
         operators = self._read(ended, self._last)

@@ -2,7 +2,8 @@
 
 Where periodic snapshots are made, the checkpointer moves it when older ones are gone: nothing is dropped before.
 Where none are, everything that is published is dropped, except what named checkpoints need: a floor of theirs alone.
-Both are read by the planning processes of sources.
+Both are read by the planning processes of sources, and so is what sinks with a pace of their own hold, where there are
+such sinks (:mod:`holdfast.commit.pace.floor`).
 """
 
 from __future__ import annotations
@@ -69,3 +70,17 @@ def read_named_floor(path: Path, pipeline: str, source: str) -> SourcePositions 
         return None
     floor = floors.get(pipeline, floors.get(EVERY_PIPELINE))
     return {} if floor is None else floor.get(source)
+
+
+def held_by_all(end: Mapping[str, int], held: Mapping[str, int | str]) -> dict[str, int]:
+    """Return how much of what is committed the sinks with a pace of their own hold, too.
+
+    A segment that they hold nothing of, or of which it is not known, is left out: all of it stays.
+
+    Examples
+    --------
+    >>> held_by_all({"log": 7, "other": 3, "new": 1}, {"log": 5, "other": 9})
+    {'log': 5, 'other': 3}
+    """
+    known = {segment: at for segment, at in held.items() if isinstance(at, int)}
+    return {segment: min(at, known[segment]) for segment, at in end.items() if segment in known}

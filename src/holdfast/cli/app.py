@@ -368,14 +368,18 @@ def flush(
     partition: Annotated[
         list[str] | None, typer.Option("--partition", metavar="DIR", help="Only this one: origin=JFK. Repeatable.")
     ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Of the run: where sinks with commit_every are asked.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the run that is alive to seal what grows in its segments sinks.  Returns at once; the next run obeys else."""
+    """Ask the run that is alive to seal segments, and sinks with commit_every to commit.  Returns at once."""
     with frame.settings(as_json):
         from holdfast.cli.flushing import flush_sinks
 
         pipeline = load_target(target)
-        asked = flush_sinks(pipeline, sinks or (), partition)
+        store = None if checkpoint is None else frame.existing_store(checkpoint)
+        asked = flush_sinks(pipeline, sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 
 

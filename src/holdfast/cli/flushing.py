@@ -1,35 +1,63 @@
-"""``holdfast flush``: asks the sinks of a pipeline that seal segments to do so now."""
+"""``holdfast flush``: asks sinks that let rows wait to make them visible now: segments, and sinks with a pace."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
 
+from holdfast.commit.pace.requests import ask_to_commit
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Store
 from holdfast.sinks.segments.requests import flush
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 
 
-def flush_sinks(pipeline: Pipeline, names: Collection[str], partitions: Sequence[str] | None) -> list[str]:
-    """Ask sinks to seal what grows; return their names.
+def flush_sinks(
+    pipeline: Pipeline, names: Collection[str], partitions: Sequence[str] | None, store: Store | None = None
+) -> list[str]:
+    """Ask sinks to seal what grows, or to commit what waits for them; return their names.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    names : collection of str
+        Which; empty: all that can.
+    partitions : sequence of str, optional
+        Of segments, only these.
+    store : Store, optional
+        The checkpoint: where sinks with a pace are asked.
 
     Raises
     ------
     InvalidPipeline
-        If a name is not that of a sink that seals segments, or there is none.
+        If a name is not that of a sink that can be flushed, or there is none; if one is to commit, and it was not said
+        which checkpoint the run has.
     """
-    able = {sink.name: sink.spec for sink in pipeline.sinks if isinstance(sink.spec, SegmentsSinkSpec)}
+    segments = {sink.name: sink.spec for sink in pipeline.sinks if isinstance(sink.spec, SegmentsSinkSpec)}
+    paced = [sink.name for sink in pipeline.sinks if sink.pace is not None]
+    able = [sink.name for sink in pipeline.sinks if sink.name in segments or sink.name in paced]
     unknown = [name for name in names if name not in able]
     if unknown or not able:
         raise InvalidPipeline(
             f"Pipeline {pipeline.name!r} has no sink {unknown[0]!r} that can be flushed."
             if unknown
             else f"Pipeline {pipeline.name!r} has no sink that can be flushed.",
-            why=f"sinks of hf.write.segments can be: {', '.join(able) or 'there is none'}.",
+            why=f"those of hf.write.segments can be, and with commit_every: {', '.join(able) or 'there is none'}.",
             do="name one of these." if able else "nothing: its other sinks hold every epoch as it comes.",
         )
     chosen = [name for name in able if name in names or not names]
+    to_commit = [name for name in chosen if name in paced]
+    if to_commit and store is None:
+        raise InvalidPipeline(
+            f"It is not known where sink {to_commit[0]!r} of pipeline {pipeline.name!r} can be asked.",
+            why="a sink with commit_every is asked in the checkpoint of its run.",
+            do="say which: holdfast flush TARGET --checkpoint DIR; or name the other sinks alone.",
+        )
+    if to_commit and store is not None:
+        ask_to_commit(store, to_commit)
     for name in chosen:
-        flush(os.path.abspath(able[name].path), partitions, pipeline=pipeline.name, sink=name)
+        if name in segments:
+            flush(os.path.abspath(segments[name].path), partitions, pipeline=pipeline.name, sink=name)
     return chosen

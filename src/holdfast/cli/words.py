@@ -78,8 +78,8 @@ def findings(inspection: Inspection) -> Iterator[str]:
         yield "  Do: delete nothing; docs/operations.md, 'It says Corrupt'."
     if unanswered := [s.name for s in inspection.sinks if s.problem and s.held is None and s.staging]:
         yield f"! {', '.join(unanswered)} did not answer; the answers of the others are still valid."
-    if inspection.open_epochs:
-        epochs = ", ".join(map(str, inspection.open_epochs[:DECISIONS_SHOWN]))
+    if undone := inspection.open_without_reason if inspection.owner.is_alive else inspection.open_epochs:
+        epochs = ", ".join(map(str, undone[:DECISIONS_SHOWN]))
         yield f"! decided, and not known to be published everywhere: epoch {epochs}."
         if inspection.owner.is_alive:
             yield "  Nothing to do: a run is alive and publishes them."
@@ -313,13 +313,25 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         more = " ..." if count > 3 else ""
         named = ", ".join(sink.orphans[:3])
         yield f"  {count} orphan{'s' if count > 1 else ''}, swept by the next run: {named}{more}"
+    if sink.pace:
+        yield f"  commits every {sink.pace}; {_backlog(sink)}"
     for answer in sink.answers:
+        if answer.epoch in sink.waiting:
+            continue
         if answer.decision is Decision.NONE and owner.is_alive:
             yield f"  epoch {answer.epoch}: at work"
         elif answer.decision is Decision.NONE and is_behind:
             continue  # what follows in this sink is reported below
         elif answer.decision is not Decision.DONE or answer.verdict is not Verdict.SKIP:
             yield f"  epoch {answer.epoch}: {_answer(answer)}"
+
+
+def _backlog(sink: SinkReport) -> str:
+    if not sink.waiting:
+        return "nothing waits for it"
+    first, last = sink.waiting[0], sink.waiting[-1]
+    epochs = f"epoch {first} waits" if first == last else f"epochs {first} to {last} wait"
+    return f"{epochs} for it in the ledger, {sink.waiting_rows:,} rows"
 
 
 def _state(report: StateReport) -> Iterator[str]:

@@ -22,6 +22,7 @@ from holdfast.commit.commit_thread import CommitThread, ThreadLane
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Ledger
+from holdfast.commit.pace.floor import HeldFloor
 from holdfast.commit.pace.held_back import HeldBack, SinkBacklog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
@@ -161,17 +162,24 @@ class Coordinator:
         self._patience = Patience(
             retry or Retry(), clock, on_retry=self._failures.note_retry, may_go_on=lambda: not self._is_closing
         )
-        self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
+        patient = PatientStore(store, self._patience)
+        self._ledger = Ledger(patient, pipeline, keep=ledger_keep)
         self._group = CommitGroup(commit_every_ticks, carried_limit_bytes, is_at_pts=commit_at_pts)
         self._paced = frozenset(paces or ())
         self._delivery = Delivery(
             pipeline, by_name, self._patience, self._stories, is_grouped=self._group.is_used, paced=self._paced
         )
         lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
-        held_back = HeldBack(paces or {}, held_limit_bytes, clock.now_us)
-        self._held_back = held_back
+        self._held_back = HeldBack(paces or {}, held_limit_bytes, clock.now_us)
         self._publisher = Publisher(
-            self._delivery, self._ledger, self._stories, self._failures, self._group, lane, held_back
+            self._delivery,
+            self._ledger,
+            self._stories,
+            self._failures,
+            self._group,
+            lane,
+            self._held_back,
+            HeldFloor(patient),
         )
         self._claims = Claims(pipeline, self._delivery, self._ledger, backfilled)
 
@@ -218,6 +226,7 @@ class Coordinator:
             decisions = OpenDecisions(self._ledger, self._delivery, self._publisher, self._stories, self._run)
             resolved = (*confirmed, *decisions.resolve(takeover, behind, on_refused))
             self._group.begin(held.pts for held in self._delivery.held.values())
+            self._held_back.begin([name for name, held in self._delivery.held.items() if held.epoch == 0])
             self._claims.begin(self._run, last_epoch)
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(last_epoch + 1)
@@ -341,13 +350,13 @@ class Coordinator:
         what the sinks withdraw.  A crash before the decision leaves everything as it was; after it, the next ``open``
         carries it through.
         """
-        named = [name for name, held in self._delivery.held.items() if held.epoch > 0]
-        decided, last_epoch = Decided(record, dict.fromkeys(named, ())), self._claims.last_epoch
         with self._failures.stopping(record.epoch):
+            self._publisher.flush()
+            named = [name for name, held in self._delivery.held.items() if held.epoch > 0]
+            decided, last_epoch = Decided(record, dict.fromkeys(named, ())), self._claims.last_epoch
             demand(record.rewound_to is not None, record, self._run, "it is not a rewind")
             demand(record.epoch > last_epoch, record, self._run, f"it is a rewind, and the last epoch is {last_epoch}")
             check_commit(decided, self._delivery.names, last_epoch, self._run)
-            self._publisher.flush()
             self._stories.take(record.epoch, Event.STAGE, detail=f"a rewind to epoch {record.rewound_to}")
             self._claims.note_rewind(record.epoch)
             key = self._ledger.decide(decided)
@@ -368,10 +377,14 @@ class Coordinator:
         with self._failures.stopping():
             self._publisher.publish_due()
 
-    def publish_held(self) -> None:
-        """Publish what waits for sinks with a pace of their own; returns when they hold it.  From any thread."""
-        with self._failures.stopping():
-            self._publisher.publish_held()
+    def publish_held(self, sinks: Collection[str] | None = None) -> None:
+        """Publish what waits for sinks with a pace of their own, or for some of them; returns when they hold it.
+
+        From any thread.
+        """
+        if self._paced:
+            with self._failures.stopping():
+                self._publisher.publish_held(self._paced if sinks is None else sinks)
 
     def check_published(self) -> None:
         """Raise the error of the commit thread, if it failed: while no epoch is committed, nothing else reports it."""

@@ -18,6 +18,7 @@ from holdfast.commit.commit_thread import CommitThread, Step
 from holdfast.commit.delivery import Delivery
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key, Ledger
+from holdfast.commit.pace.floor import HeldFloor
 from holdfast.commit.pace.held_back import HeldBack
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Decision
@@ -44,6 +45,8 @@ class Publisher:
         The commit thread, if there is one.
     held_back : HeldBack, optional
         What waits for sinks with a pace of their own; without, there are none.
+    floor : HeldFloor, optional
+        Where it is noted what all of these hold.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Publisher:
         group: CommitGroup,
         lane: CommitThread | None,
         held_back: HeldBack | None = None,
+        floor: HeldFloor | None = None,
     ) -> None:
         self._delivery = delivery
         self._ledger = ledger
@@ -63,6 +67,7 @@ class Publisher:
         self._group = group
         self._lane = lane
         self._held_back = held_back or HeldBack({}, 0, lambda: 0)
+        self._floor = floor
         self._turn = threading.RLock()
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
@@ -117,13 +122,13 @@ class Publisher:
             finally:
                 self._turn.release()
 
-    def publish_held(self) -> None:
-        """Publish whatever waits for a sink with a pace of its own; returns when these sinks hold it."""
-        if not self._held_back.sinks:
-            return
+    def publish_held(self, sinks: Collection[str]) -> None:
+        """Publish whatever waits for sinks with a pace of their own; returns when these hold it."""
         with self._at_turn():
             self.wait()
-            self.carry_out([])
+            self._held_back.hurry(sinks)
+            for step in self._steps([]):
+                step()
 
     def flush(self) -> None:
         """Publish what waits, here or in the commit thread; returns when every sink holds it."""
@@ -133,7 +138,7 @@ class Publisher:
 
     def carry_out(self, group: Sequence[Underway]) -> None:
         """Publish epochs together, and all that waits, and forget their decisions, in this thread."""
-        self._held_back.hurry()
+        self._held_back.hurry(self._held_back.sinks)
         for step in self._steps(group):
             step()
 
@@ -174,6 +179,7 @@ class Publisher:
         return [
             partial(self.begin, group),
             *(partial(self.publish, name, entries) for name, entries in of_sinks.items() if entries),
+            *([self._move_floor] if due else []),
             *(partial(self.complete, entry) for entry in self._held_back.finished()),
         ]
 
@@ -199,6 +205,12 @@ class Publisher:
         with self._unpublished_lock:
             for entry in group:
                 self._unpublished.get(entry.record.epoch, set()).discard(name)
+
+    def _move_floor(self) -> None:
+        """Note what all sinks with a pace of their own hold; one durable write.  A crash before leaves it too low."""
+        if self._floor is not None:
+            with self._failures.noting():
+                self._floor.move(self._delivery.held[name] for name in sorted(self._held_back.sinks))
 
     def complete(self, entry: Underway, left_out: Collection[str] = ()) -> None:
         """Forget an epoch that every sink holds; one durable write, or none where nothing was decided.

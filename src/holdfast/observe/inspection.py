@@ -129,6 +129,12 @@ class SinkReport:
         What ``held.pts`` counts; None where the sources have no unit in common.
     is_at_pts : bool
         Whether the pipeline commits at pts: then the sink holds exactly what lies before it, of every input.
+    pace : str
+        How seldom it commits; empty: as often as the pipeline.
+    waiting : tuple of int
+        Epochs that are decided, and that a sink with a pace lacks.
+    waiting_rows : int
+        Their rows for it.
     """
 
     name: str
@@ -141,6 +147,9 @@ class SinkReport:
     problem: str = ""
     pts_unit: TimeUnit | None = None
     is_at_pts: bool = False
+    pace: str = ""
+    waiting: tuple[int, ...] = ()
+    waiting_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,6 +200,14 @@ class Inspection:
     def open_epochs(self) -> tuple[int, ...]:
         """Epochs that are decided and not known to be published everywhere."""
         return tuple(d.epoch for d in self.decisions if d.standing is Standing.OPEN)
+
+    @property
+    def open_without_reason(self) -> tuple[int, ...]:
+        """Those of them that do not only wait for sinks with a pace of their own."""
+        paced = {sink.name: sink for sink in self.sinks if sink.pace}
+        waiting = {epoch for sink in paced.values() for epoch in sink.waiting}
+        others = {a.epoch for name, a in self.answers if name not in paced and a.verdict is not Verdict.SKIP}
+        return tuple(epoch for epoch in self.open_epochs if epoch not in waiting or epoch in others)
 
     @property
     def answers(self) -> tuple[tuple[str, Answer], ...]:

@@ -303,7 +303,10 @@ def _sinks(status: Status) -> Table:
     table = _table("sink", "kind", "guarantee", "epoch", "rows", "last epoch")
     for sink in status.sinks:
         choice = f"staged: {sink.staging}" if sink.last_choice == "staged" and sink.staging else sink.last_choice
-        table.add_row(sink.name, sink.kind, sink.guarantee, str(sink.epoch), f"{sink.rows:,}", choice)
+        waits = f"{sink.waiting_epochs} epochs, {sink.waiting_rows:,} rows wait" if sink.waiting_epochs else ""
+        pace = f"every {sink.pace}" if sink.pace else ""
+        shown = ", ".join(filter(None, (choice, pace, waits)))
+        table.add_row(sink.name, sink.kind, sink.guarantee, str(sink.epoch), f"{sink.rows:,}", shown)
     return table
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.participation import has_taken_part
@@ -165,7 +166,7 @@ def highest_held(sink: Sink, at_least: int = 0) -> int:
 
 
 def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) -> SinkReport:
-    report = SinkReport(node.name, node.kind, node.guarantee.value)
+    report = SinkReport(node.name, node.kind, node.guarantee.value, pace="" if node.pace is None else str(node.pace))
     if node.kind in OUT_OF_REACH:
         return replace(report, problem=OUT_OF_REACH[node.kind])
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
@@ -179,7 +180,8 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         return replace(report, problem=_first_line(error))
     try:
         held, orphans = _inspect(sink, inspection)
-        return replace(
+        return _with_backlog(
+            inspection,
             report,
             staging=sink.staging,
             held=held,
@@ -190,6 +192,16 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         return replace(report, staging=sink.staging, problem=_first_line(error))
     finally:
         sink.close()
+
+
+def _with_backlog(inspection: Inspection, report: SinkReport, **said: Any) -> SinkReport:
+    """Return a report with what the sink said, and what waits for it, if it has a pace."""
+    report = replace(report, **said)
+    if not report.pace:
+        return report
+    lacks = {answer.epoch for answer in report.answers if answer.verdict is Verdict.PUBLISH}
+    rows = sum(decision.rows.get(report.name, 0) for decision in inspection.decisions if decision.epoch in lacks)
+    return replace(report, waiting=tuple(sorted(lacks)), waiting_rows=rows)
 
 
 def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] | None]:

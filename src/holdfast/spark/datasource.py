@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.retention import read_floor, read_named_floor
+from holdfast.checkpoint.retention import held_by_all, read_floor, read_named_floor
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
@@ -90,6 +90,9 @@ class Reading:
         Whether an operator has an idle rule: then it is logged when this source had more rows than epochs took.
     with_bounds : bool
         Whether bound rows are among the rows, with their mark, for Spark's plan to distinguish.
+    held_file : str
+        The positions that sinks with a pace of their own hold (:mod:`holdfast.commit.pace.floor`); empty: there are no
+        such sinks.
     """
 
     spec: SourceSpec
@@ -107,6 +110,7 @@ class Reading:
     pipeline: str = ""
     notes_silence: bool = False
     with_bounds: bool = False
+    held_file: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -273,7 +277,11 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _let_go(self, end: dict[str, Any], needed: dict[str, Any]) -> None:
         """Release what is below both: an older floor may be ahead of a directory that began anew."""
-        self.source.committed({segment: min(at, needed.get(segment, at)) for segment, at in end.items()})
+        let_go = {segment: min(at, needed.get(segment, at)) for segment, at in end.items()}
+        if self.reading.held_file:
+            held = read_floor(Path(self.reading.held_file)).get(self.reading.name, {})
+            let_go = held_by_all(let_go, plain(held)[0])
+        self.source.committed(let_go)
 
     def stop(self) -> None:
         pass

@@ -154,6 +154,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         keeps_replays=asked.is_stateful and settings.checkpoint_freq > 0,
         pipeline=pipeline.name,
         from_us=context.from_us,
+        has_paces=any(sink.pace is not None for sink in pipeline.sinks),
     )
     if asked.is_stateful:
         way = "in stages, with state between them"

@@ -13,6 +13,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.retention import KEY as FLOOR
 from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
+from holdfast.commit.pace.floor import HELD_KEY
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
@@ -42,6 +43,7 @@ class SourceReader:
     pipeline: str = ""
     from_us: int | None = None
     notes_silence: bool = False
+    has_paces: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration by which a source is read: it begins at the pipeline's start time, if that is set."""
@@ -91,6 +93,7 @@ class SourceReader:
             self.pipeline,
             self.notes_silence,
             self.with_bounds and isinstance(spec, MarkedSpec),
+            str(self.directory / HELD_KEY) if self.has_paces else "",
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

@@ -21,15 +21,18 @@ from pyspark.sql.streaming import StreamingQuery
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.delivery import Published
+from holdfast.commit.pace.held_back import SinkBacklog
+from holdfast.commit.pace.requests import CommitRequests
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.hooks import Lifecycle
-from holdfast.graph.nodes import Node
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
-from holdfast.ports import Sink
+from holdfast.ports import Sink, Store
 from holdfast.resume.spark_log import MARKS
 from holdfast.sources import reject_reasons
 from holdfast.spark import private
@@ -63,8 +66,10 @@ class Run:
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
         counted_filters: Collection[str] = (),
+        requests: Store | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self._requests = requests
         self._checkpointer = checkpointer
         self._give_up = give_up
         self._lifecycle = lifecycle
@@ -219,15 +224,7 @@ class Run:
                 self._filter_status(node) for node in self.pipeline.nodes if lowering_of(node).counts_dropped
             ),
             sinks=tuple(
-                SinkStatus(
-                    name=node.name,
-                    kind=node.kind,
-                    guarantee=node.guarantee.value,
-                    staging=self._sinks[node.name].staging,
-                    epoch=published[node.name].epoch,
-                    rows=published[node.name].row_count,
-                    last_choice="" if last is None else "carried" if last.carried else "staged",
-                )
+                self._sink_status(node, published[node.name], counted.waiting.get(node.name), last)
                 for node in self.pipeline.sinks
             ),
             retries=counted.retries,
@@ -288,12 +285,15 @@ class Run:
         return self._loop.failure or (None if error is None else self._translated(error))
 
     def _failed_to_publish(self) -> HoldfastError | None:
-        """Return the error of the commit thread, with the query stopped: new rows may not arrive for long.
+        """Publish what sinks are due for; return why that, or the commit thread, failed, with the query stopped.
 
-        An epoch at work is cancelled by that.  Its error is not the reason why the run fails.
+        New rows may not arrive for long: nothing else would look.  An epoch at work is cancelled by that.  Its error is
+        not the reason why the run fails.
         """
         try:
             self._coordinator.check_published()
+            if self._requests is not None:
+                self._publish_due(self._requests)
         except BaseException as failure:
             try:
                 self._query.stop()
@@ -301,6 +301,18 @@ class Run:
                 log.warning("the query of pipeline %r does not stop", self.pipeline.name, exc_info=True)
             return self._translated(failure)
         return None
+
+    def _publish_due(self, store: Store) -> None:
+        """Let sinks with a pace of their own commit, those that are due or asked to."""
+        paced = [node.name for node in self.pipeline.sinks if node.pace is not None]
+        asked = self._coordinator.retry(
+            lambda: CommitRequests.pending(store, paced), doing="look for requests that sinks commit"
+        )
+        if asked.sinks:
+            self._coordinator.publish_held(asked.sinks)
+        if asked.keys:
+            self._coordinator.retry(lambda: asked.forget(store), doing="remove requests that sinks commit")
+        self._coordinator.publish_due()
 
     def _outlasts(self, failure: HoldfastError) -> bool:
         """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.
@@ -397,6 +409,24 @@ class Run:
     def _is_idle(self) -> bool:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
+
+    def _sink_status(
+        self, node: SinkNode, published: Published, backlog: SinkBacklog | None, last: EpochStatus | None
+    ) -> SinkStatus:
+        backlog = backlog or SinkBacklog()
+        return SinkStatus(
+            name=node.name,
+            kind=node.kind,
+            guarantee=node.guarantee.value,
+            staging=self._sinks[node.name].staging,
+            epoch=published.epoch,
+            rows=published.row_count,
+            last_choice="" if last is None else "carried" if last.carried else "staged",
+            pace="" if node.pace is None else str(node.pace),
+            waiting_epochs=backlog.epochs,
+            waiting_rows=backlog.rows,
+            waiting_since_us=backlog.since_us,
+        )
 
     def _filter_status(self, node: Node) -> FilterStatus:
         if node.name not in self._counted_filters:

@@ -199,6 +199,7 @@ class Wiring:
             user_data=user_data,
             counted_filters=self.physical.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
+            requests=context.store if any(sink.pace is not None for sink in self.asked.pipeline.sinks) else None,
         )
 
     def _journal(self, *, is_trial: bool = False) -> StateJournal | None:
@@ -224,6 +225,7 @@ class Wiring:
             lambda: None if user_data is None else user_data.latest,
             barriers,
             journal,
+            self.coordinator.publish_held,
         )
 
     def _reports(self) -> OperatorReports:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, Snap
 from holdfast.checkpoint.progress import read
 from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
-from holdfast.errors import Corrupt, Fenced, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.store import checked_json
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
@@ -35,6 +35,8 @@ class Bench:
         self.during: Callable[[], None] = lambda: None
         self.is_fenced = False
         self.held: set[int] = set()
+        self.published: list[int] = []
+        self.refusal: HoldfastError | None = None
         self.user_data: Mapping[str, Any] | None = None
         self.checkpointer = Checkpointer(
             pipeline="counts",
@@ -50,7 +52,13 @@ class Bench:
             user_data=lambda: self.user_data,
             barriers=barriers,
             hold=self.hold,
+            publish=self.publish,
         )
+
+    def publish(self) -> None:
+        self.published.append(len(self.known))
+        if self.refusal is not None:
+            raise self.refusal
 
     def hold(self, at: EpochEnd) -> Callable[[], None]:
         self.held.add(at.epoch)
@@ -94,6 +102,19 @@ def test_one_is_made_when_it_is_due_and_an_epoch_has_ended_since() -> None:
     assert (bench.epochs, bench.known) == ([2, 3], [None, 2])
     status = bench.checkpointer.status
     assert (status.count, status.epoch, status.dropped, status.failed, status.rows) == (2, 3, 0, 0, 2)
+
+
+def test_every_sink_holds_what_a_snapshot_is_of_before_it_is_made() -> None:
+    """Else a sink with a pace of its own could only be replayed to from an older one (design/0019)."""
+    bench = Bench()
+    bench.end_epoch(1)
+    bench.wait(10)
+    assert (bench.published, bench.epochs) == ([0], [1]), "published when nothing was read yet"
+    bench.end_epoch(2)
+    bench.refusal = Unavailable("the sink does not answer.")
+    bench.wait(10)
+    assert bench.epochs == [1]
+    assert bench.checkpointer.status.failed == 1
 
 
 def test_those_that_are_due_while_one_is_made_are_dropped_and_counted() -> None:

@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
+from holdfast.commit.pace.requests import CommitRequests
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.store.local import open_store
 
 SCRIPT = """
     import holdfast as hf
@@ -58,3 +60,17 @@ def test_what_cannot_be_flushed_is_an_error_that_says_what_can(arguments: tuple[
     answer = holdfast("flush", "flow.py", *arguments)
     assert answer.exit_code == 2
     assert "days" in answer.output
+
+
+def test_a_sink_with_a_pace_is_asked_in_the_checkpoint_of_its_run(tmp_path: Path) -> None:
+    flow = (tmp_path / "flow.py").read_text().replace('table="trips"', 'table="trips", commit_every="1 h"')
+    (tmp_path / "flow.py").write_text(flow)
+    (tmp_path / "ckpt").mkdir()
+    answer = holdfast("flush", "flow.py", "trips")
+    assert answer.exit_code == 2
+    assert "holdfast flush TARGET --checkpoint DIR" in answer.output
+    answer = holdfast("flush", "flow.py", "trips", "--checkpoint", "ckpt")
+    assert (answer.exit_code, answer.stdout) == (0, "sink trips was asked to flush\n")
+    store = open_store(os.fspath(tmp_path / "ckpt"))
+    assert CommitRequests.pending(store, ["trips"]).sinks == {"trips"}
+    assert not (tmp_path / "out").exists()

@@ -123,12 +123,22 @@ def test_staged_rows_are_bounded_by_their_number_and_by_that_of_epochs(monkeypat
 
 def test_what_is_hurried_is_due_once():
     back = made(slow=SinkPace(every_epochs=100))
-    back.hurry()
+    back.hurry(["slow"])
     assert not back.is_due, "nothing waits"
     back.add([epoch(1)])
     assert taken(back) == {"slow": [1]}
     back.add([epoch(2)])
     assert taken(back) == {}
+
+
+def test_the_first_epoch_of_a_sink_that_holds_nothing_passes():
+    back = made(slow=SinkPace(every_epochs=2), slower=SinkPace(every_epochs=2))
+    back.begin(["slower"])
+    assert not back.is_due, "nothing waits"
+    back.add([epoch(1, ("slow", "slower"))])
+    assert taken(back) == {"slower": [1]}
+    back.add([epoch(2, ("slow", "slower"))])
+    assert taken(back) == {"slow": [1, 2]}
 
 
 def test_what_waits_has_a_decision():

@@ -221,3 +221,10 @@ def test_a_run_that_fails_has_a_last_line_too(capsys):
     ):
         raise RuntimeError("the run failed")
     assert capsys.readouterr().err == "trips failed at epoch 3: 0 rows in 1.0 s (0/s)\n"
+
+
+def test_a_sink_with_a_pace_shows_it_and_what_waits():
+    slow = SinkStatus("slow", "sqlite", "exactly-once", epoch=3, rows=7, last_choice="carried", pace="30 s")
+    assert "carried, every 30 s" in drawn(replace(RUNNING, sinks=(slow,)))
+    slow = replace(slow, waiting_epochs=12, waiting_rows=3_400, waiting_since_us=5)
+    assert "carried, every 30 s, 12 epochs, 3,400 rows wait" in drawn(replace(RUNNING, sinks=(slow,)))

@@ -1,6 +1,6 @@
 """Sinks are asked without being opened; one that does not answer hides nothing of the others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.schemas import note_schema
+from holdfast.cli.words import inspection_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.errors import Unavailable
+from holdfast.graph.pace import SinkPace
 from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
 from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions
 from holdfast.ports import Guarantee, Held, Outcome
@@ -52,6 +54,7 @@ class FakeNode:
     kind: str = "fake"
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     error: Exception | None = None
+    pace: object = None
 
     @property
     def name(self):
@@ -122,6 +125,40 @@ def test_a_sink_without_more_to_say_is_asked_by_epoch_and_placed_by_the_ledger()
 def test_a_sink_that_can_say_more_is_listened_to():
     report = asked(FakeNode(TalkativeSink(7)))
     assert (report.held.generation, report.orphans) == (9, ("p/1/2/3/0",))
+
+
+def open_epochs(*epochs):
+    return [
+        DecisionSummary(epoch, 1, Standing.OPEN, {"rides": {"log": epoch}}, rows={"target": 3, "other": 1})
+        for epoch in epochs
+    ]
+
+
+def test_what_waits_for_a_sink_with_a_pace_is_no_finding_while_a_run_is_alive():
+    node = FakeNode(FakeSink(4), pace=SinkPace(every_us=30_000_000))
+    inspection = an_inspection(*open_epochs(5, 6, 7), planned=7, last_done=4)
+    report = asked(node, inspection)
+    assert (report.pace, report.waiting, report.waiting_rows) == ("30 s", (5, 6, 7), 9)
+    for is_alive, is_found in ((True, False), (False, True)):
+        seen = replace(inspection, owner=Owner(1, is_alive=is_alive), sinks=(report,))
+        text = "\n".join(inspection_lines(seen))
+        assert "commits every 30 s; epochs 5 to 7 wait for it in the ledger, 9 rows" in text
+        assert "epoch 6: it will be published" not in text
+        assert ("! decided, and not known to be published everywhere: epoch 5, 6, 7." in text) == is_found
+    assert "nothing waits for it" in "\n".join(inspection_lines(an_inspection_of(node)))
+
+
+def an_inspection_of(node):
+    return replace(an_inspection(), sinks=(asked(node),))
+
+
+def test_an_epoch_that_another_sink_lacks_too_is_a_finding():
+    slow, other = FakeNode(FakeSink(4), pace=SinkPace(every_epochs=9)), FakeNode(FakeSink(5, name="other"))
+    store = a_store()
+    note_schema(store, "other", SCHEMA)
+    inspection = an_inspection(*open_epochs(5, 6), last_done=4)
+    reports = inspect_sinks(FakePipeline([slow, other]), store, inspection)
+    assert replace(inspection, sinks=reports).open_without_reason == (6,)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ no sink, and the ones before it neither.  What waits is bounded: in bytes that t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.commit.group import Underway
@@ -46,11 +46,13 @@ class _Queue:
     pace: SinkPace
     entries: list[Underway] = field(default_factory=list)
     waiting: SinkBacklog = SinkBacklog()
+    is_new: bool = False
 
     def is_due(self, now_us: int) -> bool:
         waiting, pace = self.waiting, self.pace
         return bool(waiting.epochs) and (
-            (pace.every_us is not None and now_us - waiting.since_us >= pace.every_us)
+            self.is_new
+            or (pace.every_us is not None and now_us - waiting.since_us >= pace.every_us)
             or (pace.every_epochs is not None and waiting.epochs >= pace.every_epochs)
             or waiting.epochs >= WAITING_EPOCHS_MAX
             or waiting.rows >= WAITING_ROWS_MAX
@@ -75,7 +77,7 @@ class HeldBack:
         self._limit_bytes = limit_bytes
         self._now_us = now_us
         self._unforgotten: deque[Underway] = deque()
-        self._is_hurried = False
+        self._hurried: frozenset[str] = frozenset()
         self.took_staged = True
         """Whether the driver held no row of what was taken last."""
 
@@ -88,6 +90,15 @@ class HeldBack:
     def waiting(self) -> dict[str, SinkBacklog]:
         """What waits for each sink that has a pace.  May be asked from any thread."""
         return {name: queue.waiting for name, queue in self._queues.items()}
+
+    def begin(self, new: Collection[str]) -> None:
+        """Let the first epoch of sinks that hold nothing pass at once.
+
+        Without the checkpoint a sink that holds nothing is taken for one that was added, and begins where others are:
+        what it has waited for would be lost to it.
+        """
+        for name, queue in self._queues.items():
+            queue.is_new = name in new
 
     def add(self, group: Sequence[Underway]) -> None:
         """Take epochs that all other sinks get now."""
@@ -113,9 +124,9 @@ class HeldBack:
             before.since_us or self._now_us(),
         )
 
-    def hurry(self) -> None:
-        """Let everything be due."""
-        self._is_hurried = True
+    def hurry(self, sinks: Collection[str]) -> None:
+        """Let these be due, the next time that anything is taken."""
+        self._hurried = self._hurried.union(sinks)
 
     @property
     def is_due(self) -> bool:
@@ -124,7 +135,7 @@ class HeldBack:
 
     def _due(self) -> list[str]:
         now = self._now_us()
-        due = [name for name, of in self._queues.items() if of.entries and (self._is_hurried or of.is_due(now))]
+        due = [name for name, of in self._queues.items() if of.entries and (name in self._hurried or of.is_due(now))]
         rest = {name: of.waiting.size_bytes for name, of in self._queues.items() if name not in due}
         while sum(rest.values()) >= self._limit_bytes and (most := max(rest, key=rest.__getitem__, default=None)):
             if not rest.pop(most):
@@ -140,8 +151,9 @@ class HeldBack:
         for name in due:
             queue = self._queues[name]
             entries, queue.entries, queue.waiting = queue.entries, [], SinkBacklog()
+            queue.is_new = False
             taken[name] = folded(name, entries, queue.pace.key)
-        self._is_hurried = False
+        self._hurried = frozenset()
         return taken
 
     def finished(self) -> list[Underway]:

@@ -90,6 +90,7 @@ class Snapshotting:
         user_data: Callable[[], Mapping[str, Any] | None],
         barriers: Barriers,
         journal: StateJournal,
+        publish: Callable[[], None],
     ) -> Checkpointer:
         """Return the checkpointer of a run, which has not begun to work."""
         seed = seed_of(self.directory, self.below)
@@ -140,6 +141,7 @@ class Snapshotting:
             user_data=user_data,
             barriers=barriers,
             hold=lambda ended: journal.hold(ended.epoch - origin.base),
+            publish=publish,
         )
 
     def _spoilt(
