@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.graph.pace import SinkPace
 from holdfast.sinks.postgres import sink as postgres_sink
 from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
@@ -161,9 +162,14 @@ def test_unlike_sinks_survive_a_crash_at_every_other_write(database: Database, n
 
 
 SETTINGS = {"thread": {"commit_thread": True}, "grouping": {"commit_every_ticks": 3_000}}
+PACES = {"paces": {"rows": SinkPace(every_epochs=9)}}
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    "setting",
+    [*SETTINGS.values(), pytest.param(PACES, marks=pytest.mark.nightly)],
+    ids=[*SETTINGS, "pace"],
+)
 def test_the_commit_thread_and_grouping_change_nothing(
     database: Database, new_path: NewPath, setting: dict[str, Any]
 ) -> None:

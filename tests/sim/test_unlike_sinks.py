@@ -6,11 +6,13 @@ What they have in common is the port alone.  PostgreSQL and every sink by itself
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.dataset as dataset
 import pytest
 
+from holdfast.graph.pace import SinkPace
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.store.local import LocalStore
@@ -69,8 +71,19 @@ def test_every_single_crash_is_survived_with_the_checkpoint_in_files(new_path, c
     )
 
 
+SLOW = Setting(SHORT, paces={"directory": SinkPace(every_epochs=2)})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [Setting(SHORT, commit_thread=True), Setting(SHORT, commit_every_ticks=3_000)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(SHORT, commit_thread=True),
+        Setting(SHORT, commit_every_ticks=3_000),
+        pytest.param(SLOW, marks=pytest.mark.nightly),
+        pytest.param(replace(SLOW, paces={"table": SinkPace(every_epochs=2)}), marks=pytest.mark.nightly),
+    ],
+)
 def test_every_single_crash_is_survived_with_commit_thread_or_grouping(new_path, setting):
     crash_loop(lambda: World(unlike(2, new_path), setting=setting), pairs=False, stride=2)
 

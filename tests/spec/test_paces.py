@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.pace import SinkPace
 from holdfast.testing import (
     Crash,
@@ -75,3 +76,24 @@ def test_a_pace_that_was_dropped_or_changed_leaves_nothing_behind():
         assert [row[0] for row in world.sinks[1].rows()] == [0, 2]
     world.finish()
     assert world.audit() == []
+
+
+def test_a_sink_that_was_taken_out_while_epochs_wait_for_it_is_asked_back():
+    """What it lacks is decided: leaving it out would lose those rows (design/0019, "A start")."""
+    table, files = simulated_sink("table"), simulated_sink("files")
+    load = Load(row_count=4, epoch_rows_min=1, epoch_rows_max=1)
+    world = World([table, files], setting=Setting(load, paces=EVERY_THREE))
+    with world.life() as life:
+        life.run(epochs_max=3)
+    world.sinks = [table]
+    with (
+        pytest.raises(InvalidPipeline, match="epoch 2 is decided for sink 'files'"),
+        world.life() as life,
+    ):
+        life.open()
+    world.sinks = [table, files]
+    world.finish()
+    assert world.audit() == []
+    world.sinks = [table]
+    with world.life() as life:
+        life.open()

@@ -1,6 +1,8 @@
 """Rows that a later one of their key replaces are not written; the table is the same."""
 
 import random
+import sqlite3
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
@@ -9,7 +11,9 @@ from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key
 from holdfast.commit.pace.folding import folded
 from holdfast.commit.records import Decided
-from holdfast.ports import Carried, EpochRecord, Staged
+from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity, Staged
+from holdfast.sinks.sql import TableMode
+from holdfast.sinks.sqlite.spec import SqliteSpec
 
 TYPES = pa.schema([("a", pa.int64()), ("b", pa.string()), ("value", pa.int64())])
 
@@ -90,3 +94,27 @@ def test_the_table_is_the_same_as_without(seed):
     (table, count), (wanted, _) = upserted(folded("table", entries, ("a", "b"))), upserted(entries)
     assert table == wanted
     assert count == len(wanted)
+
+
+def test_a_table_of_sqlite_is_the_same_as_without_deletions_too(tmp_path):
+    chance = random.Random(3)
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string()), ("gone", pa.bool_())])
+
+    def rows(count):
+        return [
+            {"id": chance.randrange(9), "word": chance.random().hex(), "gone": chance.random() < 0.3}
+            for _ in range(count)
+        ]
+
+    entries = entries_of(*([rows(chance.randrange(8))] for _ in range(9)), schema=schema)
+    tables = []
+    for name, several in (("all", entries), ("folded", folded("table", entries, ("id",)))):
+        spec = SqliteSpec(str(tmp_path / f"{name}.db"), "words", TableMode("upsert", ("id",), "gone"))
+        sink = spec.connect("table", "trips", schema)
+        held = sink.open(RunIdentity("trips", 1))
+        sink.publish([Publication(each.record, each.decided.parts["table"]) for each in several], held)
+        sink.close()
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
+            tables.append(connection.execute("SELECT * FROM words ORDER BY id").fetchall())
+    assert tables[0] == tables[1]
+    assert len(tables[0]) > 3
