@@ -1,6 +1,7 @@
 # The public names, and where each is defined: the one list of them (holdfast/later.py reads it).
 
 from holdfast import errors as errors
+from holdfast import files as files
 from holdfast import read as read
 from holdfast import segments as segments
 from holdfast import testing as testing

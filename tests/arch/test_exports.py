@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast import read, segments, write
+from holdfast import files, read, segments, write
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run", "start_all"}
@@ -30,7 +30,7 @@ POLICIES = [
     "timestamp_align",
     "within",
 ]
-MODULES = [hf, read, segments, write]
+MODULES = [hf, files, read, segments, write]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -138,10 +138,13 @@ class EntryLog(Generic[E]):
         """Make sure that the entries seen here survive a power cut: their writer may have died before its own sync."""
         durable.sync_directory(self._directory)
 
-    def prune(self) -> None:
-        """Remove all but the last entries.  Not durable: an old entry that comes back is removed again."""
+    def prune(self, *, besides: int = 0) -> None:
+        """Remove all but the last entries, ``KEPT`` and some besides.
+
+        Not durable: an old entry that comes back is removed again.
+        """
         with suppress(OSError):  # the epoch is committed: tidying may fail, and is tried again after the next
-            for number in self.numbers()[:-KEPT]:
+            for number in self.numbers()[: -KEPT - besides]:
                 os.unlink(self._path(number))
 
     def prune_fences(self) -> None:

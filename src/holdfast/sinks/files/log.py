@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -40,7 +41,7 @@ class LogEntry:
     renames : tuple of (str, str)
         Staged file -> final file, both relative to the sink's directory.  Empty for an entry that only fences.
     removals : tuple of str
-        Files that a rewind withdraws, relative to the sink's directory.
+        Files that a rewind withdraws, or that joined files replace, relative to the sink's directory.
     back_to : int, optional
         The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
     """
@@ -54,6 +55,18 @@ class LogEntry:
     renames: tuple[tuple[str, str], ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
+
+    @property
+    def is_compaction(self) -> bool:
+        """Whether its renames belong to no new epoch: they take the place of the removals."""
+        return bool(self.renames) and self.after_epoch == self.epoch
+
+    def replaced(self, is_there: Callable[[str], bool]) -> tuple[str, ...]:
+        """Return the removals that may be done: what joined files replace, only where these are."""
+        if not self.is_compaction:
+            return self.removals
+        gone = {os.path.dirname(final) for _, final in self.renames if not is_there(final)}
+        return tuple(path for path in self.removals if os.path.dirname(path) not in gone)
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
@@ -81,7 +94,7 @@ def files_behind(entries: Sequence[LogEntry], to: Positions) -> FilesBehind | No
     at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
     if at is None:
         return None
-    later = [entry for entry in entries[at + 1 :] if entry.renames]
+    later = [entry for entry in entries[at + 1 :] if entry.renames and not entry.is_compaction]
     files = tuple(final for entry in later for _, final in entry.renames)
     return FilesBehind(entries[at].epoch, len(later), files)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from contextlib import suppress
 
 from holdfast import faults
 from holdfast.errors import InDoubt
 from holdfast.sinks.files.log import FilesLog, LogEntry
-from holdfast.sinks.files.stage import FileStaging
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.sinks.files")
@@ -27,16 +27,13 @@ class Renames:
         The sink's directory.
     entries : FilesLog
         Its log.
-    staging : FileStaging
-        Its staged files.
     pipeline, sink : str
         For errors.
     """
 
-    def __init__(self, directory: str, entries: FilesLog, staging: FileStaging, pipeline: str, sink: str) -> None:
+    def __init__(self, directory: str, entries: FilesLog, pipeline: str, sink: str) -> None:
         self._directory = directory
         self._log = entries
-        self._staging = staging
         self._pipeline = pipeline
         self._sink = sink
         self._finished = 0
@@ -58,7 +55,7 @@ class Renames:
             for staged, final in entry.renames:
                 self._rename(staged, final)
                 faults.reach("publish-begun", entry.epoch)
-            for path in entry.removals:
+            for path in self._removals(entry):
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, path))
                 faults.reach("publish-begun", entry.epoch)
@@ -76,13 +73,20 @@ class Renames:
                 epoch=entry.epoch,
                 generation=entry.generation,
             ) from error
-        for name in directories(entry):
-            self._staging.remove(name)
+        for above in sorted({above for above, _ in _staged_directories(entry)}):
+            shutil.rmtree(os.path.join(self._directory, above), ignore_errors=True)
         self._finished = entry.number
 
     def are_finished(self, entry: LogEntry) -> bool:
         """Return whether an entry is the last one that was finished here."""
         return entry.number == self._finished
+
+    def _removals(self, entry: LogEntry) -> tuple[str, ...]:
+        """Return what an entry removes: what joined files replace, only where these are in their place."""
+        removals = entry.replaced(lambda final: os.path.lexists(os.path.join(self._directory, final)))
+        if len(removals) < len(entry.removals):
+            log.warning("%s is gone: files that it replaces stay where they are", entry.renames[0][1])
+        return removals
 
     def _rename(self, staged: str, final: str) -> None:
         source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
@@ -104,6 +108,12 @@ class Renames:
 
 
 def directories(entry: LogEntry) -> frozenset[str]:
-    """Return the staged directories that an entry names."""
-    #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
-    return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)
+    """Return the staged directories of tasks that an entry names."""
+    return frozenset(name for above, name in _staged_directories(entry) if above.split(os.sep)[3] == "staging")
+
+
+def _staged_directories(entry: LogEntry) -> frozenset[tuple[str, str]]:
+    """Return path and name of each directory from which an entry takes files."""
+    # _holdfast/<pipeline>/<sink>/<staging or joining>/<directory>/...
+    parts = (staged.split(os.sep)[:5] for staged, _ in entry.renames)
+    return frozenset((os.sep.join(each), each[4]) for each in parts)

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -43,11 +44,13 @@ from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
+from holdfast.sinks.files.compaction import Compaction, Joining
 from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.rewinds import cannot_go_back
+from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
 from holdfast.store.entry_log import KEPT
 
@@ -60,8 +63,22 @@ OWN_DIRECTORY = "_holdfast"
 class FilesSink:
     """The sink of a run; see :class:`holdfast.ports.Sink`.
 
+    Parameters
+    ----------
+    name, pipeline : str
+        Identity.
+    schema : pyarrow.Schema
+        Columns of the rows, partition columns included.
+    directory : str
+        Absolute path.
+    target_bytes : int, optional
+        Size to which small files are joined; None: they are not.
+    is_tended : bool
+        Whether a thread joins them; else :attr:`compaction` is called by a test.
+
     Notes
     -----
+    A lock orders appends: those of epochs, and those of the thread that joins small files.
     ``publish`` of a carried epoch syncs its files and their directories, the log entry and its directory, and each
     directory that gets files.
     """
@@ -79,6 +96,8 @@ class FilesSink:
         format: str,
         partition_by: tuple[str, ...],
         compression: str | None,
+        target_bytes: int | None = None,
+        is_tended: bool = True,
     ) -> None:
         self.name = name
         self._pipeline = pipeline
@@ -99,7 +118,15 @@ class FilesSink:
             tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
         )
         self._explanations = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
-        self._renames = Renames(directory, self._log, self._staging, pipeline, name)
+        self._renames = Renames(directory, self._log, pipeline, name)
+        self._lock = threading.RLock()
+        self._joining = Joining(
+            directory, os.path.relpath(own, directory), self._staging.tag, format, compression, target_bytes
+        )
+        self._compaction = None if target_bytes is None else Compaction(self, self._joining)
+        self._tending = None if self._compaction is None or not is_tended else Tending(self._compaction)
+        self._compactions: list[int] = []
+        """Numbers of the entries in the log that are compactions."""
         with durable.explained(f"opening {own}"):
             durable.make_directory(self._staging.directory)
             durable.make_directory(os.path.join(own, "log"))
@@ -109,6 +136,16 @@ class FilesSink:
 
     def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
+        with self._lock:
+            last = self._fence(run)
+            self._joining.sweep(run.generation)
+            if self._compaction is not None:
+                self._compactions = [entry.number for entry in self._log.standing() if entry.is_compaction]
+                self._compaction.begin(run.generation)
+        return dataclasses.replace(last.held(), explained=self._explanations.held())
+
+    def _fence(self, run: RunIdentity) -> LogEntry:
+        """Take the log over; return its last entry before that."""
         while True:
             last = self._last()
             if last.generation >= run.generation:  # another run took it between our claim and here
@@ -130,7 +167,7 @@ class FilesSink:
         self._generation = run.generation
         self._renames.finish(fence)
         self._log.prune_fences()
-        return dataclasses.replace(last.held(), explained=self._explanations.held())
+        return last
 
     def writer_factory(self) -> FileStaging:
         """Return the factory that executors call."""
@@ -149,16 +186,24 @@ class FilesSink:
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""
+        with self._lock:
+            renames = self._publish(publications, believed)
+            if self._compaction is not None:
+                self._compaction.came(final for _, final in renames)
+        if self._tending is not None:
+            self._tending.start()
+
+    def _publish(self, publications: Sequence[Publication], believed: Held) -> Sequence[tuple[str, str]]:
         last = self._last()
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
         self._renames.finish(last)
         if not new:  # the entry was appended, an error followed, and the run publishes again
-            return
+            return last.renames
         carried: list[Staged] = []
         try:
             renames = [rename for publication in new for rename in self._prepare(publication, carried)]
-            self._check_destinations(renames)
+            self.check_destinations(final for _, final in renames)
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             self._explanations.take(new)
@@ -184,12 +229,15 @@ class FilesSink:
             raise
         if not is_ours:  # another run opened the sink between our reading of the log and the append
             self._remove(carried)
-            self._check_generation(self._last())
-            raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
+            self.fenced_out()
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
         self._renames.finish(entry, is_synced=True)
-        self._log.prune()
+        self._log.prune(besides=len(self._compactions))
+        if self._compactions:
+            oldest = self._log.numbers()[0]
+            self._compactions = [number for number in self._compactions if number >= oldest]
+        return entry.renames
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the log, and for the last entry the directory too."""
@@ -231,7 +279,46 @@ class FilesSink:
         return sum(self._staging.remove(name) for name in orphans)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """End the thread that joins small files, after what it is at."""
+        if self._tending is not None:
+            self._tending.stop()
+
+    # --- for what joins small files -----------------------------------------------------------------
+
+    @property
+    def compaction(self) -> Compaction | None:
+        """What joins small files, if anything does."""
+        return self._compaction
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Orders appends."""
+        return self._lock
+
+    @property
+    def entries(self) -> FilesLog:
+        """The log."""
+        return self._log
+
+    def follow(self) -> LogEntry:
+        """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
+        last = self._last()
+        self._check_generation(last)
+        self._renames.finish(last)
+        return last
+
+    def append_joins(self, entry: LogEntry, last: LogEntry) -> bool:
+        """Append an entry and carry it out; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
+        if not self._append(entry, last):
+            return False
+        self._compactions.append(entry.number)
+        self._renames.finish(entry, is_synced=True)
+        return True
+
+    def fenced_out(self) -> None:
+        """Raise why an append found its number taken."""
+        self._check_generation(self._last())
+        raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
 
     # --- before the commit --------------------------------------------------------------------------
 
@@ -299,9 +386,9 @@ class FilesSink:
             renames.append((staged, file.path.removesuffix(self._staging.suffix)))
         return renames
 
-    def _check_destinations(self, renames: Iterable[tuple[str, str]]) -> None:
+    def check_destinations(self, paths: Iterable[str]) -> None:
         """Create the directories and see that files can be renamed into them, while nothing is committed yet."""
-        for directory in sorted({os.path.dirname(final) for _, final in renames}):
+        for directory in sorted(set(map(os.path.dirname, paths))):
             path = os.path.join(self._directory, directory)
             with durable.explained(f"creating {path}"):
                 durable.make_directory(path, is_published=True)

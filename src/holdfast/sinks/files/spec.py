@@ -23,8 +23,10 @@ from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee
 from holdfast.sinks.files import check
+from holdfast.sinks.files.compaction import TARGET
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.store import durable
+from holdfast.types.units import size_bytes
 
 
 def files(
@@ -33,6 +35,7 @@ def files(
     format: Literal["parquet", "json"] = "parquet",
     partition_by: Sequence[str] = (),
     commit_every: str | int | None = None,
+    compact: bool | str = False,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -50,6 +53,10 @@ def files(
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
+    compact : bool or str
+        Whether small files are joined, in the background: to this size, or to 128 MB.  Of epochs that no rewind can
+        withdraw any more, which are all but the last hundred.  Who follows the directory as a stream takes a joined
+        file for a new one: leave it out then.
     name : str, optional
         The node's name; the sink's log is kept under it.
     backfill : bool
@@ -69,11 +76,18 @@ def files(
     -----
     Each task writes one file per epoch and partition, an epoch without rows none.  Between the first and the last
     rename of an epoch a reader sees a part of it: microseconds, or, when the process dies just then, until the next
-    start.
+    start.  The same between the renames of joined files and the removal of what they replace: then some rows are seen
+    twice.  ``holdfast.files.open`` never sees either.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> hf.write.files("out/flights", partition_by=["origin"], compact="64 MB").spec.target_bytes
+    64000000
     """
     with building("sink", name):
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-        spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
+        spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None, compact)
         own_pace = pace(commit_every, node="write.files")
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
@@ -86,6 +100,7 @@ class FilesSinkSpec:
     format: Literal["parquet", "json"] = "parquet"
     partition_by: tuple[str, ...] = ()
     compression: str | None = "zstd"
+    compact: bool | str = False
 
     kind = "files"
     guarantee = Guarantee.EXACTLY_ONCE
@@ -101,15 +116,27 @@ class FilesSinkSpec:
             )
         check.check_partition_columns("write.files", self.partition_by)
         check.check_renames("write.files", self.path)
+        if self.target_bytes is not None and self.target_bytes < 1:
+            raise InvalidPipeline(
+                f"write.files: compact={self.compact!r} is no size.", do='give one, such as compact="128 MB", or True.'
+            )
+
+    @property
+    def target_bytes(self) -> int | None:
+        """Size to which small files are joined; None: they are not."""
+        if self.compact is False:
+            return None
+        return size_bytes(TARGET if self.compact is True else self.compact, argument="compact")
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments for display and fingerprint."""
-        return {
+        values = {
             "path": self.path,
             "format": self.format,
             "partition_by": list(self.partition_by),
             "compression": self.compression,
         }
+        return values if self.compact is False else {**values, "compact": self.compact}
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns are there, where the columns are known."""
@@ -123,6 +150,10 @@ class FilesSinkSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> FilesSink:
         """Check the columns against the files that are there, create the directory, return the sink."""
+        return self.connected(name, pipeline, schema)
+
+    def connected(self, name: str, pipeline: str, schema: pa.Schema, *, is_tended: bool = True) -> FilesSink:
+        """Return the sink, with or without the thread that joins small files."""
         # Absolute: executors have working directories of their own.
         directory = os.path.abspath(durable.local_path(self.path) or "")
         check.check_partition_types(name, schema, self.partition_by)
@@ -135,4 +166,6 @@ class FilesSinkSpec:
             format=self.format,
             partition_by=self.partition_by,
             compression=self.compression,
+            target_bytes=self.target_bytes,
+            is_tended=is_tended,
         )

@@ -1,0 +1,2 @@
+from holdfast.sinks.files.dataset import FilesDataset as FilesDataset
+from holdfast.sinks.files.dataset import open as open

@@ -1,0 +1,169 @@
+"""Reads a directory of files sinks outside of a pipeline: each row once, whatever is being renamed or removed.
+
+The log of a sink decides what its entries name; what no entry since the listing began has named has not changed since.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.sinks.files.log import FilesLog
+from holdfast.sinks.files.own_files import visible_paths
+from holdfast.store import durable
+
+_ATTEMPTS = 100
+
+_FORMATS = ("parquet", "json")
+
+
+@dataclass(frozen=True)
+class FilesDataset:
+    """The content of a directory that ``hf.write.files`` writes; each reading is of the newest version.
+
+    Parameters
+    ----------
+    path : str
+        The directory, absolute.
+    """
+
+    path: str
+
+    def paths(self) -> list[str]:
+        """Return the files that have every published row once, absolute, in the order of their names.
+
+        One that is joined with others later, or that you remove, is gone then: ask again.
+        """
+        for _ in range(_ATTEMPTS):
+            found = self._version()
+            if found is not None:
+                return [os.path.join(self.path, found[path]) for path in sorted(found, key=_name)]
+        raise _changing(self.path)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Only these.
+        """
+        for _ in range(_ATTEMPTS):
+            paths = self.paths()
+            if not paths:
+                return pa.table({})
+            try:
+                return self._table(paths).to_table(columns=columns)
+            except FileNotFoundError:
+                continue  # joined with others since
+        raise _changing(self.path)
+
+    def to_pandas(self, *, columns: Sequence[str] | None = None) -> Any:
+        """Return the rows as a DataFrame of pandas; parameters as :meth:`to_arrow`."""
+        return self.to_arrow(columns=columns).to_pandas()
+
+    def _table(self, paths: Sequence[str]) -> Any:
+        kinds = {each.removesuffix(".staged").rpartition(".")[2] for each in paths}
+        parts = [
+            pa_dataset.dataset(
+                [each for each in paths if each.removesuffix(".staged").endswith(f".{kind}")],
+                format=kind,
+                partitioning="hive",
+                partition_base_dir=self.path,
+            )
+            for kind in sorted(kinds)
+        ]
+        return parts[0] if len(parts) == 1 else pa_dataset.dataset(parts)
+
+    def _version(self) -> dict[str, str] | None:
+        """Return the files of one moment: where each belongs, and where it is; None where it passed too quickly."""
+        logs = list(_logs(self.path))
+        with durable.explained(f"reading {self.path}"):
+            since = [max(each.numbers(), default=0) for each in logs]
+            found = {path: path for path in visible_paths(self.path) if path.endswith(_FORMATS)}
+            for each, first in zip(logs, since, strict=True):
+                if not _carried_out(each, first, found, self.path):
+                    return None
+        return found
+
+
+def open(path: str | os.PathLike[str]) -> FilesDataset:
+    """Return what reads a directory of ``hf.write.files`` outside of a pipeline.
+
+    Ordinary readers see the same files.  For some milliseconds, and after a crash until the next start, they may find a
+    part of an epoch, or a joined file beside those it replaces; this one does not.
+
+    Parameters
+    ----------
+    path : str or path
+        The directory.
+
+    Examples
+    --------
+    ::
+
+        rows = hf.files.open("out/flights").to_arrow()
+        duckdb.read_parquet(hf.files.open("out/flights").paths(), hive_partitioning=True)
+    """
+    return FilesDataset(os.path.abspath(durable.local_path(os.fspath(path)) or ""))
+
+
+def _logs(directory: str) -> Iterator[FilesLog]:
+    found = sorted(glob.glob(os.path.join(glob.escape(directory), "_holdfast", "*", "*", "log")))
+    if not found:
+        raise InvalidPipeline(
+            f"No files sink has written to {directory}.",
+            why=f"there is no log below {os.path.join(directory, '_holdfast')}.",
+            do="name the directory that hf.write.files has; other directories are read by any reader of files.",
+            participant=directory,
+        )
+    for each in found:
+        yield FilesLog(each, aside="")
+
+
+def _carried_out(log: FilesLog, first: int, found: dict[str, str], directory: str) -> bool:
+    """Put into a listing what the entries from a number on say, carried out or not; False if it passed too quickly."""
+    last = max(log.numbers(), default=0)
+    try:
+        entries = [log.read(number) for number in range(max(1, first), last + 1)]
+    except FileNotFoundError:
+        return False
+    removed = {path for entry in entries for path in entry.removals}
+    for entry in entries:
+        for staged, final in entry.renames:
+            place = None if final in found else _place(directory, staged, final)
+            if place is not None:
+                found[final] = place
+            elif final not in found and final not in removed and max(log.numbers(), default=0) > last:
+                return False  # joined with others since; else somebody has removed it
+        for path in entry.replaced(lambda final: final in found or final in removed):
+            found.pop(path, None)
+    return True
+
+
+def _place(directory: str, staged: str, final: str) -> str | None:
+    """Return where a file is that belongs somewhere: it may be renamed between two looks."""
+    for path in (final, staged, final):
+        if os.path.lexists(os.path.join(directory, path)):
+            return path
+    return None
+
+
+def _name(path: str) -> tuple[str, str]:
+    return os.path.dirname(path), os.path.basename(path)
+
+
+def _changing(path: str) -> Unavailable:
+    return Unavailable(
+        f"The files of {path} change faster than they can be read.",
+        why=f"files were joined or removed while they were read, {_ATTEMPTS} times in a row.",
+        do="try again; if it is always the same file, somebody removed it: restore it.",
+        participant=path,
+    )
