@@ -30,13 +30,12 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.positions import covers_all
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.log_owner import check_owner, fenced
-from holdfast.sinks.segments import places
+from holdfast.sinks.segments import places, refill
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
 from holdfast.sinks.segments.evolution import check_change, decoded, encoded
 from holdfast.sinks.segments.holdings import Holdings
@@ -197,7 +196,7 @@ class SegmentsSink:
             try:
                 files = [file for publication in new for file in self._prepare(publication, carried)]
                 partitions = [self._partitions(file) for file in files]
-                skips = self._skips(new, files, partitions)
+                skips = refill.skips(self.name, self._pipeline, self._holdings, new, files, partitions)
                 for publication in new:
                     faults.reach("publish-uncommitted", publication.record.epoch)
                 self._explanations.take(new)
@@ -369,38 +368,6 @@ class SegmentsSink:
         else:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
-
-    def _skips(
-        self, new: Sequence[Publication], files: list[JournalFile], partitions: list[PartitionRows]
-    ) -> dict[str, int]:
-        """Return the partitions whose rows sealed files have from before the journal was lost; take them off files."""
-        refill = self._holdings.refill
-        found: dict[str, int] = {}
-        if refill is None:
-            return found
-        ends = {each.record.epoch: each.record.positions for each in new}
-        starts = dict(zip(ends, [self._holdings.last.positions, *ends.values()], strict=False))
-        for place in reversed(range(len(files))):
-            start, end = starts[files[place].epoch], ends[files[place].epoch]
-            held: list[str] = []
-            for partition in partitions[place].partitions.to_pylist():
-                until = refill.segments.get(partition, refill.positions)
-                if covers_all(until, end):
-                    held.append(partition)
-                    found[partition] = max(files[place].epoch, found.get(partition, 0))
-                elif not covers_all(start, until):
-                    raise went_back(
-                        f"sink {self.name!r} holds a part of epoch {files[place].epoch} in sealed files, of "
-                        f"{partition or 'its directory'}: its journal was lost, and the epoch does not end where "
-                        "these do.",
-                        pipeline=self._pipeline,
-                        participant=self.name,
-                        epoch=files[place].epoch,
-                    )
-            partitions[place] = partitions[place].without(held)
-            if not partitions[place]:
-                del files[place], partitions[place]  # swept by name
-        return found
 
     def _is_journal_lost(self, holdings: Holdings) -> bool:
         """Return whether files of the journal are gone: then none of it counts."""

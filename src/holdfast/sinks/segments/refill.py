@@ -1,0 +1,67 @@
+"""Rows of a lost journal that come again: what sealed files have of them is not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.ports import Publication
+from holdfast.positions import covers_all
+from holdfast.sinks.believed import went_back
+from holdfast.sinks.segments.entries import JournalFile
+from holdfast.sinks.segments.holdings import Holdings
+from holdfast.sinks.segments.pieces import PartitionRows
+
+
+def skips(
+    sink: str,
+    pipeline: str,
+    holdings: Holdings,
+    new: Sequence[Publication],
+    files: list[JournalFile],
+    partitions: list[PartitionRows],
+) -> dict[str, int]:
+    """Return the partitions whose rows sealed files have from before the journal was lost; take them off files.
+
+    Parameters
+    ----------
+    sink, pipeline : str
+        Identity, for errors.
+    holdings : Holdings
+        What is held before the epochs.
+    new : sequence of Publication
+        The epochs.
+    files, partitions : list
+        Their files, and the rows of each partition in these; changed.
+
+    Raises
+    ------
+    Diverged
+        If sealed files hold a part of an epoch.
+    """
+    refill = holdings.refill
+    found: dict[str, int] = {}
+    if refill is None:
+        return found
+    ends = {each.record.epoch: each.record.positions for each in new}
+    starts = dict(zip(ends, [holdings.last.positions, *ends.values()], strict=False))
+    for place in reversed(range(len(files))):
+        start, end = starts[files[place].epoch], ends[files[place].epoch]
+        held: list[str] = []
+        for partition in partitions[place].partitions.to_pylist():
+            until = refill.segments.get(partition, refill.positions)
+            if covers_all(until, end):
+                held.append(partition)
+                found[partition] = max(files[place].epoch, found.get(partition, 0))
+            elif not covers_all(start, until):
+                raise went_back(
+                    f"sink {sink!r} holds a part of epoch {files[place].epoch} in sealed files, of "
+                    f"{partition or 'its directory'}: its journal was lost, and the epoch does not end where "
+                    "these do.",
+                    pipeline=pipeline,
+                    participant=sink,
+                    epoch=files[place].epoch,
+                )
+        partitions[place] = partitions[place].without(held)
+        if not partitions[place]:
+            del files[place], partitions[place]  # swept by name
+    return found
