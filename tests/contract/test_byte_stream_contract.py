@@ -14,11 +14,13 @@ from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
 from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
 TestRewindContract = RewindContract
 
 
@@ -29,6 +31,9 @@ class ByteStreamTarget:
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         return self.spec.connect(name, pipeline, SCHEMA)
+
+    def is_there(self) -> bool:
+        return self.directory.exists()
 
     def rows(self) -> list[Row]:
         found = []

@@ -12,11 +12,13 @@ import pytest
 from holdfast.ports import Sink
 from holdfast.sinks.files.spec import FilesSinkSpec
 from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
 TestRewindContract = RewindContract
 
 
@@ -27,6 +29,9 @@ class FilesTarget:
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         return self.spec.connect(name, pipeline, SCHEMA)
+
+    def is_there(self) -> bool:
+        return self.directory.exists()
 
     def rows(self) -> list[Row]:
         """As a reader that knows nothing of Holdfast sees them."""

@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.ports import Sink
+from holdfast.ports import LedgerSpec, Sink
 from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
@@ -30,6 +32,15 @@ class PostgresTarget:
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         return postgres_spec(self.dsn, "words", **self.arguments).connect(name, pipeline, SCHEMA)
+
+    @property
+    def spec(self) -> LedgerSpec:
+        return postgres_spec(self.dsn, "words", **self.arguments)
+
+    def is_there(self) -> bool:
+        with psycopg.connect(self.dsn) as connection:
+            tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        return tables != (0,)
 
     def rows(self) -> list[Row]:
         with psycopg.connect(self.dsn) as connection:

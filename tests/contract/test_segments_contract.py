@@ -17,10 +17,12 @@ from holdfast.sinks.segments.rules.policies import Segment, shutdown
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
 
 
 def always(segment: Segment) -> str:
@@ -46,6 +48,9 @@ class SegmentsTarget:
         if self.is_sealed:
             sink.__class__ = Sealer
         return sink
+
+    def is_there(self) -> bool:
+        return self.directory.exists()
 
     def rows(self) -> list[Row]:
         """As readers see them that know nothing of Holdfast, and what grows."""

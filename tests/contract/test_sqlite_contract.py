@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports import Sink
+from holdfast.ports import LedgerSpec, Sink
 from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
@@ -17,6 +18,7 @@ from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
@@ -28,6 +30,13 @@ class SqliteTarget:
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         return sqlite_spec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, SCHEMA)
+
+    @property
+    def spec(self) -> LedgerSpec:
+        return sqlite_spec(str(self._path), "words", rewindable=self._rewindable)
+
+    def is_there(self) -> bool:
+        return self._path.exists()
 
     def rows(self) -> list[Row]:
         connection = sqlite3.connect(self._path)

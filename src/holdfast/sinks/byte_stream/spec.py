@@ -13,13 +13,15 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee
+from holdfast.ports import Guarantee, Held, SinkLedger
 from holdfast.sinks.byte_stream.append import StreamRules
 from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
 from holdfast.sinks.byte_stream.retention import RetentionRules
 from holdfast.sinks.byte_stream.sink import ByteStreamSink
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.store import durable
+from holdfast.store.byte_stream.branch import Branch
 from holdfast.types import units
 
 INDEX_EVERY = 100
@@ -182,3 +184,13 @@ class ByteStreamSinkSpec:
         # Absolute: executors have working directories of their own.
         store = os.path.abspath(durable.local_path(self.path) or "")
         return ByteStreamSink(name, pipeline, schema, store, self.columns, StreamPublishing(rules, retention))
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the log of its streams says."""
+        own = os.path.join(os.path.abspath(durable.local_path(self.path) or ""), pipeline, name)
+        with durable.explained(f"reading the log of sink {name!r}"):
+            last = Branch(own).log.last()
+        if last is None:
+            return None
+        held = Held(last.epoch, last.generation, last.positions, last.pts)
+        return SinkLedger(held, tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))

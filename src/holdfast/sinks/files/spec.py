@@ -21,10 +21,12 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee
+from holdfast.ports import Guarantee, SinkLedger
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.files.compaction import TARGET
-from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.log import FilesLog
+from holdfast.sinks.files.sink import OWN_DIRECTORY, FilesSink
 from holdfast.store import durable
 from holdfast.types.units import size_bytes
 
@@ -169,3 +171,12 @@ class FilesSinkSpec:
             target_bytes=self.target_bytes,
             is_tended=is_tended,
         )
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the sink's log says."""
+        own = os.path.join(os.path.abspath(durable.local_path(self.path) or ""), OWN_DIRECTORY, pipeline, name)
+        with durable.explained(f"reading the log of sink {name!r}"):
+            last = FilesLog(os.path.join(own, "log"), aside="").last()
+        if last is None:
+            return None
+        return SinkLedger(last.held(), tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))

@@ -84,6 +84,12 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     return PostgresTable(node, schema_name, name, columns, schema, mode, obstacle, key_equals)
 
 
+def located(connection: Connection, node: str, table: str) -> tuple[str, str]:
+    """Return the schema that holds a table, or will, and the table's name."""
+    schema_name, name = split_name(node, table)
+    return _schema(connection, node, schema_name, name), name
+
+
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:
     """Return the schema that holds the table, or will."""
     if schema_name is None:

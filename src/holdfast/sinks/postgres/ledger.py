@@ -15,16 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Explanation, Publication
+from holdfast.ports import EpochRecord, Explanation, Publication, SinkLedger
 from holdfast.sinks import sql
 from holdfast.sinks.explained import EXPLANATIONS, joined, lacking, merged_at, needed, parted
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.table import PostgresTable
-from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sql import APPEND, LEDGER, LedgerRow
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
@@ -300,6 +301,30 @@ class PostgresExplanations:
     @property
     def _name(self) -> pg.Identifier:
         return self._table.identifier(EXPLANATIONS)
+
+
+def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | None:
+    """Return what the ledger beside a sink's table says of it; None where there is none.  Changes nothing.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is no such schema, or this role may not use the ledger.
+    Unavailable
+        If the server does not answer.
+    """
+    with session.explained():
+        connection = session.connection()
+        schema_name, table_name = catalog.located(connection, session.node, session.table)
+        table = PostgresTable(session.node, schema_name, table_name, (), pa.schema([]), APPEND)
+        row = PostgresLedger(session, table, pipeline, name).row_if_any(connection)
+        if row is None:
+            return None
+        try:
+            told = PostgresExplanations(table, pipeline, name).all(connection)
+        except InvalidPipeline:
+            told = []  # a role that may not read the table keeps none there
+        return SinkLedger(row.held(), tuple(told))
 
 
 def set_lock_timeout(duration: str) -> pg.Composed:

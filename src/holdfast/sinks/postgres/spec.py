@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Sink
+from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.sql import APPEND, Mode, TableMode
 
@@ -144,12 +145,31 @@ class PostgresSpec:
         """Connect, create the table when absent, and check that every column fits."""
         self.mode.check_schema(f"sink {name!r}", schema)
         dsn = Dsn(self.dsn).expanded()
-        try:
+        with _driver(name):
             from holdfast.sinks.postgres.sink import PostgresSink
-        except ImportError as error:
-            raise InvalidPipeline(
-                f"sink {name!r}: the PostgreSQL driver is not installed.",
-                why=f"{error}.",
-                do="pip install 'holdfast[postgres]'",
-            ) from error
         return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage)
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the ledger beside the table says."""
+        with _driver(name):
+            from holdfast.sinks.postgres.ledger import asked
+            from holdfast.sinks.postgres.session import PostgresSession
+        dsn = Dsn(self.dsn).expanded()
+        session = PostgresSession(dsn, f"sink {name!r}", self.table, f"holdfast {pipeline}/{name}")
+        try:
+            return asked(session, name, pipeline)
+        finally:
+            session.drop()
+
+
+@contextmanager
+def _driver(name: str) -> Iterator[None]:
+    """Import what needs the driver in the block."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"sink {name!r}: the PostgreSQL driver is not installed.",
+            why=f"{error}.",
+            do="pip install 'holdfast[postgres]'",
+        ) from error

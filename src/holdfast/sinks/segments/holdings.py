@@ -8,13 +8,14 @@ rows in the journal that are not sealed, each with the epoch in which the first 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import invariant
+from holdfast.ports import Held
 from holdfast.positions import Holding, Positions, covers_all
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 
@@ -151,6 +152,20 @@ class Holdings:
             return self.last.epoch, self.last.positions
         first = min(began.epoch for began in self.growing.values())
         return first - 1, self.starts[first]
+
+    def lose(self) -> None:
+        """Go on without the journal, as the entry of the next opening will say."""
+        epoch, positions = self.lost()
+        last = self.last
+        self.apply(SegmentsEntry(last.number + 1, last.generation, epoch, positions, is_lost=True))
+
+    def missing(self, there: Collection[str]) -> list[str]:
+        """Return the journal files that are needed and not among those that are there: then none of it counts."""
+        return [name for name in self.files if name not in there]
+
+    def held(self) -> Held:
+        """Return what is held, as the coordinator sees it."""
+        return replace(self.last.held(), stops=self.stops())
 
     def stops(self) -> tuple[Positions, ...]:
         """Return where the epochs must end that bring what a lost journal had."""

@@ -82,12 +82,7 @@ class JournalStaging:
 
     def names(self) -> list[JournalName]:
         """Return what is in the journal, by name; foreign names are skipped."""
-        try:
-            names = sorted(os.listdir(self.directory))
-        except FileNotFoundError:
-            return []
-        matches = ((name, _NAME.fullmatch(name)) for name in names)
-        return [JournalName(name, int(match[1]), int(match[2])) for name, match in matches if match]
+        return journal_names(self.directory)
 
     def remove(self, name: str) -> bool:
         """Remove a file; return whether it is gone."""
@@ -95,6 +90,16 @@ class JournalStaging:
         with suppress(OSError):
             os.unlink(path)
         return not os.path.lexists(path)
+
+
+def journal_names(directory: str) -> list[JournalName]:
+    """Return the files of a journal, by name; foreign names are skipped."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    matches = ((name, _NAME.fullmatch(name)) for name in names)
+    return [JournalName(name, int(match[1]), int(match[2])) for name, match in matches if match]
 
 
 def task_of(name: str) -> str:

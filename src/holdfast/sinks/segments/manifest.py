@@ -26,6 +26,7 @@ from holdfast.sinks.segments.entries import (
     unseal,
 )
 from holdfast.sinks.segments.holdings import CHUNK_SEGMENTS, Holdings, SegmentList, folded, from_body
+from holdfast.sinks.segments.journal import journal_names
 from holdfast.store import durable
 
 ENTRIES_MIN = 100
@@ -258,3 +259,22 @@ def _damaged(path: str, error: Exception) -> Corrupt:
         do="restore it from a copy; without it, what the sink holds is unknown.",
         participant=path,
     )
+
+
+def as_opened(manifest: SegmentsManifest, journal: str) -> Holdings:
+    """Return the state that an opening would find: without what grew, if files of the journal are gone.
+
+    Parameters
+    ----------
+    manifest : SegmentsManifest
+        Of a sink that a run may be at work in: what its entries free goes while this looks.
+    journal : str
+        Directory of the journal.
+    """
+    while True:
+        holdings = manifest.holdings()
+        if not holdings.missing({each.name for each in journal_names(journal)}):
+            return holdings
+        if manifest.last().number == holdings.last.number:
+            holdings.lose()
+            return holdings

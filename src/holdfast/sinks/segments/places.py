@@ -40,6 +40,7 @@ class Places:
         self.manifest = os.path.join(self.own, "manifest")
         self.journal = os.path.join(self.own, "journal")
         self.sealing = os.path.join(self.own, "sealing")
+        self.explanations = os.path.join(self.own, "positions")
         self._tag = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:8]
         self._finished = 0
         """Number of the last entry whose renames are known to be done."""

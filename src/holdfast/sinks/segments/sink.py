@@ -40,7 +40,7 @@ from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
 from holdfast.sinks.segments.evolution import check_change, decoded, encoded
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
-from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
 from holdfast.sinks.segments.pieces import PartitionRows
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules.policies import Policy
@@ -113,7 +113,7 @@ class SegmentsSink:
         self._manifest = SegmentsManifest(self.places.manifest, aside=self.places.aside)
         self._check_past(partition_by)
         self._staging = JournalStaging(self.places.journal, schema, partition_by)
-        self._explanations = FileExplanations(os.path.join(self.places.own, "positions"), f"sink {name!r}")
+        self._explanations = FileExplanations(self.places.explanations, f"sink {name!r}")
         self._lock = threading.RLock()
         self._holdings = Holdings()
         self.sealing = Sealing(
@@ -165,8 +165,8 @@ class SegmentsSink:
             self.sealing.begin(holdings)
         if holdings.growing and self._tending is not None:
             self._tending.start()
-        held = dataclasses.replace(fence.held(), generation=last.generation)
-        return dataclasses.replace(held, explained=self._explanations.held(), stops=holdings.stops())
+        held = dataclasses.replace(holdings.held(), generation=last.generation)
+        return dataclasses.replace(held, explained=self._explanations.held())
 
     def writer_factory(self) -> JournalStaging:
         """Return the factory that executors call."""
@@ -238,10 +238,11 @@ class SegmentsSink:
             return Outcome.UNKNOWN
 
     def inspect(self) -> tuple[Held, list[str]]:
-        """Return what the manifest says, and the names of journal files that it does not name."""
-        holdings = self._manifest.holdings()
-        staged = [each.name for each in self._staging.names() if each.name not in holdings.files]
-        return holdings.last.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged})
+        """Return what an opening would find, and the names of journal files that the manifest does not name."""
+        staged = [each.name for each in self._staging.names()]
+        named, holdings = self._manifest.holdings().files, as_opened(self._manifest, self.places.journal)
+        staged = [name for name in staged if name not in named]
+        return holdings.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged})
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
@@ -371,8 +372,7 @@ class SegmentsSink:
 
     def _is_journal_lost(self, holdings: Holdings) -> bool:
         """Return whether files of the journal are gone: then none of it counts."""
-        there = {each.name for each in self._staging.names()}
-        lost = [name for name in holdings.files if name not in there]
+        lost = holdings.missing({each.name for each in self._staging.names()})
         if lost:
             log.error(
                 "sink %s: %d files of its journal are gone, %s first: what grew in %d segments is read again",

@@ -12,8 +12,11 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee
+from holdfast.ports import Guarantee, SinkLedger
+from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
+from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
+from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules import policies
 from holdfast.sinks.segments.rules.policies import Policy
 from holdfast.sinks.segments.rules.retention import retention
@@ -217,3 +220,13 @@ class SegmentsSinkSpec:
             joins_small=self.compact,
             is_tended=is_tended,
         )
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the manifest says, as an opening would find it."""
+        places = Places(os.path.abspath(durable.local_path(self.path) or ""), pipeline, name)
+        with durable.explained(f"reading the manifest of sink {name!r}"):
+            holdings = as_opened(SegmentsManifest(places.manifest), places.journal)
+        if not holdings.last.number:
+            return None
+        told = FileExplanations(places.explanations, f"sink {name!r}").all()
+        return SinkLedger(holdings.held(), tuple(told), holdings.refill.segments if holdings.refill else {})

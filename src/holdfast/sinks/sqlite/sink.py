@@ -39,6 +39,7 @@ from holdfast.sinks.sql import LEDGER, LedgerRow
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations
 from holdfast.sinks.sqlite.file import DatabaseFile
+from holdfast.sinks.sqlite.ledger import ledger_row
 from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
@@ -290,13 +291,7 @@ class SqliteSink:
             yield from self._staging.batches(part)
 
     def _row(self, connection: sqlite3.Connection) -> LedgerRow | None:
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (LEDGER,)).fetchone() is None:
-            return None  # never opened, or dropped
-        found = connection.execute(
-            f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?",
-            (self._pipeline, self.name),
-        ).fetchone()
-        return LedgerRow(*found) if found else None
+        return ledger_row(connection, self._pipeline, self.name)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -13,9 +13,10 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Sink
+from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import APPEND, LEDGER, Mode, TableMode
+from holdfast.sinks.sqlite import ledger
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
 
@@ -144,3 +145,7 @@ class SqliteSpec:
             sink.close()
             raise
         return sink
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the ledger in the file says."""
+        return ledger.asked(os.path.abspath(self.path), name, pipeline)

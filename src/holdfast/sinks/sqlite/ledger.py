@@ -1,0 +1,54 @@
+"""The ledger row of a SQLite sink; and the ledger asked without a look at the table, so without a schema."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.ports import SinkLedger
+from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sqlite.explained import SqliteExplanations
+
+_BUSY_TIMEOUT_S = 5.0
+
+
+def ledger_row(connection: sqlite3.Connection, pipeline: str, sink: str) -> LedgerRow | None:
+    """Return the row; None where the sink was never opened, or it was dropped."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (LEDGER,)).fetchone() is None:
+        return None
+    found = connection.execute(
+        f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?", (pipeline, sink)
+    ).fetchone()
+    return LedgerRow(*found) if found else None
+
+
+def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
+    """Return what the ledger in a file says of a sink; None where there is none.  Changes nothing.
+
+    Raises
+    ------
+    Unavailable, Corrupt
+        If the file cannot be read, or is no database.
+    """
+    if not os.path.exists(path):
+        return None
+    node = f"sink {name!r}"
+    try:
+        address = f"{Path(path).as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
+            row = ledger_row(connection, pipeline, name)
+            if row is None:
+                return None
+            return SinkLedger(row.held(), tuple(SqliteExplanations(node, pipeline, name).all(connection)))
+    except sqlite3.Error as error:
+        is_damaged = not isinstance(error, sqlite3.OperationalError)  # which is: busy, not readable
+        kind = Corrupt if is_damaged else Unavailable
+        raise kind(
+            f"{node}: the ledger in {path} cannot be read.",
+            why=f"SQLite said: {error}.",
+            do="restore the file from a backup." if is_damaged else "give this user read permission, and try again.",
+            participant=name,
+        ) from error
