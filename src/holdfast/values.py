@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.positions import Positions
+from holdfast.positions import Holding, Positions
 
 
 class Guarantee(Enum):
@@ -158,13 +158,13 @@ class SinkLedger:
         What an opening would find; ``explained`` is left to ``explanations``.
     explanations : tuple of Explanation
         What the sink keeps of the meaning of its positions.
-    segments : mapping of str to Positions
-        Segments of the sink (partition values, say) of which it holds rows up to elsewhere than ``held.positions``.
+    segments : Holding, optional
+        Up to where the sink's segments have rows beyond ``held``, where it has some of them and not all.
     """
 
     held: Held
     explanations: tuple[Explanation, ...] = ()
-    segments: Mapping[str, Positions] = field(default_factory=dict)
+    segments: Holding | None = None
 
 
 @dataclass(frozen=True)

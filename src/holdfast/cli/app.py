@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ from holdfast.graph.explain import derived_names
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
+from holdfast.observe.foreseen import foreseen
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
-from holdfast.ports import Held
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
@@ -204,11 +204,17 @@ def inspect(
             return
         if checkpoint is None:
             raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
-        inspection = frame.inspected(checkpoint, None if target is None else load_target(target))
-        if as_json:
-            frame.print_json(inspected_json(inspection))
-        else:
-            frame.print_lines(words.inspection_lines(inspection))
+        pipeline = None if target is None else load_target(target)
+        directory = checkpoint_directory(checkpoint)
+        if pipeline is not None and not frame.has_run(directory):
+            found = foreseen(pipeline, checkpoint, directory, settings, None)
+            if found.is_lost:
+                lines = [*words.inspection_lines(found.inspection), *words.lost_lines(checkpoint, pipeline.name, found)]
+                answer = {**inspected_json(found.inspection), "recovery": words.foreseen_json(found)}
+                frame.answer(answer, lines, as_json)
+                return
+        inspection = frame.inspected(checkpoint, pipeline)
+        frame.answer(inspected_json(inspection), words.inspection_lines(inspection), as_json)
 
 
 @app.command("resolve")
@@ -313,9 +319,7 @@ def plan_(
 ) -> None:
     """Say what happens to each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
     with frame.settings(as_json) as settings:
-        from holdfast.observe.sink_answers import held_when_resolved
         from holdfast.spark.resume.fork import StartAt
-        from holdfast.spark.resume.plan import plan
 
         given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
@@ -323,30 +327,23 @@ def plan_(
         directory = checkpoint_directory(checkpoint)
         minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        if inspection is None and not begins:
-            nothing = (
-                f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning; or, if "
-                "the checkpoint was lost and its sinks hold epochs, where they are."
-            )
-            answer = {"directory": None, "change": None, "warnings": minded}
-            frame.answer(answer, [nothing, *words.warning_lines(minded)], as_json)
-            return
-        held: Mapping[str, Held] | None = {sink.name: Held() for sink in pipeline.sinks}  # none was opened so far
-        last_epoch = 0
-        if inspection is not None:
-            # During a live run the sinks and Spark's log would be read at different moments: a comparison would be
-            # wrong.
-            held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
-            known = [inspection.last_done, *inspection.open_epochs]
-            last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
         dropped = frozenset(drop_state or ())
-        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch, dropped, begins)
+        found = foreseen(pipeline, checkpoint, directory, settings, inspection, drop_state=dropped, begins=begins)
+        planned = found.plan
+        if planned is None:
+            answer = {"directory": None, "change": None, "warnings": minded, **words.unasked_json(found)}
+            lines = [*words.first_lines(checkpoint, pipeline.name, found), *words.warning_lines(minded)]
+            frame.answer(answer, lines, as_json)
+            return
         if as_json:
-            behind = () if inspection is None else inspection.behind
-            frame.print_json({**words.plan_json(planned), "behind": inspected_json(behind), "warnings": minded})
+            behind = inspected_json(found.inspection.behind)
+            frame.print_json({**words.foreseen_json(found), "behind": behind, "warnings": minded})
         else:
-            frame.print_lines(words.plan_lines(pipeline.name, planned))
-            frame.print_lines(() if inspection is None else words.behind_lines(inspection))
+            if found.is_lost:
+                frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
+            else:
+                frame.print_lines(words.plan_lines(pipeline.name, planned))
+                frame.print_lines(words.behind_lines(found.inspection))
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(

@@ -17,6 +17,7 @@ from holdfast.observe.schemas import schema_lines
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.resume.behind import ranges_text
 from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
@@ -25,8 +26,9 @@ from holdfast.status import as_json
 
 if TYPE_CHECKING:
     from holdfast.cli.resolve import Resolved
+    from holdfast.observe.foreseen import Foreseen
     from holdfast.spark.resume.directory import Directory
-    from holdfast.spark.resume.plan import Plan, PlannedBeginning
+    from holdfast.spark.resume.plan import Plan, PlannedBeginning, PlannedRecovery
 
 DECISIONS_SHOWN = 10
 
@@ -126,7 +128,7 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
 
 def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
     """Say what a start would do, what happens to each node, and to its state."""
-    directory, change, case = plan.directory, plan.change, plan.case
+    directory, change = plan.directory, plan.change
     if plan.begins is not None:
         yield from _beginning_lines(pipeline, plan.begins)
     elif change is None:
@@ -137,10 +139,76 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
         yield from _change_lines(directory, change)
     for operator, why in plan.bounds_end.items():
         yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
+    yield from _start_lines(plan)
+
+
+def _start_lines(plan: Plan) -> Iterator[str]:
+    case = plan.case
     if case is None:
         yield "start    not known while a run is alive, or a sink does not say what it holds: see holdfast inspect"
     else:
         yield from _case_lines(case)
+    if plan.recovery is not None:
+        yield from _recovery_lines(plan.recovery)
+
+
+def first_lines(checkpoint: str, pipeline: str, found: Foreseen) -> Iterator[str]:
+    """Say that nothing has run, as far as the sinks can be asked."""
+    more = ""
+    if found.asked.unknown:
+        more = "; or, if the checkpoint was lost and one of the sinks that were not asked holds epochs, where they are"
+    yield f"nothing has run in {checkpoint} yet: pipeline {pipeline!r} starts from the beginning{more}."
+    yield from _unasked_lines(found)
+
+
+def lost_lines(checkpoint: str, pipeline: str, found: Foreseen, *, shows_refusal: bool = True) -> Iterator[str]:
+    """Say that a checkpoint is lost, by what the sinks hold, and how a start would go on."""
+    known = f"nothing has run in it, and sinks of pipeline {pipeline!r} hold epochs"
+    yield f"checkpoint {checkpoint} is lost, or new: {known}."
+    yield from _unasked_lines(found)
+    if found.plan is not None and found.plan.case is None and found.plan.refusal is None:
+        for name, said in found.asked.said.items():
+            yield f"sink {name}  {_held(said.held, None)}"
+            yield from (f"    {line}" for line in _positions(said.held.positions))
+        yield "start    checked at the start, when every sink is asked"
+    elif found.plan is not None:
+        yield from _start_lines(found.plan)
+        refusal = found.plan.refusal
+        if refusal is not None and shows_refusal:
+            yield f"! the start is refused: {refusal.what}"
+            yield f"  Why: {refusal.why}"
+            yield f"  Do:  {refusal.do}"
+
+
+def _unasked_lines(found: Foreseen) -> Iterator[str]:
+    yield from (f"sink {name} was not asked: {why}" for name, why in found.asked.unknown.items())
+
+
+def foreseen_json(found: Foreseen) -> dict[str, Any]:
+    """Return what a start would do, for programs, and which sinks could not be asked."""
+    return {} if found.plan is None else {**plan_json(found.plan), **unasked_json(found)}
+
+
+def unasked_json(found: Foreseen) -> dict[str, Any]:
+    """Return which sinks could not be asked, and why; nothing where all could."""
+    return {"unasked": dict(found.asked.unknown)} if found.asked.unknown else {}
+
+
+def _recovery_lines(recovery: PlannedRecovery) -> Iterator[str]:
+    for source, at in recovery.seek.items():
+        shown = ", ".join(f"{segment}={position}" for segment, position in at.items()) or "its beginning"
+        past = "; what its positions mean comes from the sinks" if source in recovery.restored else ""
+        yield f"source {source}  is read from {shown} on{past}"
+    for source in recovery.restored:
+        if source not in recovery.seek:
+            yield f"source {source}  is read from its beginning; what its positions mean comes from the sinks"
+    for name, sink in recovery.sinks.items():
+        holds = f"holds up to epoch {sink.epoch}" if sink.epoch else "holds nothing"
+        gets = f"of what is read it skips {ranges_text(sink.skips)}" if sink.skips else "it gets all that is read"
+        yield f"sink {name}  {holds}: {gets}"
+        for segment, ranges in sink.segments.items():
+            gets = f"skips {ranges_text(ranges)}" if ranges else "gets all that is read"
+            yield f"  segment {segment}  {gets}" if segment else f"  each segment  {gets}, if not one of those below"
 
 
 def _case_lines(case: ResumeCase) -> Iterator[str]:
@@ -171,8 +239,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
     bounds_end = {"bounds_end": dict(plan.bounds_end)} if plan.bounds_end else {}
     begins = {} if plan.begins is None else {"begins": as_json(plan.begins)}
+    recovery = {} if plan.recovery is None else {"recovery": as_json(plan.recovery)}
     start = start_json(plan.case, plan.refusal)
-    return {"directory": directory, "change": as_json(plan.change), **begins, **start, **bounds_end}
+    return {"directory": directory, "change": as_json(plan.change), **begins, **start, **recovery, **bounds_end}
 
 
 def _beginning_lines(pipeline: str, begins: PlannedBeginning) -> Iterator[str]:

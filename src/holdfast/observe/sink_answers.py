@@ -21,6 +21,7 @@ from holdfast.graph.event_time import common_unit
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
+from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
 
@@ -174,10 +175,13 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
     try:
         schema = noted_schema(store, node.name)
         if schema is None:
-            return replace(report, problem=NEVER_OPENED)
+            said = ledger_of(node, pipeline)
+            if said is None or not said.held.epoch:
+                return replace(report, problem=NEVER_OPENED)
+            return replace(report, held=said.held)  # opened with a checkpoint that is lost
         sink = node.spec.connect(node.name, pipeline, schema)
     except Exception as error:  # whatever a driver raises: the other sinks are asked nevertheless
-        return replace(report, problem=_first_line(error))
+        return replace(report, problem=first_line(error))
     try:
         held, orphans = _inspect(sink, inspection)
         return _with_backlog(
@@ -189,7 +193,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
             answers=tuple(_answers(sink, questions(inspection, node.name))),
         )
     except Exception as error:
-        return replace(report, staging=sink.staging, problem=_first_line(error))
+        return replace(report, staging=sink.staging, problem=first_line(error))
     finally:
         sink.close()
 
@@ -244,7 +248,3 @@ def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answ
     for epoch, decision in asked:
         outcome = sink.outcome(epoch)
         yield Answer(epoch, decision, outcome, VERDICTS[decision, outcome])
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

@@ -93,11 +93,7 @@ def planned(name, *options):
 
 def test_an_unchanged_graph_goes_on_where_it_was():
     code, said = planned("old")[:2]
-    assert (code, said.split(";")[0]) == (
-        0,
-        "nothing has run in ckpt yet: pipeline 'trips' starts from the beginning",
-    )
-    assert "if the checkpoint was lost and its sinks hold epochs, where they are" in said
+    assert (code, said) == (0, "nothing has run in ckpt yet: pipeline 'trips' starts from the beginning.\n")
     ran("old")
     code, text, _ = planned("old")
     assert code == 0

@@ -229,4 +229,4 @@ class SegmentsSinkSpec:
         if not holdings.last.number:
             return None
         told = FileExplanations(places.explanations, f"sink {name!r}").all()
-        return SinkLedger(holdings.held(), tuple(told), holdings.refill.segments if holdings.refill else {})
+        return SinkLedger(holdings.held(), tuple(told), holdings.refill)

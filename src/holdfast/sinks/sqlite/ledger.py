@@ -37,7 +37,7 @@ def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
         return None
     node = f"sink {name!r}"
     try:
-        address = f"{Path(path).as_uri()}?mode=ro"
+        address = f"{Path(path).as_uri()}?mode=rw"  # one that may only read would leave -wal and -shm behind
         with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
             row = ledger_row(connection, pipeline, name)
             if row is None:

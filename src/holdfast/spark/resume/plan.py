@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
+from holdfast.checkpoint.explained import rehearsed
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.portable import find
 from holdfast.clock import SystemClock
@@ -15,8 +17,10 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import has_state, stages_in_arrow
 from holdfast.plan.stages import Stages
-from holdfast.ports import Held, Store
+from holdfast.ports import Held, SinkLedger, Store
+from holdfast.positions import Positions, lacking
 from holdfast.resume.backfill import Backfill
+from holdfast.resume.behind import Ranges
 from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_diff import GraphChange
@@ -30,7 +34,7 @@ from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import Fork, StartAt
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.sought import prepare
+from holdfast.spark.resume.sought import new_header, prepare, sought
 from holdfast.spark.resume.state_change import compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import Division
@@ -62,6 +66,44 @@ class PlannedBeginning:
 
 
 @dataclass(frozen=True)
+class SinkRecovery:
+    """What one sink gets of what is read again.
+
+    Parameters
+    ----------
+    epoch : int
+        Up to which it holds everything; 0 where it holds nothing.
+    skips : Ranges
+        What of it the sink has.
+    segments : mapping of str to Ranges
+        The same of its segments (partition values, say), where these have different parts of it; "" is any other.
+    """
+
+    epoch: int
+    skips: Ranges
+    segments: Mapping[str, Ranges] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlannedRecovery:
+    """What is read again where Spark's part of the checkpoint is lost, and what each sink then skips.
+
+    Parameters
+    ----------
+    seek : Positions
+        Where reading begins; a source that is not there is read from its beginning.
+    restored : tuple of str
+        Sources whose past, without which their positions mean nothing, comes from the sinks.
+    sinks : mapping of str to SinkRecovery
+        By name.
+    """
+
+    seek: Positions
+    restored: tuple[str, ...]
+    sinks: Mapping[str, SinkRecovery]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a start would do.
 
@@ -79,6 +121,8 @@ class Plan:
         Operator -> why no bound but the end of the stream holds downstream of it, by Spark's plan of it.
     begins : PlannedBeginning, optional
         Where it would begin, other than at the beginning of its sources; None where it has begun.
+    recovery : PlannedRecovery, optional
+        What would be read again; None where Spark's log says where to go on.
     """
 
     directory: Directory
@@ -87,6 +131,7 @@ class Plan:
     refusal: HoldfastError | None = None
     bounds_end: Mapping[str, str] = field(default_factory=dict)
     begins: PlannedBeginning | None = None
+    recovery: PlannedRecovery | None = None
 
 
 def plan(
@@ -98,6 +143,7 @@ def plan(
     last_epoch: int = 0,
     drop_state: frozenset[str] = frozenset(),
     begins: StartAt | None = None,
+    ledgers: Mapping[str, SinkLedger] | None = None,
 ) -> Plan:
     """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
 
@@ -117,6 +163,8 @@ def plan(
         Operators whose state is not wanted any more, besides those of the settings.
     begins : StartAt, optional
         Where the pipeline is to begin.
+    ledgers : mapping of str to SinkLedger, optional
+        What the sinks' own ledgers say, where sources may have lost their past: a start would restore it from them.
 
     Raises
     ------
@@ -144,27 +192,49 @@ def plan(
         planned = replace(planned, change=first.foreseen(), begins=_planned_beginning(first))
     if held is None:
         return planned
-    beginning = beginning_of(
-        pipeline,
-        store,
-        checkpoint,
-        chosen,
-        state_schemas,
-        transfer=transfer,
-        first=first,
-        drop_state=settings.dropped | drop_state,
-    )
-    findings = look(beginning, held)
-    if not findings.is_of_all(pipeline):
+    with TemporaryDirectory(prefix="holdfast-plan-") as scratch:
+        has_begun = newest_directory(store) > 0
+        try:
+            restored = rehearsed(pipeline.sources, checkpoint, ledgers or {}, Path(scratch), has_begun=has_begun)
+        except HoldfastError as error:
+            return replace(planned, refusal=error)
+        beginning = beginning_of(
+            pipeline,
+            store,
+            checkpoint,
+            chosen,
+            state_schemas,
+            transfer=transfer,
+            first=first,
+            drop_state=settings.dropped | drop_state,
+            restored=restored,
+        )
+        findings = look(beginning, held)
+        if not findings.is_of_all(pipeline):
+            return planned
+        planned = replace(planned, case=findings.case)
+        try:
+            if findings.case.way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+                start = sought(beginning, findings, new_header(beginning, findings, last_epoch)).start
+                planned = replace(planned, recovery=_recovery(start, held, ledgers or {}, restored))
+            prepare(beginning, findings, last_epoch)
+            if first is not None and findings.case.way is StartWay.FORK:
+                planned = replace(planned, begins=_planned_beginning(first, first.tried()))
+        except HoldfastError as error:
+            return replace(planned, refusal=error)
         return planned
-    planned = replace(planned, case=findings.case)
-    try:
-        prepare(beginning, findings, last_epoch)
-        if first is not None and findings.case.way is StartWay.FORK:
-            planned = replace(planned, begins=_planned_beginning(first, first.tried()))
-    except HoldfastError as error:
-        return replace(planned, refusal=error)
-    return planned
+
+
+def _recovery(
+    start: Positions, held: Mapping[str, Held], ledgers: Mapping[str, SinkLedger], restored: Collection[str]
+) -> PlannedRecovery:
+    sinks = {}
+    for name, each in held.items():
+        segments = ledgers[name].segments if name in ledgers else None
+        ends = {} if segments is None else {"": segments.positions, **segments.segments}
+        skipped = {segment: lacking(start, at) for segment, at in ends.items()}
+        sinks[name] = SinkRecovery(each.epoch, lacking(start, each.positions), skipped)
+    return PlannedRecovery(start, tuple(restored), sinks)
 
 
 def _due(begins: StartAt | None, pipeline: Pipeline, store: Store) -> StartAt | None:

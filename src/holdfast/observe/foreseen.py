@@ -1,0 +1,87 @@
+"""What the next start would do, from what the checkpoint and the sinks say now: ``holdfast plan``, and ``inspect``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.config import Settings
+from holdfast.graph.pipeline import Pipeline
+from holdfast.observe.inspection import Inspection, inspect_checkpoint
+from holdfast.observe.ledgers import AskedLedgers, ask_ledgers
+from holdfast.observe.sink_answers import held_when_resolved, inspect_sinks
+from holdfast.store.local import open_store
+
+if TYPE_CHECKING:
+    from holdfast.spark.resume.fork import StartAt
+    from holdfast.spark.resume.plan import Plan
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What the next start would do.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        What checkpoint and sinks say.
+    asked : AskedLedgers
+        What the sinks' own ledgers say; nothing where Spark's part of the checkpoint is there.
+    plan : Plan, optional
+        None for a first start: nothing has run, and no sink holds an epoch.
+    is_lost : bool
+        Nothing has run in the checkpoint, and a sink holds epochs.
+    """
+
+    inspection: Inspection
+    asked: AskedLedgers
+    plan: Plan | None = None
+    is_lost: bool = False
+
+
+def foreseen(
+    pipeline: Pipeline,
+    location: str,
+    directory: Path,
+    settings: Settings,
+    inspection: Inspection | None,
+    *,
+    drop_state: frozenset[str] = frozenset(),
+    begins: StartAt | None = None,
+) -> Foreseen:
+    """Return what a start would do.  Changes nothing; raises as :func:`holdfast.spark.resume.plan.plan`.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    location, directory : str, Path
+        The checkpoint, as the user wrote it, and where it lies.
+    settings : Settings
+        As a start would have them.
+    inspection : Inspection, optional
+        With the sinks' answers; None where nothing has run in the checkpoint.
+    drop_state, begins
+        As the start would be asked for.
+    """
+    from holdfast.spark.resume.plan import plan
+
+    store = open_store(str(directory))
+    has_spark = inspection is not None and bool(inspection.spark)
+    asked = AskedLedgers({}, {}) if has_spark else ask_ledgers(pipeline)
+    if inspection is None:
+        found = inspect_checkpoint(location, store, directory)
+        if asked.has_epochs:
+            found = replace(found, sinks=inspect_sinks(pipeline, store, found))
+        elif not begins:
+            return Foreseen(found, asked)
+        held, last_epoch = asked.held(pipeline), 0
+    else:
+        # During a live run the sinks and Spark's log would be read at different moments: a comparison would be wrong.
+        found = inspection
+        held = None if found.owner.is_alive else held_when_resolved(pipeline, found)
+        last_epoch = max([found.last_done, *found.open_epochs])
+    last_epoch = max([last_epoch, *(each.epoch for each in (held or {}).values())])
+    planned = plan(pipeline, store, directory, settings, held, last_epoch, drop_state, begins, asked.said)
+    return Foreseen(found, asked, planned, inspection is None and asked.has_epochs)

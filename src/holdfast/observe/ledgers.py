@@ -1,0 +1,73 @@
+"""The sinks' own ledgers, asked by declaration alone: what is known of a pipeline whose checkpoint is lost.
+
+Only Spark's analysis knows the schemas of sinks, and only a checkpoint has recorded them; a ledger is read without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.checkpoint.schemas import OUT_OF_REACH
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Guarantee, Held, LedgerSpec, SinkLedger
+
+
+@dataclass(frozen=True)
+class AskedLedgers:
+    """What the sinks of a pipeline answered.
+
+    Parameters
+    ----------
+    said : mapping of str to SinkLedger
+        Those that have a ledger of this pipeline.
+    unknown : mapping of str to str
+        Sinks that only a start can ask, and those that did not answer: why.  Of at-least-once sinks nothing is said.
+    """
+
+    said: Mapping[str, SinkLedger]
+    unknown: Mapping[str, str]
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether a sink holds an epoch of the pipeline."""
+        return any(each.held.epoch for each in self.said.values())
+
+    def held(self, pipeline: Pipeline) -> dict[str, Held] | None:
+        """Return what each sink holds that remembers it; None where one did not answer."""
+        found = {}
+        for node in pipeline.sinks:
+            if node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH:
+                if node.name in self.unknown:
+                    return None
+                found[node.name] = self.said[node.name].held if node.name in self.said else Held()
+        return found
+
+
+def ask_ledgers(pipeline: Pipeline) -> AskedLedgers:
+    """Ask each sink that can be asked so.  Changes nothing, fences no run."""
+    said, unknown = {}, {}
+    for node in pipeline.sinks:
+        if node.kind in OUT_OF_REACH:
+            unknown[node.name] = OUT_OF_REACH[node.kind]
+        elif node.guarantee is Guarantee.EXACTLY_ONCE:
+            try:
+                found = ledger_of(node, pipeline.name)
+            except Exception as error:  # whatever a driver raises: the other sinks are asked nevertheless
+                unknown[node.name] = first_line(error)
+            else:
+                if found is not None:
+                    said[node.name] = found
+    return AskedLedgers(said, unknown)
+
+
+def ledger_of(node: SinkNode, pipeline: str) -> SinkLedger | None:
+    """Return what a sink's ledger says; None where there is none, or it cannot be asked so."""
+    spec = node.spec
+    return spec.ledger(node.name, pipeline) if isinstance(spec, LedgerSpec) else None
+
+
+def first_line(error: Exception) -> str:
+    """Return an error as a report names it."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
