@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pyarrow.dataset as dataset
 import pytest
+from psycopg import sql
 
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.store.byte_stream.verification import verify
@@ -91,6 +92,9 @@ def backup_of_table(lives: Lives) -> Callable[[], None]:
             connection.execute(f"CREATE TABLE backup.{name} AS TABLE public.{name}")
 
     def restore() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for (gid,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
+                connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))  # no backup has them
         with psycopg.connect(dsn) as connection:
             for name in OURS:
                 connection.execute(f"TRUNCATE public.{name}")
