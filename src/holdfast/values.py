@@ -77,6 +77,11 @@ class Held:
     explained: Mapping[str, int] | None = field(default=None, compare=False)
     stops: tuple[Positions, ...] = field(default=(), compare=False)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing: no epoch, and no rows of later ones either."""
+        return not self.epoch and not self.stops
+
 
 @dataclass(frozen=True)
 class Task:

@@ -52,18 +52,20 @@ def check(work: Path, files: int) -> None:
 def test_what_grew_in_a_lost_journal_is_read_again_and_what_is_sealed_is_not(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """design/0016, "Positions"; the second time without a checkpoint."""
+    """design/0016, "Positions": first of one that grew since the first epoch; each without a checkpoint, too."""
     journal = tmp_path / "out" / "_holdfast" / "segments" / "days" / "journal"
-    write_files(tmp_path, range(2))
-    run(tmp_path, spark, shutdown())
-    assert list(journal.iterdir()) == []
-    for lost, first in ((), 2), ((tmp_path / "checkpoint",), 5):
-        write_files(tmp_path, range(first, first + 3))
+    losses = ((), 0, 2), ((tmp_path / "checkpoint",), 2, 4), ((), 4, 7), ((tmp_path / "checkpoint",), 7, 9)
+    for lost, first, end in losses:
+        write_files(tmp_path, range(first, end))
         run(tmp_path, spark, at_their_own_pace)
-        check(tmp_path, first + 3)
+        check(tmp_path, end)
         assert list(journal.iterdir())
         for directory in (journal, *lost):
             shutil.rmtree(directory)
+        if first == 2:
+            run(tmp_path, spark, shutdown())
+            check(tmp_path, end)
+            assert list(journal.iterdir()) == []
     run(tmp_path, spark, shutdown())
-    check(tmp_path, 8)
+    check(tmp_path, 9)
     assert list(journal.iterdir()) == []

@@ -54,7 +54,7 @@ class Participation:
             If its note cannot be read, and it holds nothing.
         """
         for name in sorted(self._unnoted.intersection(held)):
-            if not held[name].epoch:
+            if held[name].is_empty:
                 self._check_new(name)
 
     def note_holding(self, held: Mapping[str, Held]) -> None:

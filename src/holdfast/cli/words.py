@@ -203,7 +203,8 @@ def _recovery_lines(recovery: PlannedRecovery) -> Iterator[str]:
         if source not in recovery.seek:
             yield f"source {source}  is read from its beginning; what its positions mean comes from the sinks"
     for name, sink in recovery.sinks.items():
-        holds = f"holds up to epoch {sink.epoch}" if sink.epoch else "holds nothing"
+        nothing = "holds no epoch as a whole" if sink.segments else "holds nothing"
+        holds = f"holds up to epoch {sink.epoch}" if sink.epoch else nothing
         gets = f"of what is read it skips {ranges_text(sink.skips)}" if sink.skips else "it gets all that is read"
         yield f"sink {name}  {holds}: {gets}"
         for segment, ranges in sink.segments.items():
@@ -441,7 +442,7 @@ def _done(verdict: Verdict) -> str:
 
 def _held(held: Held, pts_unit: TimeUnit | None, *, is_at_pts: bool = False) -> str:
     if not held.epoch:
-        return "holds nothing yet"
+        return "holds nothing yet" if held.is_empty else "holds rows of some segments, and no epoch as a whole"
     generation = f", opened last by generation {held.generation}" if held.generation else ""
     if is_at_pts and held.pts is not None:
         upto = f"up to epoch {held.epoch}{generation}"

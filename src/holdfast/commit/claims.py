@@ -120,9 +120,10 @@ class Claims:
         held = self._delivery.held[name]
         if name in self._continued:
             return True  # this run's own epochs follow each other
-        if held.epoch == 0:  # it is new, and begins where the others continue: what they hold is older
+        if held.is_empty:  # it is new, and begins where the others continue: what they hold is older
             return name in self._backfilled or not self._is_held_elsewhere(name, end)
-        if not needs(name, epoch, held, start, end, self._run):
+        # With rows of some epochs, and none as a whole (its journal was lost), it gets everything from the beginning.
+        if held.epoch and not needs(name, epoch, held, start, end, self._run):
             return False
         self._continued.add(name)
         return True

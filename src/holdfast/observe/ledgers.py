@@ -31,8 +31,8 @@ class AskedLedgers:
 
     @property
     def has_epochs(self) -> bool:
-        """Whether a sink holds an epoch of the pipeline."""
-        return any(each.held.epoch for each in self.said.values())
+        """Whether a sink holds anything of the pipeline."""
+        return any(not each.held.is_empty for each in self.said.values())
 
     def held(self, pipeline: Pipeline) -> dict[str, Held] | None:
         """Return what each sink holds that remembers it; None where one did not answer."""

@@ -72,7 +72,7 @@ def sinks_behind(
         return ()
     held = {report.name: _resolved(report, inspection) for report in inspection.sinks if report.held is not None}
     finished = inspection.spark[-1].finished
-    emptied = [name for name, each in held.items() if not each.epoch and has_taken_part(store, name)]
+    emptied = [name for name, each in held.items() if each.is_empty and has_taken_part(store, name)]
     reports = [BehindReport(name, 0, finished, "everything", (_EMPTIED,)) for name in emptied]
     try:
         found = behind(checkpoint / inspection.spark[-1].directory, held)
@@ -176,7 +176,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         schema = noted_schema(store, node.name)
         if schema is None:
             said = ledger_of(node, pipeline)
-            if said is None or not said.held.epoch:
+            if said is None or said.held.is_empty:
                 return replace(report, problem=NEVER_OPENED)
             return replace(report, held=said.held)  # opened with a checkpoint that is lost
         sink = node.spec.connect(node.name, pipeline, schema)

@@ -78,7 +78,7 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     ends = _ends_to_come(spark, header, finished)
     found = []
     for name, each in sorted(held.items()):
-        if each.epoch and (lost := _lost(each, start, ends, published)):
+        if not each.is_empty and (lost := _lost(each, start, ends, published)):
             found.append(Behind(name, each, published, lost))
     return tuple(found)
 

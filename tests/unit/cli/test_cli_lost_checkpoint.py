@@ -137,6 +137,18 @@ def test_of_a_sink_whose_journal_is_lost_too_each_segment_skips_what_is_sealed()
     ]
 
 
+def test_one_of_which_a_segment_grew_since_the_first_epoch_is_read_again_from_the_beginning():
+    ran(table=3, by_city=3)
+    for path in Path("segments/_holdfast/trips/by_city/journal").iterdir():
+        path.unlink()
+    _, said, _ = asked("inspect")
+    lines = said.splitlines()
+    assert "  holds rows of some segments, and no epoch as a whole" in lines
+    assert "source rides  is read from its beginning; what its positions mean comes from the sinks" in lines
+    assert "sink table  holds up to epoch 3: of what is read it skips source 'rides' from log=0 to log=3" in lines
+    assert "sink by_city  holds no epoch as a whole: it gets all that is read" in lines
+
+
 def test_files_that_the_sinks_still_need_and_that_are_gone_are_named_by_plan():
     ran(table=6, files=2)
     for number in (0, 3, 5):

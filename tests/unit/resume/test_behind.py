@@ -12,6 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.source_history import note_positions
 from holdfast.errors import Diverged, Fenced
@@ -264,3 +265,21 @@ def test_without_a_directory_every_range_that_is_gone_is_refused_by_name_before_
     for path in gone:
         path.with_suffix(".aside").rename(path)
     assert begun(beginning, held, 4).seek == (held["table"].positions, held["files"].positions)
+
+
+def test_a_sink_that_lost_what_grew_since_the_first_epoch_gets_everything_from_the_beginning(tmp_path: Path) -> None:
+    """Its answer is epoch 0, and up to where its sealed files have rows: it is not one that holds nothing."""
+    node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
+    Participation("p", store, ["segments"]).note(["segments"], 1)
+    note_positions(store, 3, at(3), else_known={})  # of a directory that was lost before
+    held = {"segments": Held(0, 1, {}, stops=(at(2), at(4))), "table": Held(4, 1, at(4))}
+    beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
+    header = begun(beginning, held, 4)
+    assert (header.seek, header.retired, header.base) == (({}, at(2), at(4)), {}, 5)
+
+    lost = Held(0, 1, {}, stops=(at(2),))
+    spark = log_spark(tmp_path, DirectoryHeader(1), [at(number) for number in range(1, 5)])
+    (found,) = behind(spark, {"segments": lost, "table": Held(4, 1, at(4)), "new": Held()})
+    assert (found.sink, found.lost) == ("segments", {"given": {"log": (0, 4)}})
+    with pytest.raises(Diverged, match="holds nothing, and has taken part since epoch 1"):
+        begun(beginning, {**held, "segments": Held()}, 4)

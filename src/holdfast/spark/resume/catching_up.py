@@ -98,7 +98,7 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
 
     ``reached``: the positions up to which that directory had published.
     """
-    anew = beginning.anew([each for each in held.values() if each.epoch], reached)
+    anew = beginning.anew([each for each in held.values() if not each.is_empty], reached)
     if anew is None:
         return {}, "The sinks hold positions that cannot be put in an order."
     if anew.snapshot is not None:

@@ -63,7 +63,7 @@ class Findings:
 
     @property
     def holders(self) -> dict[str, Held]:
-        """The sinks that hold an epoch."""
+        """The sinks that hold something."""
         return _holders(self.held)
 
 
@@ -183,4 +183,4 @@ def _without_directory(beginning: Beginning, spark: Spark, held: Mapping[str, He
 
 
 def _holders(held: Mapping[str, Held]) -> dict[str, Held]:
-    return {name: each for name, each in held.items() if each.epoch > 0}
+    return {name: each for name, each in held.items() if not each.is_empty}

@@ -181,7 +181,7 @@ def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None
 def _retired(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin that have no position at the start of the directory."""
     known = last_positions(beginning.store)
-    if not header.seek:  # planned from the beginning of every source that the graph has: read from there too
+    if not header.start:  # planned from the beginning of every source that the graph has: read from there too
         names = [node.name for node in beginning.sources]
         return {name: of for name, of in known.items() if name not in names}
     if left_at(beginning.store, beginning.previous) is None:

@@ -234,7 +234,7 @@ def refusal(beginning: Beginning, findings: Findings) -> HoldfastError:
 def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
     """Refuse a new sink that gets everything where the sinks alone say where reading begins: it would be left out."""
     for name in sorted(beginning.backfilled):
-        if name in held and held[name].epoch == 0:
+        if name in held and held[name].is_empty:
             raise InvalidPipeline(
                 f"sink {name!r} is to get everything (backfill=True), and Spark's part of the checkpoint is lost.",
                 why="reading continues where the other sinks are; the ends of earlier epochs are unknown.",
