@@ -24,6 +24,7 @@ import pytest
 
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions, covers
+from holdfast.sources.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec
 
 
 class Origin(Protocol):
@@ -123,6 +124,25 @@ class SourceContract:
         counts = [span.row_count for span in spans]
         if None not in counts:
             assert sum(count or 0 for count in counts) == len(rows) == source.rows_between(start, end)
+
+    def test_a_row_has_one_id_wherever_epochs_and_tasks_end(self, origin: Origin) -> None:
+        """Where the declaration says that rows have numbers (design/0022)."""
+        spec = IdentifiedSpec(origin.spec, "row_id", origin.spec.timestamp)
+        assert isinstance(spec.given, NumberedSpec)
+        source: Any = IdentifiedSource(origin.open(), spec, "numbered")
+        origin.grow()
+        positions = drain(source, source.initial())
+        expected = rows_between(source, positions[0], positions[-1], 1)
+        assert len({row["row_id"] for row in expected}) == len(expected)
+        for parallelism, step in ((1, 1), (3, 1), (7, 2)):
+            some = [*positions[:-1:step], positions[-1]]
+            again: Any = IdentifiedSource(origin.open(), spec, "numbered")
+            assert [row for pair in pairwise(some) for row in rows_between(again, *pair, parallelism)] == expected
+        for batch in source.read(source.spans(positions[0], positions[-1], parallelism=1)[0]):
+            assert batch.schema.equals(spec.schema)
+        other: Any = IdentifiedSource(origin.open(), spec, "of another name")
+        ids = {row["row_id"] for row in rows_between(other, positions[0], positions[-1])}
+        assert not ids & {row["row_id"] for row in expected}
 
     def test_a_frozen_source_ends_where_it_was_frozen(self, origin: Origin) -> None:
         source = origin.open()

@@ -234,7 +234,7 @@ class DeadLetters:
             first = int(begins.get(node.name, {}).get(LETTERS, 0))
             for letter in self._read_again(node.name, first):
                 try:
-                    row = refitted(letter.row, cast("SourceSpec", node.spec))
+                    row = refitted(letter.row, cast("SourceSpec", node.spec), letter.name)
                 except Unfit as error:
                     raise _unfit(letter, str(error)) from error
                 if row != letter.row:

@@ -6,16 +6,19 @@ differ where the value stays the same.  Anything else is refused: the row that i
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.formats.convert import Unfit, forbidden_null
+from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rows import to_ipc
 from holdfast.types.casting import same_in
+from holdfast.types.row_ids import ids_of_numbers, key_of
 
 
-def refitted(row: bytes, spec: SourceSpec) -> bytes:
+def refitted(row: bytes, spec: SourceSpec, name: str = "") -> bytes:
     """Return a row as its source delivers rows now; the same bytes where its schema has not changed.
 
     Parameters
@@ -24,6 +27,8 @@ def refitted(row: bytes, spec: SourceSpec) -> bytes:
         An Arrow IPC stream of one row.
     spec : SourceSpec
         The source's declaration.
+    name : str
+        The letter's: what the row's id is made of where it has none yet.
 
     Raises
     ------
@@ -39,7 +44,10 @@ def refitted(row: bytes, spec: SourceSpec) -> bytes:
     [{'v': 13, 'x': None, 'k': 'a'}]
     """
     table = pa.ipc.open_stream(row).read_all().combine_chunks()
-    declared = spec.given.schema if isinstance(spec, MarkedSpec) else spec.schema  # bound rows are letters, too
+    given = spec.given if isinstance(spec, MarkedSpec) else spec  # bound rows are letters, too
+    declared = given.schema
+    if isinstance(given, IdentifiedSpec) and given.column not in table.column_names:
+        table = _identified(table, given, name)
     wanted = _as_read(declared, rejects=spec.rejects)
     if table.schema.equals(wanted):
         return row
@@ -53,6 +61,14 @@ def refitted(row: bytes, spec: SourceSpec) -> bytes:
         if not is_rejected and (path := forbidden_null(column, field)) is not None:
             raise Unfit(f"column {path!r} is NOT NULL now, and the row has no value for it")
     return to_ipc(pa.RecordBatch.from_arrays(columns, schema=wanted))
+
+
+def _identified(table: pa.Table, spec: IdentifiedSpec, name: str) -> pa.Table:
+    """Return a row that was kept without an id, or was added by somebody, with the one of its letter."""
+    times = table[spec.id_time].combine_chunks() if spec.id_time in table.column_names else None
+    is_timed = times is not None and (pa.types.is_timestamp(times.type) or times.type == pa.int64())
+    ids = ids_of_numbers(key_of("letter", name), np.zeros(table.num_rows, np.uint64), times if is_timed else None)
+    return table.append_column(spec.column, ids)
 
 
 def _as_read(declared: pa.Schema, *, rejects: bool) -> pa.Schema:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from holdfast.sources import journal
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files.dealing import grouped, within_limits
 from holdfast.sources.files.log import Block
+from holdfast.sources.identified import Numbered, numbered
 from holdfast.sources.rows import Row, to_batch
 from holdfast.store import durable, sealed
 
@@ -201,6 +202,7 @@ class CallbackSpec:
     """It ends when the feed is closed."""
     kind: str = field(default="callback", init=False)
     rejects: bool = field(default=False, init=False)
+    numbering: ClassVar[str] = "the number of its entry in the feed, and of the row in it"
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -309,9 +311,17 @@ class CallbackSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span with their numbers."""
         for name in span.value:
+            first = 0
             for batch in journal.read(name):
-                yield batch if batch.schema.equals(self.spec.schema) else _fitting(batch, self.spec.schema, name)
+                rows = batch if batch.schema.equals(self.spec.schema) else _fitting(batch, self.spec.schema, name)
+                yield numbered(os.path.basename(name), first, rows)
+                first += rows.num_rows
 
     def committed(self, end: SourcePositions) -> None:
         """Remove the entries that every sink holds."""

@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 from holdfast.ports import REJECT_COLUMN, Bounded, SeekableSpec, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.wrapped import WrappedSource
 
 
 def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot begin at a time; empty when it can."""
     given = spec.given if isinstance(spec, MarkedSpec) else spec
+    given = given.given if isinstance(given, IdentifiedSpec) else given
     if not isinstance(given, SeekableSpec):
         return f"a source of kind {spec.kind!r} has no positions that belong to a time."
     if given.timestamp is None:

@@ -17,6 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Clock, Explanation, Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.identified import Numbered, numbered
 from holdfast.store import sealed
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class RateSpec:
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
     schema: ClassVar[pa.Schema] = SCHEMA
+    numbering: ClassVar[str] = "the value of the row"
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -152,14 +154,18 @@ class RateSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span with their numbers."""
         start_us, per_second, first, last = span.value
         for begin in range(first, last, _BATCH_ROWS):
             values = np.arange(begin, min(begin + _BATCH_ROWS, last), dtype=np.int64)
             # Whole seconds first: value * 1_000_000 would leave 64 bits after some months at high rates.
             micros = start_us + values // per_second * _SECOND + values % per_second * _SECOND // per_second
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(values), pa.array(micros).cast(SCHEMA.field("timestamp").type)], schema=SCHEMA
-            )
+            arrays = [pa.array(values), pa.array(micros).cast(SCHEMA.field("timestamp").type)]
+            yield numbered(SEGMENT, begin, pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     def committed(self, end: SourcePositions) -> None:
         """Do nothing: nothing is kept."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
+from holdfast.sources.identified import Numbered, numbered
 from holdfast.sources.rows_given import Given
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class RowsSpec:
     bounded: bool = False
     kind: str = field(default="rows", init=False)
     rejects: bool = field(default=False, init=False)
+    numbering: ClassVar[str] = "the number of its list, and of the row in it"
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: the rows by their digest."""
@@ -112,8 +114,15 @@ class RowsSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span with their numbers."""
         index, first, last = span.value
-        yield from self._table(index).slice(first, last - first).to_batches()
+        for batch in self._table(index).slice(first, last - first).to_batches():
+            yield numbered(str(index), first, batch)
+            first += batch.num_rows
 
     def committed(self, end: SourcePositions) -> None:
         """Do nothing: the rows are part of the program."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from holdfast.graph.nodes import Node
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.identified import IdentifiedSpec, Numbered, numbered
 from holdfast.sources.rows import to_batch
 from holdfast.state import checks
 from holdfast.state.step import CLOSED
@@ -147,8 +148,15 @@ class GivenSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield what is given in an epoch."""
-        if span.value < len(self.batches):
-            yield from self.batches[span.value]
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield what is given in an epoch, numbered over all of them: a test may cut its rows otherwise."""
+        first = sum(batch.num_rows for batches in self.batches[: span.value] for batch in batches)
+        for batch in self.batches[span.value] if span.value < len(self.batches) else ():
+            yield numbered("given", first, batch)
+            first += batch.num_rows
 
 
 def given_spec(node: Node, epochs: Sequence[Sequence[Item]]) -> SourceSpec:
@@ -185,6 +193,9 @@ class _Giving:
         self._marker: str | None = None
         if isinstance(spec, MarkedSpec):
             spec, self._marker = spec.given, spec.marker
+        self._identified: IdentifiedSpec | None = None
+        if isinstance(spec, IdentifiedSpec):
+            spec, self._identified = spec.given, spec
         if spec.schema is None:
             raise InvalidPipeline(
                 f"source {node.name!r}, built at {node.origin}, has no schema: only Spark would know its columns.",
@@ -205,7 +216,8 @@ class _Giving:
 
     def spec(self) -> SourceSpec:
         batches = tuple(self._batches(items) for items in self._epochs)
-        spec = GivenSpec(self._schema, self._timestamp, self._rejects, batches)
+        given: Any = GivenSpec(self._schema, self._timestamp, self._rejects, batches)
+        spec = given if self._identified is None else replace(self._identified, given=given)
         return cast("SourceSpec", spec if self._marker is None else MarkedSpec(spec, self._marker))
 
     def _batches(self, items: Sequence[Item]) -> tuple[pa.RecordBatch, ...]:

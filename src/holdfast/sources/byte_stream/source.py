@@ -18,6 +18,7 @@ from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.dealing import dealt, share
 from holdfast.sources.byte_stream.recorded import Recorded
+from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.store.byte_stream.branch import LOOKS, Branch, StreamView, branches
 from holdfast.store.byte_stream.data_file import MessageChunk
 from holdfast.store.byte_stream.readers import ReaderMark
@@ -123,20 +124,26 @@ class ByteStreamSource:
         Corrupt
             If messages are damaged, or are not there any more: says which.
         """
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the messages of a span with their ordinals."""
         found: dict[str, Branch] = {}
         for segment, first, last in span.value:
             pipeline, sink, stream = segment.split("/", 2)
             directory = os.path.join(self.spec.directory, pipeline, sink)
             branch = found.setdefault(directory, Branch(directory))
             for chunk in _chunks(branch, stream, first, last):
-                yield from self._batches(stream, chunk)
+                yield from self._batches(segment, stream, chunk)
 
-    def _batches(self, stream: str, chunk: MessageChunk) -> Iterator[pa.RecordBatch]:
+    def _batches(self, segment: str, stream: str, chunk: MessageChunk) -> Iterator[Numbered]:
         timestamps = np.array(chunk.timestamps, np.int64)
         keys, payloads = np.array(chunk.keys, bool), chunk.payloads
+        ordinals = np.arange(chunk.first, chunk.first + len(payloads), dtype=np.uint64)
         if self.spec.clip_at is not None and chunk.timestamps and min(chunk.timestamps) < self.spec.clip_at:
             stays = timestamps >= self.spec.clip_at
-            timestamps, keys = timestamps[stays], keys[stays]
+            timestamps, keys, ordinals = timestamps[stays], keys[stays], ordinals[stays]
             payloads = [payload for payload, is_left in zip(payloads, stays.tolist(), strict=True) if is_left]
         if not payloads:
             return
@@ -151,7 +158,7 @@ class ByteStreamSource:
             pa.array(keys),
             pa.Array.from_buffers(pa.binary(), len(payloads), data, null_count=0),
         ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield Numbered((PlaceRun(segment, ordinals),), pa.RecordBatch.from_arrays(columns, schema=schema))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

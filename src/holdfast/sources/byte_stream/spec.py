@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -46,6 +46,7 @@ class ByteStreamSourceSpec:
     kind: str = field(default="byte_stream", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
+    numbering: ClassVar[str] = "its stream, and its ordinal there"
 
     @property
     def schema(self) -> pa.Schema:

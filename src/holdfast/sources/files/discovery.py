@@ -69,6 +69,10 @@ class Place:
         """Return the path or URL of a file."""
         return os.path.join(self.root, name) if self.is_local else f"{self.root.rstrip('/')}/{name}"
 
+    def name(self, path: str) -> str:
+        """Return the name of a file at a path: relative to the root, or the file's own where that is the root."""
+        return path.removeprefix(self.root.rstrip("/")).lstrip("/") or path.rpartition("/")[2]
+
 
 def place(path: str) -> Place:
     """Split what the user wrote (a directory, a glob or a file; local or a URL) into root and pattern.

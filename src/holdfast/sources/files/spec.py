@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -23,10 +23,12 @@ from holdfast.sources.files.discovery import Discovery, Place
 from holdfast.sources.files.gone import what_is_gone
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
 from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
+from holdfast.sources.files.numbering import read_numbered
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.formats import csv_lines, json_lines, parquet
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.formats.texts import read_texts
+from holdfast.sources.identified import Numbered
 from holdfast.store import sealed
 from holdfast.types import units
 
@@ -61,6 +63,7 @@ class FilesSourceSpec:
     since: int | None = None
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
     kind: str = field(default="files", init=False)
+    numbering: ClassVar[str] = "its file, and the row in it or in its block"
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -210,6 +213,11 @@ class FilesSource:
                 yield from parquet.read(part, rows, longest=self.spec.layout.max_record_size)
         else:
             yield from read_texts(self.spec.layout.texts(span.value, rows), rows)
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span, each with its number: of Parquet in its file, else in its block."""
+        rows = RowRules(self.spec.schema, self.spec.rejects)
+        yield from read_numbered(span.value, self.spec.where, self.spec.layout, rows)
 
     def committed(self, end: SourcePositions) -> None:
         """Merge old increments of the log: the names must be kept permanently, so nothing is dropped."""

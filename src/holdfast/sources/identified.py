@@ -1,0 +1,203 @@
+"""Sources whose rows have an id, made of their position (design/0022).
+
+What numbers its rows says so in its declaration (:class:`NumberedSpec`), and yields with each batch the *place* that
+its rows are in and their numbers there.  At a place a number is one row for ever, however spans and batches are cut,
+whatever else is read with it, and in whichever order places are found.
+
+The ids are a column that is added where the source reads: inside whatever leaves rows out, so that each reader counts
+the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import invariant
+from holdfast.ports import (
+    REJECT_COLUMN,
+    Bounded,
+    ExplainedSpec,
+    Explanation,
+    Guarantee,
+    Guaranteeing,
+    SeekableSpec,
+    Source,
+    SourceSpec,
+    Span,
+)
+from holdfast.positions import SourcePositions
+from holdfast.sources.wrapped import WrappedSource
+from holdfast.types.row_ids import U64, ids_of_numbers, key_of
+
+
+class PlaceRun(NamedTuple):
+    """Rows of one place that follow each other in a batch: their numbers there."""
+
+    place: str
+    numbers: U64
+
+    @classmethod
+    def of(cls, place: str, first: int, count: int) -> PlaceRun:
+        """Return rows that follow each other at the place, too."""
+        return cls(place, np.arange(first, first + count, dtype=np.uint64))
+
+
+class Numbered(NamedTuple):
+    """Rows, and where they are from: runs of as many rows together."""
+
+    runs: Sequence[PlaceRun]
+    batch: pa.RecordBatch
+
+
+@runtime_checkable
+class NumberedSpec(Protocol):
+    """What a source's declaration says beyond :class:`~holdfast.ports.SourceSpec` if its rows have numbers."""
+
+    numbering: str
+    """What of a row its number is, for users: ``"file and row"``."""
+
+
+class NumberedSource(Protocol):
+    """What the source of a :class:`NumberedSpec` offers beyond :class:`~holdfast.ports.Source`."""
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span as :meth:`~holdfast.ports.Source.read` does, with their numbers."""
+
+
+def numbered(place: str, first: int, batch: pa.RecordBatch) -> Numbered:
+    """Return rows that follow each other at a place, with their numbers from the first one on."""
+    return Numbered((PlaceRun.of(place, first, batch.num_rows),), batch)
+
+
+@dataclass(frozen=True)
+class IdentifiedSpec:
+    """Declaration of a source whose rows have an id.
+
+    Parameters
+    ----------
+    given : SourceSpec
+        The source without; a :class:`NumberedSpec`.
+    column : str
+        The column that is added: the last one.
+    id_time : str, optional
+        The column that the time of an id is taken from; None: ids have no time.
+    """
+
+    given: SourceSpec
+    column: str
+    id_time: str | None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source."""
+        return self.given.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.given.schema.append(pa.field(self.column, pa.string(), nullable=False))
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time."""
+        return self.given.timestamp
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the side output."""
+        return self.given.rejects
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends."""
+        return isinstance(self.given, Bounded) and self.given.bounded
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        time = {} if self.id_time == self.timestamp else {"row_id_timestamp": self.id_time or False}
+        return {**self.given.arguments(), "row_id": self.column, **time}
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source."""
+        return cast("Source", IdentifiedSource(self.given.open(name, workspace), self, name))
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return why reading cannot continue at these positions."""
+        return self.given.obstacle(name, workspace, positions, until)
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the latest positions of the source."""
+        return self.given.reached(name, workspace)
+
+    def from_time(self, at_us: int) -> IdentifiedSpec:
+        """Return the declaration of the same source that begins at a time; the ids stay."""
+        assert isinstance(self.given, SeekableSpec)
+        return replace(self, given=self.given.from_time(at_us))
+
+    def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
+        """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
+        return self.given.explanations(name, workspace, after) if isinstance(self.given, ExplainedSpec) else ()
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make these durable."""
+        assert isinstance(self.given, ExplainedSpec)
+        self.given.restore(name, workspace, explanations)
+
+
+class IdentifiedSource(WrappedSource):
+    """A source whose :meth:`read` adds the ids; all else is the source itself.
+
+    Parameters
+    ----------
+    source : Source
+        Numbers its rows.
+    spec : IdentifiedSpec
+        Where the ids go, and where their time is.
+    name : str
+        The source's name: part of every id.
+    """
+
+    def __init__(self, source: Source, spec: IdentifiedSpec, name: str) -> None:
+        super().__init__(source)
+        self.column = spec.column
+        self.id_time = spec.id_time
+        self.name = name
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span with their ids."""
+        for runs, batch in cast("NumberedSource", self.source).read_numbered(span):
+            count = sum(len(run.numbers) for run in runs)
+            invariant(
+                count == batch.num_rows,
+                f"source {self.name!r} gives {count} numbers for {batch.num_rows} rows.",
+                participant=self.name,
+            )
+            times = None if self.id_time is None else batch.column(self.id_time)
+            last = batch.num_columns - (REJECT_COLUMN in batch.schema.names)
+            field = pa.field(self.column, pa.string(), nullable=last < batch.num_columns)
+            yield batch.add_column(last, field, self._ids(runs, times))
+
+    def _ids(self, runs: Sequence[PlaceRun], times: pa.Array | None) -> pa.StringArray:
+        if len(runs) == 1:
+            return ids_of_numbers(_key(self.name, runs[0].place), runs[0].numbers, times)
+        counts = [len(run.numbers) for run in runs]
+        keys = np.array([_key(self.name, run.place) for run in runs], np.uint64).repeat(counts, axis=0)
+        return ids_of_numbers((keys[:, 0], keys[:, 1]), np.concatenate([run.numbers for run in runs]), times)
+
+
+@lru_cache(maxsize=64)
+def _key(source: str, place: str) -> tuple[int, int]:
+    return key_of("position", source, place)
