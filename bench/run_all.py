@@ -22,6 +22,7 @@ COMMANDS = {
         ("bench.segments",),
         ("bench.bad_input",),
         ("bench.byte_stream",),
+        ("bench.row_ids",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -38,6 +39,7 @@ COMMANDS = {
         ("bench.segments", "--rows", "100000", "--files", "8", "--rounds", "1", "--epochs", "6"),
         ("bench.bad_input", "--rows", "20000", "--fields", "20000", "--gzip-mb", "100", "--rounds", "1"),
         ("bench.byte_stream", "--seconds", "3", "--rounds", "1"),
+        ("bench.row_ids",),
     ),
 }
 

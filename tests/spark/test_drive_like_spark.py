@@ -165,6 +165,7 @@ def stateless_streams(directory: Path) -> dict[str, Stream]:
     return {
         "computed": kept | hf.select("k", "v", kk="concat(k, k)", name="chosen"),
         "high": parts.high,
+        "identified": kept | hf.row_id("k", "v", name="identified"),
         "both": both,
         "turned": both | hf.map_batches(turned, SCHEMA, name="turned"),
         "rejected": files.rejects | hf.select("raw", name="texts"),

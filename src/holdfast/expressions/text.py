@@ -88,6 +88,12 @@ _AGGREGATES = frozenset(
 """Aggregates, and what groups rows, that sqlglot knows as ordinary functions."""
 
 
+_GENERATORS = frozenset(
+    {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack", "variant_explode"}
+)
+"""Functions that give any number of rows for one."""
+
+
 @dataclass(frozen=True)
 class Item:
     """One item of a ``select``.
@@ -230,6 +236,20 @@ def varying(expression: str) -> str | None:
     if tree is None:
         return None
     return next((name for node in tree.walk() if (name := _function_name(node)) in _VARYING), None)
+
+
+def generates(text: str) -> bool:
+    """Return whether a select item or a query can give several rows for one; True where it cannot be read.
+
+    Examples
+    --------
+    >>> generates("a + 1"), generates("explode(xs) as x"), generates("select a, inline(b) from input")
+    (False, True, True)
+    """
+    tree = _parsed(text) or _statement(text)
+    if tree is None:
+        return True
+    return any(isinstance(node, exp.Lateral) or _function_name(node) in _GENERATORS for node in tree.walk())
 
 
 def quoted(column: str) -> str:

@@ -264,7 +264,10 @@ def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
         other = seen.setdefault(node.name.lower(), node)
         if other is node:
             continue
-        if node.is_named or other.is_named:
+        if not node.inputs and node.origin == other.origin:
+            why = "one of them is the source with row ids, the other one without: a source is read once."
+            do = "use the stream behind hf.row_id() everywhere: flights = hf.read.files(...) | hf.row_id()."
+        elif node.is_named or other.is_named:
             why = "a name is the identity of a node in the checkpoint and in the sinks' ledgers."
             do = "give one of them another name."
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from holdfast.graph import unused
 from holdfast.graph.nodes import is_stateful
+from holdfast.graph.row_ids import Identifying
 from holdfast.ports import Guarantee
 
 if TYPE_CHECKING:
@@ -203,6 +204,9 @@ def _node_lines(
         yield f"      takes {_listed(before.name for before in node.inputs)}"
     columns = "not known before the run" if node.columns is None else ", ".join(node.columns)
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
+    ids = node.shape.ids
+    if ids is not None and all(before.shape.ids != ids for before in node.inputs):
+        yield f"      row ids in {ids.column}, made of {ids.made_of}"
     if is_stateful(node):
         yield "      keeps state under its name"
         yield from _poison_lines(node, is_followed=is_followed)
@@ -250,6 +254,12 @@ def _sink_lines(sink: SinkNode) -> Iterator[str]:
         yield f"      commits every {sink.pace}: epochs that only it lacks are decided, and wait in the checkpoint"
         if sink.pace.key:
             yield "      of what waits, the last row of each key is written"
+    if (column := _id_column(sink)) is not None:
+        yield f"      rows are identified by {column}"
+
+
+def _id_column(sink: SinkNode) -> str | None:
+    return sink.spec.id_column if isinstance(sink.spec, Identifying) else None
 
 
 def _head(node: Node | SinkNode) -> str:
@@ -269,7 +279,9 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
             yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can occur twice."
     for sink in pipeline.sinks:
         if sink.guarantee is Guarantee.AT_LEAST_ONCE:
-            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can receive rows twice."
+            column = _id_column(sink)
+            told = "" if column is None else f", with the same {column} each time: it is to write a row of one id once"
+            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can receive rows twice{told}."
     for node in unused.find(pipeline):
         yield unused.describe(node, pipeline).what + " The pipeline will not start."
 

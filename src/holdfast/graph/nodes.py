@@ -16,6 +16,7 @@ from holdfast.graph import checks, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.pace import SinkPace
+from holdfast.graph.row_ids import Identifying, RowIds
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
 from holdfast.ports import Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
@@ -32,10 +33,13 @@ class Shape:
         Names in order; None when unknown (downstream of ``map``, for instance).
     timestamp : str, optional
         The column that holds event time; None when there is none or it is unknown.
+    ids : RowIds, optional
+        The column that identifies each row; None when there is none or it is unknown.
     """
 
     columns: tuple[str, ...] | None = None
     timestamp: str | None = None
+    ids: RowIds | None = None
 
 
 class OperatorSpec(Protocol):
@@ -435,7 +439,10 @@ class SinkNode:
         """
         with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-        return replace(self, stream=stream)
+            spec = self.spec
+            if isinstance(spec, Identifying):
+                spec = spec.identified(stream.columns, stream.shape.ids)
+        return replace(self, spec=spec, stream=stream)
 
     def __repr__(self) -> str:
         return f"<sink {self.kind} {self.name!r} built at {self.origin}>"

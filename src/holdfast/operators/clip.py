@@ -42,7 +42,7 @@ class Clip:
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the input's columns, with the timestamp now known."""
-        return Shape(inputs[0].columns, self.column)
+        return Shape(inputs[0].columns, self.column, inputs[0].ids)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound holds downstream of it."""

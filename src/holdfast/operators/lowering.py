@@ -40,6 +40,7 @@ class InSpark(Enum):
     FILTER = "the rows for which a condition is true (condition: text, or a function of a frame)"
     SPAN = "the rows of a span of time (column, start_us, end_us)"
     SQL = "a statement (query)"
+    IDENTIFIED = "a column with the id of the values of others (columns, into, key)"
     BATCHES = "a function of Arrow batches, in Python workers (fn, setup, schema)"
     UNION = "the rows of several frames"
     HOSTED = "no part of the plan: it runs in a level, or after one, and gets its rows as chunks"
@@ -53,6 +54,7 @@ class InArrow(Enum):
     COMPUTE = "expressions (items)"
     KEEP = "the rows for which a condition is true (condition); a function of a frame is Spark's to call"
     BETWEEN = "the rows of a span of time (column, start_us, end_us)"
+    IDENTIFY = "a column with the id of the values of others (columns, into, key)"
     CALL = "a function of batches, in Python workers (fn, setup, schema)"
     UNITE = "the rows of several streams"
     STEP = "a step over state (a StatefulSpec)"
@@ -69,6 +71,7 @@ class BoundsDownstream(Enum):
     OF_STEP = "those that its step gives"
     SAME = "every bound of its input, where rows keep their timestamp column: it drops rows, and changes none"
     WHERE_TIMED = "every bound of its inputs, where they have the same timestamp column"
+    ADDED = "every bound of its input, where that has the columns of the key: it adds a column, and changes none"
     SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read, or Spark's plan of it)"
     ANALYSED = "those of the keys and the timestamp that Spark's plan of it leaves as they are: known at the start"
     MOVED = "those for all keys, shifted by the offset that it declares (offset); without one, only the end"
@@ -118,6 +121,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED, calls_user=True),
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
+    "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
     "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsDownstream.SAME, counts_dropped=True),
     "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsDownstream.WHERE_TIMED),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions.text import Item, item_of, quoted
+from holdfast.expressions.text import Item, generates, item_of, quoted
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_text, closed
@@ -29,7 +29,8 @@ class Select:
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the items, after checking those that they read."""
-        return selected(self.items_read(), list(self.items), inputs[0])
+        shape = selected(self.items_read(), list(self.items), inputs[0])
+        return replace(shape, ids=None) if any(map(generates, self.items)) else shape
 
     def items_read(self) -> list[Item]:
         """Return what each item reads and gives."""
@@ -60,6 +61,7 @@ def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shap
     given: list[str] = []
     is_known = True
     timestamp: str | None = None
+    id_column: str | None = None
     for item, text in zip(items, texts, strict=True):
         if before.columns is not None:
             # Spark lets an item use the names of the items before it.
@@ -70,8 +72,10 @@ def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shap
         new = _columns_of(item, before)
         _check_new(new, given, text)
         given.extend(new)
-        timestamp = timestamp or _timestamp_in(item, new, before.timestamp)
-    return Shape(tuple(given) if is_known else None, timestamp)
+        timestamp = timestamp or _passed_by(item, new, before.timestamp)
+        id_column = id_column or _passed_by(item, new, before.ids.column if before.ids else None)
+    ids = None if before.ids is None else before.ids.renamed(id_column)
+    return Shape(tuple(given) if is_known else None, timestamp, ids)
 
 
 def _columns_of(item: Item, before: Shape) -> tuple[str, ...]:
@@ -80,13 +84,13 @@ def _columns_of(item: Item, before: Shape) -> tuple[str, ...]:
     return tuple(column for column in before.columns or () if column.lower() not in item.excluded)
 
 
-def _timestamp_in(item: Item, new: Iterable[str], timestamp: str | None) -> str | None:
-    """Return the name under which an item passes the timestamp on unchanged, if it does."""
-    if timestamp is None:
+def _passed_by(item: Item, new: Iterable[str], column: str | None) -> str | None:
+    """Return the name under which an item passes a column on unchanged, if it does."""
+    if column is None:
         return None
     if item.is_star:
-        return next((column for column in new if column.lower() == timestamp.lower()), None)
-    if item.source is not None and item.source.lower() == timestamp.lower() and item.names:
+        return next((name for name in new if name.lower() == column.lower()), None)
+    if item.source is not None and item.source.lower() == column.lower() and item.names:
         return item.names[0]
     return None
 

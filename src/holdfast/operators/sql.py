@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
@@ -48,7 +48,8 @@ class Sql:
             return Shape()
         if inputs[0].columns is not None:
             require_columns(sorted(known.reads or ()), inputs[0].columns, "the condition of the query")
-        return selected(known.items, ["of the query"] * len(known.items), inputs[0])
+        shape = selected(known.items, ["of the query"] * len(known.items), inputs[0])
+        return replace(shape, ids=None) if text.generates(self.query) else shape
 
     def items_read(self) -> Sequence[Item] | None:
         """Return what each item of the select list reads and gives; None where the query is not simple enough."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.row_ids import united
 
 _RIGHT = "hf.union(left, right)"
 
@@ -29,7 +30,8 @@ class Union:
         for columns in known[1:]:
             _check_same(known[0], columns)
         timestamps = {shape.timestamp for shape in inputs}
-        return Shape(inputs[0].columns, inputs[0].timestamp if len(timestamps) == 1 else None)
+        timestamp = inputs[0].timestamp if len(timestamps) == 1 else None
+        return Shape(inputs[0].columns, timestamp, united([shape.ids for shape in inputs]))
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound holds downstream of it."""

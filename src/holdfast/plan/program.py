@@ -25,6 +25,7 @@ from holdfast.plan.counts import Counts
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.casting import fitted
+from holdfast.types.row_ids import Key, ids_of_columns
 
 Batches = list[pa.RecordBatch]
 
@@ -147,6 +148,25 @@ class Compute:
             for batch in inputs[0]
             if batch.num_rows
         ]
+
+
+@dataclass(frozen=True)
+class Identify:
+    """Add a column with the ids of the values of others."""
+
+    key: Key
+    columns: tuple[str, ...]
+    timestamp: str | None
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [self._identified(batch) for batch in inputs[0]]
+
+    def _identified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        times = None if self.timestamp is None else batch.column(self.timestamp)
+        ids = ids_of_columns(self.key, [batch.column(name) for name in self.columns], times)
+        return pa.RecordBatch.from_arrays([*batch.columns, ids], schema=self.schema)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from holdfast.plan.program import (
     Chain,
     Compute,
     Fit,
+    Identify,
     Keep,
     Latest,
     Operation,
@@ -38,6 +39,7 @@ from holdfast.plan.program import (
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.types.casting import nullable_field
+from holdfast.types.row_ids import check_columns
 
 Made = tuple[Operation, pa.Schema, Evaluations]
 """A step to be added: what it does, the schema of its rows, and what has been evaluated of them."""
@@ -295,6 +297,17 @@ def _unite(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | Non
     return Unite(united), united, after_union([before.evaluations for before in inputs])
 
 
+def _identify(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    schema, evaluated = inputs[0]
+    columns, timestamp = spec.resolved(schema.names)
+    check_columns(schema, columns, timestamp)
+    if {*columns, timestamp} & evaluated.raising:
+        return None  # Spark computes these only where the id is wanted
+    output = builder.normal(schema.append(pa.field(spec.into, pa.string())))
+    return Identify(spec.key, tuple(columns), timestamp, output), output, evaluated
+
+
 def _call(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
     output = builder.normal(spec.schema)
@@ -335,6 +348,7 @@ WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
     InArrow.COMPUTE: _computed(_compute),
     InArrow.KEEP: _computed(_keep),
     InArrow.BETWEEN: _computed(_cut_to_span),
+    InArrow.IDENTIFY: _computed(_identify),
     InArrow.CALL: _computed(_call),
     InArrow.UNITE: _computed(_unite),
     InArrow.LATEST: _computed(_latest),

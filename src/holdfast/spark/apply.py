@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
+from holdfast.operators.row_id import check_into
 from holdfast.operators.sql import TABLE
 from holdfast.plan.feeds import Unchanged
 from holdfast.ports import REJECT_COLUMN
@@ -18,6 +20,7 @@ from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark import private
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.lookups import lookup_of
+from holdfast.types.row_ids import check_columns, ids_of_columns
 
 _view_lock = threading.Lock()
 
@@ -70,6 +73,21 @@ def transformed(spec: Any, frame: DataFrame) -> DataFrame:
 def selected(spec: Any, frame: DataFrame) -> DataFrame:
     """Return the items of a select."""
     return frame.selectExpr(*spec.items)
+
+
+def identified(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the frame with the ids of some of its columns."""
+    columns, timestamp = spec.resolved(frame.columns)
+    check_columns(private.arrow_schema(frame.schema), columns, timestamp)
+    check_into(spec.into, frame.columns)
+    key, count = spec.key, len(columns)
+
+    def ids(*arrays: pa.Array) -> pa.Array:
+        return ids_of_columns(key, arrays[:count], arrays[count] if len(arrays) > count else None)
+
+    made = F.arrow_udf(ids, "string")  # its kind follows from the annotations
+    taken = [F.col(f"`{name}`") for name in [*columns, *([timestamp] if timestamp else [])]]
+    return frame.withColumn(spec.into, made(*taken))
 
 
 def filtered(spec: Any, frame: DataFrame) -> DataFrame:

@@ -436,6 +436,7 @@ WAYS: Mapping[InSpark, _Lowered] = {
     InSpark.FUNCTION: _rowwise(apply.transformed),
     InSpark.SELECT: _rowwise(apply.selected),
     InSpark.FILTER: _rowwise(apply.filtered),
+    InSpark.IDENTIFIED: _rowwise(apply.identified),
     InSpark.SPAN: _rowwise(apply.clipped),
     InSpark.SQL: _rowwise(apply.queried),
     InSpark.BATCHES: _Lowered(_Compiler._batches, _WideCompiler._add_batches),

@@ -65,7 +65,7 @@ class Accumulate:
                     do=f"give the running value another name: {name}_so_far=hf....",
                 )
         added = tuple(name for name, _ in self.aggregates)
-        return Shape(None if columns is None else (*columns, *added), inputs[0].timestamp)
+        return Shape(None if columns is None else (*columns, *added), inputs[0].timestamp, inputs[0].ids)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> AccumulateStep:
         """Return the step for rows of a schema."""

@@ -64,7 +64,7 @@ class Distinct:
         """Return the input's shape, after checking the columns."""
         require_columns(self.by, inputs[0].columns, "by=")
         require_columns([self.timestamp], inputs[0].columns, "timestamp=")
-        return Shape(inputs[0].columns, inputs[0].timestamp)
+        return inputs[0]
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> DistinctStep:
         """Return the step for rows of a schema."""

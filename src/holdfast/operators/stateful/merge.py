@@ -106,7 +106,7 @@ class Merge:
         main = inputs[0]
         slow = self.input_names[1:]
         if main.columns is None:
-            return Shape(None, main.timestamp)
+            return Shape(None, main.timestamp, main.ids)
         taken = {column.lower() for column in main.columns}
         if twice := [name for name in slow if name.lower() in taken]:
             raise InvalidPipeline(
@@ -114,7 +114,7 @@ class Merge:
                 why="each slow input becomes a column beside the main columns.",
                 do="give the input another name in the mapping.",
             )
-        return Shape((*main.columns, *slow), main.timestamp)
+        return Shape((*main.columns, *slow), main.timestamp, main.ids)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> MergeStep:
         """Return the step for inputs of these schemas."""
