@@ -19,6 +19,7 @@ from holdfast import faults
 from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
+from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.stage import FileStaging
@@ -30,7 +31,14 @@ ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
 """Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Provided by the engine."""
 
 
-def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, backfill: bool = False) -> nodes.SinkNode:
+def foreach_batch(
+    fn: Callable[[Any, int], None],
+    *,
+    idempotent: bool = False,
+    id: str = AUTO,
+    name: str | None = None,
+    backfill: bool = False,
+) -> nodes.SinkNode:
     """Hand every epoch to a function, as Spark's ``foreachBatch`` does; at-least-once.
 
     Parameters
@@ -38,6 +46,12 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, ba
     fn : callable
         Called on the driver with a DataFrame and the epoch's number.  It must bear being called twice for an epoch:
         overwrite by epoch, or merge by key.
+    idempotent : bool
+        Says that ``fn`` writes by row id: a row that is there already is left, or written over.  Then the stream must
+        have one.
+    id : str
+        The column of the DataFrame that holds it: ``"auto"``, the one that ``hf.row_id`` made, or a column of which you
+        know that it is unique.
     name : str, optional
         The node's name.
     backfill : bool
@@ -54,7 +68,7 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, ba
     pipeline has several sinks (they were decided), else evaluated again.
     """
     with building("sink", name):
-        spec = ForeachBatchSpec(fn)
+        spec = ForeachBatchSpec(fn, idempotent, check_id(id))
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
@@ -63,6 +77,9 @@ class ForeachBatchSpec:
     """Declaration of a foreach_batch sink; parameters as :func:`foreach_batch`."""
 
     fn: Callable[[Any, int], None]
+    idempotent: bool = False
+    id: str = AUTO
+    id_column: str | None = None
 
     kind = "foreach_batch"
     guarantee = Guarantee.AT_LEAST_ONCE
@@ -73,13 +90,24 @@ class ForeachBatchSpec:
                 f"write.foreach_batch needs a function, but was given {type(self.fn).__name__}.",
                 do="write def save(df, epoch): ...  and then  write.foreach_batch(save).",
             )
+        if self.id != AUTO and not self.idempotent:
+            raise InvalidPipeline(
+                f"write.foreach_batch has id={self.id!r}, and is not idempotent.",
+                why="id= names the column by which the function recognises rows that it has written.",
+                do=f"write write.foreach_batch(save, idempotent=True, id={self.id!r}), or leave id= out.",
+            )
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments for display and fingerprint."""
-        return {"fn": naming.callable_text(self.fn)}
+        ids = {"idempotent": True, "id": self.id_column or self.id} if self.idempotent else {}
+        return {"fn": naming.callable_text(self.fn), **ids}
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Any columns will do."""
+
+    def identified(self, columns: Collection[str] | None, ids: RowIds | None) -> ForeachBatchSpec:
+        """Return the declaration for a stream: with the column that the function recognises rows by, if it does."""
+        return replace(self, id_column=id_column(self.id, columns, ids)) if self.idempotent else self
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ForeachBatchSink:
         """Return the sink; the engine binds it before it is opened."""

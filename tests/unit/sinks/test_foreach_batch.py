@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import holdfast as hf
 from holdfast import faults
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
@@ -164,3 +165,31 @@ def test_it_says_at_least_once_and_needs_a_function_and_an_engine() -> None:
         foreach_batch("save")  # type: ignore[arg-type]
     with pytest.raises(InternalError, match="before the engine bound it"):
         ForeachBatchSpec(_saving([])).connect("out", "numbers", SCHEMA).open(RunIdentity("numbers", 1))
+
+
+# --- row ids ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_idempotent_function_is_told_by_which_column_rows_are_the_same() -> None:
+    rows = hf.read.rows([], schema="id BIGINT", name="in") | hf.row_id(into="uid")
+    sink = rows | hf.select("uid as u", "id") | hf.write.foreach_batch(print, idempotent=True, name="out")
+    assert sink.arguments()["id"] == "u"
+    text = hf.Pipeline("p", sink).explain()
+    assert "rows are identified by u" in text
+    assert "it can receive rows twice, with the same u each time" in text
+    named = rows | hf.write.foreach_batch(print, idempotent=True, id="id", name="out")
+    assert named.arguments()["id"] == "id"
+    plain = rows | hf.write.foreach_batch(print, name="out")
+    assert set(plain.arguments()) == {"fn"}
+
+
+def test_an_idempotent_function_needs_rows_with_ids() -> None:
+    rows = hf.read.rows([], schema="id BIGINT", name="in")
+    with pytest.raises(InvalidPipeline, match=r'id="auto", and no column(?s:.*)write hf\.row_id\(\) right behind'):
+        rows | hf.write.foreach_batch(print, idempotent=True)
+    with pytest.raises(InvalidPipeline, match=r"id='uid' is not a column(?s:.*)columns are id"):
+        rows | hf.write.foreach_batch(print, idempotent=True, id="uid")
+    with pytest.raises(InvalidPipeline, match=r"id=3 is no column"):
+        hf.write.foreach_batch(print, idempotent=True, id=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPipeline, match=r"id='id', and is not idempotent(?s:.*)idempotent=True"):
+        hf.write.foreach_batch(print, id="id")
