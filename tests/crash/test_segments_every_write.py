@@ -16,10 +16,10 @@ import pytest
 
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.segments import manifest
-from holdfast.sinks.segments.rules import joining
 from holdfast.sinks.segments.rules.policies import Segment
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sinks.tending import joining
 from tests.contract.test_segments_contract import growing
 from tests.crash.operations import survived
 
