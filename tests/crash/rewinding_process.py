@@ -1,4 +1,4 @@
-"""A process that rewinds a pipeline and is killed before its n-th change of a file: ``rewinding_process WORK N``."""
+"""What a process does that rewinds a pipeline and is killed before its n-th change of a file."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def die_before(change: int, below: str) -> None:
     sys.addaudithook(audit)
 
 
-if __name__ == "__main__":
-    work, number = sys.argv[1:]
+def rewind(work: str, change: int) -> None:
+    """Carry through what a dead process began, and rewind; die before a change, if there are so many."""
     flow = Flow(Path(work))
-    die_before(int(number), work)
+    die_before(change, work)
     flow.rewinding().carry_through()
     flow.rewinding().do("3")

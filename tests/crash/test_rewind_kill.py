@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import signal
-import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.crash.processes import ROOT
+from tests.crash import rewinding_process
 from tests.sim.rewinding import Flow, expected
 
 pytestmark = pytest.mark.slow
@@ -21,12 +20,18 @@ NOT_BEGUN = expected((5, 1), (7, 2))
 CARRIED_THROUGH = expected((3, 1), (7, 2))
 
 
+FORKS = multiprocessing.get_context("forkserver")
+"""Processes that need not import everything anew: there are dozens."""
+FORKS.set_forkserver_preload([rewinding_process.__name__])
+
+
 def killed(work: Path, change: int) -> bool:
     """Rewind in a process that dies before a change; tell whether it came so far."""
-    command = [sys.executable, "-m", "tests.crash.rewinding_process", str(work), str(change)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode != 0
+    process = FORKS.Process(target=rewinding_process.rewind, args=(str(work), change))
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode in (0, -signal.SIGKILL), "it printed why"
+    return process.exitcode != 0
 
 
 @pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.nightly] * (n > 0)) for n in range(STRIDE)])
