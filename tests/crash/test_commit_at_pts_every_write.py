@@ -154,7 +154,7 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(
 
     A death before a write leaves what one after the write before it does: ``tests/sim/test_commit_at_pts.py``.
     """
-    moved = 0
+    moved = count = 0
     for crash in distinct_places(first):
         for again in distinct_places(second):
             made, auditor = world(database, new_path, way, crash.n % 2, FEW_EVENTS)
@@ -162,6 +162,8 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(
             moved = max(moved, *map(len, auditor.seen.values()))
             if not (first_met and again_met):
                 break
+            count += 1
         if not first_met:
             break
     assert moved > 2, "pts hardly moves: nothing is shown"
+    assert count * first * second > 1000, "hardly any pair of places to die"

@@ -74,7 +74,7 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(play: str, events: in
 
     The number of pairs grows with the square: all of them are of a short run, in which pts moves twice.
     """
-    moved = 0
+    moved = count = 0
     for crash in distinct_places(first):
         for again in distinct_places(second):
             world, auditor = PLAYS[play](events).world(seed=crash.n % 4)
@@ -82,9 +82,11 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(play: str, events: in
             moved = max(moved, *map(len, auditor.seen.values()))
             if not (first_met and again_met):
                 break
+            count += 1
         if not first_met:
             break
     assert moved > 2, "pts hardly moves: nothing is shown"
+    assert count * first * second > 1000, "hardly any pair of places to die"
 
 
 def test_a_death_before_a_write_is_one_after_the_write_before_it() -> None:
