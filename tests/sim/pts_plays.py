@@ -274,15 +274,16 @@ def promised(count: int = 26) -> Play:
 PLAYS = {"plain": plain, "windows": windows, "promised": promised}
 
 
-def live(world: World, auditor: Auditor, crashes: Sequence[CrashAt]) -> list[bool]:
+def live(world: World, auditor: Auditor, crashes: Sequence[CrashAt], *, looks_from: int = 0) -> list[bool]:
     """Run to the end through crashes; the auditor looks before every durable write, and in the end.
 
+    ``looks_from``: the first life in which it looks before every write.
     Returns for each crash whether the driver lived to meet it.
     """
     deaths = []
-    for crash in [*crashes, None]:
+    for number, crash in enumerate([*crashes, None]):
         try:
-            with world.life(crash, on_write=auditor.look) as life:
+            with world.life(crash, on_write=auditor.look if number >= looks_from else None) as life:
                 life.run()
             deaths.append(False)
         except SimulatedCrash as death:
@@ -302,6 +303,15 @@ def places(stride: int = 1) -> Iterator[CrashAt]:
     for number in range(1, 100_000, stride):
         yield CrashAt(number, "before")
         yield CrashAt(number, "after")
+
+
+def pairs(first: int = 1, second: int = 1) -> Iterator[tuple[CrashAt, Iterator[tuple[CrashAt, int]]]]:
+    """Yield a first place to die with all second ones; with each, from which life on there is something new to see.
+
+    The first life is the same whatever comes behind it.
+    """
+    for crash in distinct_places(first):
+        yield crash, ((again, int(number > 0)) for number, again in enumerate(distinct_places(second)))
 
 
 def distinct_places(stride: int = 1) -> Iterator[CrashAt]:

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.testing import CrashAt, SimulatedCrash
 from holdfast.testing.simulation.world import PIPELINE, SinkUnderTest
-from tests.sim.pts_plays import CLOSED, PLAYS, distinct_places, live, places, plain, windows
+from tests.sim.pts_plays import CLOSED, PLAYS, live, pairs, places, plain, windows
 
 NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
@@ -75,10 +75,10 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(play: str, events: in
     The number of pairs grows with the square: all of them are of a short run, in which pts moves twice.
     """
     moved = count = 0
-    for crash in distinct_places(first):
-        for again in distinct_places(second):
+    for crash, others in pairs(first, second):
+        for again, looks_from in others:
             world, auditor = PLAYS[play](events).world(seed=crash.n % 4)
-            first_met, again_met = live(world, auditor, [crash, again])
+            first_met, again_met = live(world, auditor, [crash, again], looks_from=looks_from)
             moved = max(moved, *map(len, auditor.seen.values()))
             if not (first_met and again_met):
                 break
