@@ -1,7 +1,7 @@
 """A connection that breaks during COMMIT costs no row and doubles none: the sink is asked (design/0003).
 
-A proxy cuts the connection, 50 times for each way of writing and each moment; each time a small driver does what
-the coordinator does: publish, and after InDoubt ask until there is an answer.
+A proxy cuts the connection, 10 times for each way of writing and each moment, in a night 50 times; each time a small
+driver does what the coordinator does: publish, and after InDoubt ask until there is an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 PIPELINE = "trips"
 SCHEMA = pa.schema([("id", pa.int64()), ("epoch", pa.int64())])
 ROWS_PER_EPOCH = 7
-CUTS = 50
+CUTS = [10, pytest.param(50, marks=pytest.mark.nightly)]
 
 
 @dataclass
@@ -117,15 +117,16 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.DURING], ids=lambda cut: cut.name.lower())
 @pytest.mark.parametrize(("way", "statement"), STATEMENTS, ids=lambda text: text.strip("\0").lower().replace(" ", "-"))
 def test_a_connection_cut_during_commit_loses_nothing_and_doubles_nothing(
-    scene: Scene, way: str, statement: str, cut: Cut, caplog: pytest.LogCaptureFixture
+    scene: Scene, way: str, statement: str, cut: Cut, cuts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = {"carried": "auto", "table": "table", "prepared": "prepared"}[way]
     sink = scene.opened(1, stage=stage)
     caplog.set_level(logging.INFO, "holdfast.sinks.postgres")
-    for epoch in range(1, CUTS + 1):
+    for epoch in range(1, cuts + 1):
         publication = Publication(
             EpochRecord(PIPELINE, epoch, 1, {"lines": {"log": epoch}}), tuple(parts_of(sink, epoch, 1, way))
         )
@@ -136,10 +137,10 @@ def test_a_connection_cut_during_commit_loses_nothing_and_doubles_nothing(
         questions = [record.message for record in caplog.records if f"asked about epoch {epoch}" in record.message]
         assert questions
         assert all("its ledger row says epoch" in question and "; answered " in question for question in questions)
-    assert scene.proxy.cut_count == CUTS
-    sink.sweep(below_epoch=CUTS + 1)
+    assert scene.proxy.cut_count == cuts
+    sink.sweep(below_epoch=cuts + 1)
     sink.close()
-    scene.audit(CUTS)
+    scene.audit(cuts)
 
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.DURING], ids=lambda cut: cut.name.lower())
