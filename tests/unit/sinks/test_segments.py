@@ -670,3 +670,30 @@ def test_a_thousand_segments_are_sealed_in_groups(tmp_path: Path, monkeypatch: p
     assert visible(tmp_path) == list(range(3000))
     assert growth.RATIO < 1
     sink.close()
+
+
+def test_null_and_the_empty_text_are_one_segment_and_their_journal_is_removed_when_it_is_sealed(tmp_path: Path) -> None:
+    sink = opened(tmp_path, seal=(whatever,))
+    publish(sink, 1, [(1, None), (2, ""), (3, "a"), (4, None)])
+    assert sink.sealing.tend() == 2
+    assert visible(tmp_path) == [1, 2, 3, 4]
+    assert {each.row_count for each in sealed(sink)} == {1, 3}
+    assert os.listdir(sink.places.journal) == []
+    sink.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_ten_thousand_partition_values_are_sealed_null_slashes_and_unicode_among_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    sink = opened(tmp_path, seal=(whatever,))
+    words = [*WORDS, *(f"w{number}" for number in range(10_000 - len(WORDS)))]
+    for epoch in (1, 2):
+        publish(sink, epoch, [(epoch * 10_000 + number, word) for number, word in enumerate(words)])
+    assert sink.sealing.tend() == 9_999  # null and the empty text share a directory
+    assert visible(tmp_path) == list(range(10_000, 30_000))
+    assert sink.holdings.growing == {}
+    assert os.listdir(sink.places.journal) == []
+    sink.close()

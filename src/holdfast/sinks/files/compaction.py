@@ -34,8 +34,9 @@ TARGET = "128 MB"
 """Size of a joined file where ``compact=True``."""
 
 GROUP_FILES = 64
+GROUP_REMOVALS = 1000
 GROUP_BYTES = 256 * 2**20
-"""Written in a round, and by one entry, at most: an epoch waits for the renames and removals of one entry."""
+"""Of one round and entry at most, give or take one file: an epoch may have to wait for its renames and removals."""
 
 _NEVER = sys.maxsize
 """In the place of an epoch: nothing of a partition is joined."""
@@ -251,8 +252,8 @@ class Compaction:
 
     def _written(self) -> Iterator[_Join]:
         """Yield joined files as they are written; their directories are synced."""
-        size_bytes = count = 0
-        while count < GROUP_FILES and size_bytes < GROUP_BYTES:
+        size_bytes = count = removed = 0
+        while count < GROUP_FILES and removed < GROUP_REMOVALS and size_bytes < GROUP_BYTES:
             run = self._small.due()
             if not run:
                 return
@@ -263,6 +264,7 @@ class Compaction:
             self._small.joined(run, found.files)
             yield found
             count += 1
+            removed += len(together(run).paths)
             size_bytes += found.files.size_bytes
 
     def _write(self, run: list[EpochFiles]) -> _Join | None:

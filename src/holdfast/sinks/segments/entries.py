@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from holdfast.ports import Held
@@ -153,8 +153,8 @@ def encode_entry(entry: SegmentsEntry) -> bytes:
     values = {each.name: getattr(entry, each.name) for each in fields(entry)}
     body = {name: value for name, value in values.items() if value != getattr(_EMPTY, name)}
     body["files"] = [_compact(each) for each in entry.files]
-    body["seals"] = [asdict(each) for each in entry.seals]
-    body["joins"] = [asdict(each) for each in entry.joins]
+    body["seals"] = [vars(each) for each in entry.seals]
+    body["joins"] = [vars(each) for each in entry.joins]
     body["began"] = {partition: [began.epoch, began.at_us] for partition, began in entry.began.items()}
     return seal({name: value for name, value in body.items() if value not in ([], {})})
 

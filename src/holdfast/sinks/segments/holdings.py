@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -202,12 +202,12 @@ class Holdings:
         last = {name: getattr(self.last, name) for name in ("number", "generation", "epoch", "positions", "pts")}
         return {
             "last": last,
-            "files": [list(asdict(file).values()) for file in self.files.values()],
+            "files": [list(vars(file).values()) for file in self.files.values()],
             "growing": {partition: [began.epoch, began.at_us] for partition, began in self.growing.items()},
             "sealed_through": self.sealed_through,
             "starts": [[epoch, start] for epoch, start in self.starts.items()],
             "chunks": [[chunk.name, chunk.count, chunk.size_bytes] for chunk in self.chunks],
-            "recent": [asdict(segment) for segment in self.recent],
+            "recent": [vars(segment) for segment in self.recent],
             "removed": sorted(self.removed),
             "schema": self.schema,
             "sealed_bytes": self.sealed_bytes,

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from holdfast.errors import Corrupt, InDoubt
@@ -192,7 +191,7 @@ class SegmentsManifest:
             holdings.chunks = holdings.chunks[1:]
             holdings.removed -= paths
         if len(holdings.recent) >= CHUNK_SEGMENTS:
-            segments = [asdict(segment) for segment in holdings.recent]
+            segments = [vars(segment) for segment in holdings.recent]
             name = f"sealed-{number:012}.json"
             data = seal({"segments": segments})
             durable.create(os.path.join(self._directory, name), data, aside=self._aside)

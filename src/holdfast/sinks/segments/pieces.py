@@ -21,7 +21,8 @@ class PartitionRows:
     Parameters
     ----------
     partitions : pyarrow.StringArray
-        Directories of partitions, each once.
+        Directories of partitions.  One is there several times where it is in several record batches, and where null and
+        the empty text, which share a directory, both occur.
     rows : numpy.ndarray
         How many rows each has, at least one.
     """
@@ -40,12 +41,12 @@ class PartitionRows:
         return PartitionRows(self.partitions.filter(others), self.rows[others.to_numpy(zero_copy_only=False)])
 
     def among(self, partitions: Collection[str]) -> list[str]:
-        """Return which of some partitions it has."""
+        """Return which of some partitions it has, some perhaps several times."""
         found: list[str] = self.partitions.filter(self._is_among(partitions)).to_pylist()
         return found
 
     def unknown(self, known: Mapping[str, Any], names: pa.StringArray) -> list[str]:
-        """Return the partitions that are not known; ``names`` are the keys of ``known``."""
+        """Return the partitions that are not known, some perhaps several times; ``names`` are the keys of ``known``."""
         found: list[str]
         if len(self) * _FEW < len(names):
             found = [partition for partition in self.partitions.to_pylist() if partition not in known]
@@ -58,9 +59,6 @@ class PartitionRows:
 
 
 def partition_rows(index: pa.Table) -> PartitionRows:
-    """Return what the index of a journal file says; one of several record batches names a partition several times."""
-    if index.num_rows and index["batch"][-1].as_py() > 0:
-        index = index.group_by("partition", use_threads=False).aggregate([("rows", "sum")])
-        index = index.rename_columns(["partition", "rows"])
+    """Return what the index of a journal file says."""
     partitions, rows = (index[name].combine_chunks() for name in ("partition", "rows"))
     return PartitionRows(partitions, rows.to_numpy().astype(np.int64))

@@ -63,13 +63,13 @@ class Growth:
     def add(self, file: JournalFile, partitions: PartitionRows, holdings: Holdings) -> None:
         """Count a file's rows to the segments that are not sealed in a state which has the file."""
         partitions = partitions.without([p for p, epoch in holdings.sealed_through.items() if epoch >= file.epoch])
-        self.pieces_left[file.name] = len(partitions)
         places = self._places_of(partitions.partitions)
+        self.pieces_left[file.name] = len(np.unique(places))
         for place in places[self._of["rows"][places] == 0]:
             began = holdings.growing[self._names[place].as_py()]
             self._of["epoch"][place], self._of["at_us"][place] = began.epoch, began.at_us
-        self._of["rows"][places] += partitions.rows
-        self._of["row_bytes"][places] += partitions.rows * (file.row_bytes / max(1, file.row_count))
+        np.add.at(self._of["rows"], places, partitions.rows)
+        np.add.at(self._of["row_bytes"], places, partitions.rows * (file.row_bytes / max(1, file.row_count)))
 
     def free(self, pieces: Mapping[str, int]) -> tuple[str, ...]:
         """Return the files of which nothing is left once these numbers of pieces are sealed."""
@@ -169,7 +169,7 @@ class Growth:
         found = pc.index_in(names, self._names)
         if not found.null_count:
             return np.asarray(found)
-        new = names.filter(pc.is_null(found)).to_pylist()
+        new = names.filter(pc.is_null(found)).unique().to_pylist()
         self._places |= {name: place for place, name in enumerate(new, len(self._names))}
         rows = np.zeros(len(new), _COLUMNS)
         rows["ratio"] = [self._ratios.get(name, np.nan) for name in new]
