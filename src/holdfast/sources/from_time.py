@@ -18,6 +18,7 @@ from holdfast.ports import REJECT_COLUMN, Bounded, SeekableSpec, Source, SourceS
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.identified import IdentifiedSpec
+from holdfast.sources.until.between import is_from
 from holdfast.sources.wrapped import WrappedSource
 
 
@@ -124,27 +125,7 @@ class ClippedSource(WrappedSource):
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span from the time on."""
         for batch in self.source.read(span):
-            stays = is_from(batch.column(self.column), self.at_us)
+            stays = pc.fill_null(is_from(batch.column(self.column), self.at_us), False)
             if REJECT_COLUMN in batch.schema.names:
                 stays = pc.or_(stays, pc.is_valid(batch.column(REJECT_COLUMN)))
             yield batch if stays.true_count == batch.num_rows else batch.filter(stays)
-
-
-def is_from(values: pa.Array, at_us: int) -> pa.BooleanArray:
-    """Return which timestamps are not before a time: microseconds of Unix time, or ticks where they are integers.
-
-    Times without a zone are UTC.
-
-    Examples
-    --------
-    >>> is_from(pa.array([4, 5, None]), 5).to_pylist()
-    [False, True, False]
-    """
-    kind = values.type
-    if pa.types.is_timestamp(kind):
-        border = pa.scalar(at_us, pa.timestamp("us", kind.tz))
-        values = values if kind.unit == "us" else pc.cast(values, border.type, safe=False)
-    else:
-        values = pc.cast(values, pa.int64())
-        border = pa.scalar(at_us, pa.int64())
-    return pc.fill_null(pc.greater_equal(values, border), False)

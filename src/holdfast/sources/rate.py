@@ -42,6 +42,8 @@ class RateSpec:
     max_rows_per_epoch: int | None = None
     from_us: int | None = None
     """Where reading begins; no argument of users."""
+    before_us: int | None = None
+    """Where it ends, exclusive; no argument of users."""
     clock: Clock = field(default_factory=SystemClock, compare=False)
     kind: str = field(default="rate", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
@@ -61,6 +63,10 @@ class RateSpec:
     def from_time(self, at_us: int) -> RateSpec:
         """Return the source from the last row at or before a time."""
         return replace(self, from_us=at_us)
+
+    def up_to(self, before: int, marker: str | None) -> RateSpec:
+        """Return the source up to the last row before a time: rows ascend, so it is cut there."""
+        return replace(self, before_us=before)
 
     def open(self, name: str, workspace: str) -> RateSource:
         """Return the source; the start time is made durable when it is first needed."""
@@ -124,12 +130,16 @@ class RateSource:
             end = min(end, first + self.spec.max_rows_per_epoch)
         return {SEGMENT: max(first, end)}  # a clock that was set back takes nothing back
 
+    def has_passed(self, positions: SourcePositions) -> bool:
+        """Return whether every row before the time where reading ends is before these positions."""
+        return self._last is not None and _value(positions) >= self._last
+
     def freeze(self) -> None:
         """Record how many rows there are now."""
         self._frozen = self._due()
 
     def newest(self) -> SourcePositions | None:
-        """Position after the last row whose time has come."""
+        """Position after the last row whose time has come, and is wanted."""
         return {SEGMENT: self._due()}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
@@ -170,9 +180,17 @@ class RateSource:
     def committed(self, end: SourcePositions) -> None:
         """Do nothing: nothing is kept."""
 
+    @property
+    def _last(self) -> int | None:
+        """Number of the first row at or after the time where reading ends."""
+        if self.spec.before_us is None:
+            return None
+        return max(0, -((self.start_us - self.spec.before_us) * self.spec.rows_per_second // _SECOND))
+
     def _due(self) -> int:
         elapsed_us = self.spec.clock.now_us() - self.start_us
-        return max(0, elapsed_us * self.spec.rows_per_second // _SECOND)
+        due = max(0, elapsed_us * self.spec.rows_per_second // _SECOND)
+        return due if self._last is None else min(due, self._last)
 
 
 def _durable_start(spec: RateSpec, name: str, workspace: str) -> int:

@@ -12,8 +12,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.ports import REJECT_COLUMN, Source
-from holdfast.sources.from_time import from_time, is_from, obstacle
+from holdfast.sources.from_time import from_time, obstacle
 from holdfast.sources.rate import RateSpec
+from holdfast.sources.until.between import is_from
 from holdfast.testing.clock import SimulatedClock
 
 SECOND = 1_000_000
@@ -93,7 +94,7 @@ def test_bound_rows_are_told_from_rows_as_before(tmp_path: Path) -> None:
 def test_whatever_the_unit_exactly_the_time_is_the_first_that_stays(kind: pa.DataType) -> None:
     given = pa.array([3 * SECOND, 4 * SECOND, None], pa.int64())
     values = given if kind == pa.int64() else given.cast(pa.timestamp("us", kind.tz)).cast(kind)
-    assert is_from(values, 4 * SECOND).to_pylist() == [False, True, False]
+    assert is_from(values, 4 * SECOND).to_pylist() == [False, True, None]
 
 
 def test_what_has_no_time_says_why() -> None:

@@ -37,7 +37,7 @@ class ByteStreamSource:
         self._branches: dict[str, Branch] = {}
         self._streams: dict[str, StreamView] = {}
         self._frozen: SourcePositions | None = None
-        self._firsts: dict[str, int] = {}
+        self._firsts: dict[tuple[str, int], int] = {}
         self._released: dict[str, int] | None = None
         self._is_registered = False
 
@@ -52,7 +52,7 @@ class ByteStreamSource:
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: what is committed, within the limits."""
-        ends = self._ends()
+        ends = self._up_to(self._ends())
         self._register(start)
         if bounded:
             if self._frozen is None:
@@ -74,7 +74,7 @@ class ByteStreamSource:
 
     def newest(self) -> SourcePositions | None:
         """Positions behind everything that is there now, and belongs to this source."""
-        return self._ends()
+        return self._up_to(self._ends())
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether everything before the end is before these positions."""
@@ -85,6 +85,20 @@ class ByteStreamSource:
         return all(
             segment not in streams or not streams[segment].count_between(self._low(segment, positions), int(last))
             for segment, last in end.items()
+        )
+
+    def has_passed(self, positions: SourcePositions) -> bool:
+        """Return whether each stream is read up to its first message at or after the time where this run ends."""
+        if self.spec.before is None:
+            return False
+        if self.has_ended(positions):
+            return True
+        ends = self._ends()
+        firsts = {segment: self._first_from(segment, self.spec.before) for segment in ends}
+        return bool(ends) and all(
+            first is not None
+            and not self._streams[segment].count_between(self._low(segment, positions), min(ends[segment], first))
+            for segment, first in firsts.items()
         )
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
@@ -226,13 +240,21 @@ class ByteStreamSource:
             return {segment: stream.end for segment, stream in streams.items()}
         return {segment: stream.end_up_to(int(end.get(segment, 0))) for segment, stream in streams.items()}
 
+    def _up_to(self, ends: dict[str, int]) -> dict[str, int]:
+        """Return ends no later than the time where this run ends."""
+        before = self.spec.before
+        if before is None:
+            return ends
+        firsts = {segment: self._first_from(segment, before) for segment in ends}
+        return ends | {segment: min(ends[segment], first) for segment, first in firsts.items() if first is not None}
+
     def _first_from(self, segment: str, at: int) -> int | None:
-        if segment not in self._firsts:
+        if (segment, at) not in self._firsts:
             first = self._streams[segment].first_from(at)
             if first is None:
                 return None
-            self._firsts[segment] = first
-        return self._firsts[segment]
+            self._firsts[segment, at] = first
+        return self._firsts[segment, at]
 
     def _low(self, segment: str, start: SourcePositions) -> int:
         """Return where a stream is read next; one that has not been read yet is read from what is left of it."""

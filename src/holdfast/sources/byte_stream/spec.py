@@ -43,6 +43,8 @@ class ByteStreamSourceSpec:
     holds_retention: bool = True
     at: int | None = None
     """Where reading begins instead of ``start``; no argument of users."""
+    before: int | None = None
+    """Where this run ends, exclusive; no argument of users."""
     kind: str = field(default="byte_stream", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
@@ -97,6 +99,10 @@ class ByteStreamSourceSpec:
     def from_time(self, at_us: int) -> ByteStreamSourceSpec:
         """Return the source from its random access points at or before a time."""
         return replace(self, at=at_us * 1000 if self.times == "time" else at_us)
+
+    def up_to(self, before: int, marker: str | None) -> ByteStreamSourceSpec:
+        """Return the source, each stream up to its first message at or after a time."""
+        return replace(self, before=before * 1000 if self.times == "time" else before)
 
     def open(self, name: str, workspace: str) -> ByteStreamSource:
         """Return the source; the store is opened when it is first needed."""

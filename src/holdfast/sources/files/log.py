@@ -42,6 +42,9 @@ class Block(NamedTuple):
         The file's when it was logged; None in logs that were written before it was kept.
     times : TimeRange, optional
         Where its timestamps are, where that is known (:mod:`holdfast.sources.files.times`).
+    since, before : int, optional
+        Only its rows of this time are read: those below ``since`` stand in an earlier block of the log, and those at or
+        above ``before`` are owed (:mod:`holdfast.sources.until.between`).
     """
 
     name: str
@@ -52,6 +55,13 @@ class Block(NamedTuple):
     size_bytes: int
     identity: FileIdentity | None = None
     times: TimeRange | None = None
+    since: int | None = None
+    before: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Which part of which file it is."""
+        return self.name, self.start, self.end
 
 
 class LoggedFile(NamedTuple):
@@ -65,6 +75,10 @@ class LoggedFile(NamedTuple):
         What is read of it.
     passed_over : int
         Blocks that are not read, because all of their times are before the time where reading begins.
+    later : tuple of Block
+        Blocks of which no row is below the time where reading ends: they are owed.
+    reached : int, optional
+        The highest time that it shows the source to have reached.
     """
 
     name: str
@@ -72,6 +86,8 @@ class LoggedFile(NamedTuple):
     blocks: tuple[Block, ...]
     identity: FileIdentity | None = None
     passed_over: int = 0
+    later: tuple[Block, ...] = ()
+    reached: int | None = None
 
 
 def whole(name: str, size: int) -> LoggedFile:
@@ -117,6 +133,10 @@ class FileLog:
         self.names: set[str] = set()
         self.is_complete = False
         self.passed_over = Skips()
+        self.owed: dict[tuple[str, int, int], Block] = {}
+        """What was left of blocks when a run ended at a time, in the order in which they were logged."""
+        self.reached: int | None = None
+        """The highest time that the source is known to have reached: of what was logged while a run had an end."""
         self._increments = Increments(directory, _WHAT, is_read_only=is_read_only)
         self.refresh()
 
@@ -197,25 +217,48 @@ class FileLog:
             identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in older logs
             self.blocks += [_block(name, size, identity, fields) for fields in blocks]
             index: dict[str, Any] = more[1] if len(more) > 1 else {}  # only where it says something
-            self.passed_over = self.passed_over.plus(index.get("passed_over", 0), has_rest=bool(blocks))
+            later = index.get("later", ())
+            self.passed_over = self.passed_over.plus(index.get("passed_over", 0), has_rest=bool(blocks or later))
+            self._settle([_block(name, size, identity, fields) for fields in later], of_blocks=len(blocks))
+            reached = index.get("reached")
+            if reached is not None:
+                self.reached = reached if self.reached is None else max(reached, self.reached)
         self.is_complete = self.is_complete or increment["complete"]
+
+    def _settle(self, later: Sequence[Block], *, of_blocks: int) -> None:
+        """Note what the newest blocks leave, and what others are."""
+        for block in self.blocks[self.end - of_blocks :]:
+            if block.before is not None:
+                self.owed[block.place] = block._replace(since=block.before, before=None)
+            else:
+                self.owed.pop(block.place, None)
+        self.owed.update((block.place, block) for block in later)
 
 
 def _entry(file: LoggedFile) -> list[Any]:
     """Return a file as the log has it."""
-    index = {"passed_over": file.passed_over} if file.passed_over else None
+    known = {
+        "passed_over": file.passed_over or None,
+        "later": [_fields(block) for block in file.later] or None,
+        "reached": file.reached,
+    }
+    index = {name: value for name, value in known.items() if value is not None}
     entry = [file.name, file.size, [_fields(block) for block in file.blocks], file.identity]
-    return entry if index is None else [*entry, index]
+    return [*entry, index] if index else entry
 
 
 def _fields(block: Block) -> list[Any]:
-    fields: list[Any] = list(block[2:6])
-    return fields if block.times is None else [*fields, block.times]
+    fields: list[Any] = [*block[2:6], block.times, block.since, block.before]
+    while fields[-1] is None:  # as logs were written before there was an index
+        fields.pop()
+    return fields + [None] * (4 - len(fields))
 
 
 def _block(name: str, size: int, identity: FileIdentity | None, fields: Sequence[Any]) -> Block:
-    start, end, rows, taken, *more = fields
-    return Block(name, size, start, end, rows, taken, identity, TimeRange(*more[0]) if more else None)
+    start, end, rows, taken = fields[:4]
+    range_, since, before = (list(fields[4:]) + [None] * 3)[:3]
+    times = None if range_ is None else TimeRange(*range_)
+    return Block(name, size, start, end, rows, taken, identity, times, since, before)
 
 
 def log_end(directory: str) -> int:

@@ -57,7 +57,16 @@ class FilePlanner:
     @property
     def newest(self) -> int:
         """Position after every file seen so far; one that is not split yet counts as one block."""
-        return self.log.end + len(self._waiting)
+        return self.log.end + len(self._waiting) + self._index.due_count(self.log.owed)
+
+    def has_passed(self, position: int) -> bool:
+        """Return whether no row below the time where reading ends follows a position: neither of what is there, nor, by
+        what the source has reached, of what may come.
+        """
+        log, before = self.log, self.spec.before
+        if before is None or position < log.end or self.newest > log.end:
+            return False
+        return log.is_complete or (log.reached is not None and log.reached >= before)
 
     def blocks(self, start: int, end: int) -> Sequence[Block]:
         """Return the blocks between two positions."""
@@ -86,6 +95,9 @@ class FilePlanner:
             self.freeze()
         limits = (self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch)
         end, is_full = within_limits(self.log.blocks, start, *limits)
+        while not is_full and (owed := self._owed(self.log.blocks[start:end])):
+            self.log.append(owed)  # lost to another planner: what it took is not owed any more
+            end, is_full = within_limits(self.log.blocks, start, *limits)
         if is_full:
             return end
         if not frozen:
@@ -113,6 +125,23 @@ class FilePlanner:
         if not self._waiting:
             # What waits is taken first: files are ordered within one discovery.
             self._waiting = self._discovery.new_files(self.log.names)
+
+    def _owed(self, taken: Sequence[Block]) -> list[LoggedFile]:
+        """Return as much as the epoch still takes of what earlier runs have left, and this one reads."""
+        files: dict[str, LoggedFile] = {}
+        rows, names = sum(block.row_count or 0 for block in taken), {block.name for block in taken}
+        for block in self._index.due(self.log.owed.values()):
+            files_max, rows_max = self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch
+            if files and (
+                (rows_max is not None and rows >= rows_max)
+                or (files_max is not None and block.name not in names and len(names) >= files_max)
+            ):
+                break
+            names.add(block.name)
+            rows += block.row_count or 0
+            file = files.get(block.name) or LoggedFile(block.name, block.file_size, (), block.identity)
+            files[block.name] = file._replace(blocks=(*file.blocks, block))
+        return list(files.values())
 
     def _log_more(self, taken: Sequence[Block]) -> Sequence[Found]:
         """Cut as many waiting files as the epoch still takes, and log them in one increment.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -18,16 +19,15 @@ from holdfast.ports import Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files import discovery
+from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.dealing import grouped
 from holdfast.sources.files.discovery import Discovery, Place
 from holdfast.sources.files.gone import what_is_gone
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
 from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
-from holdfast.sources.files.numbering import read_numbered
 from holdfast.sources.files.planner import FilePlanner, part_of
-from holdfast.sources.formats import csv_lines, json_lines, parquet
-from holdfast.sources.formats.lines import RowRules
-from holdfast.sources.formats.texts import read_texts
+from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
+from holdfast.sources.formats import csv_lines, json_lines
 from holdfast.sources.identified import Numbered
 from holdfast.store import sealed
 from holdfast.types import units
@@ -62,6 +62,10 @@ class FilesSourceSpec:
     compare: str = "identity"
     since: int | None = None
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    marker: str | None = None
+    """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="files", init=False)
     numbering: ClassVar[str] = "its file, and the row in it or in its block"
 
@@ -89,6 +93,10 @@ class FilesSourceSpec:
     def from_time(self, at_us: int) -> FilesSourceSpec:
         """Return the source without what its time index shows to be before a time."""
         return replace(self, since=at_us)
+
+    def up_to(self, before: int, marker: str | None) -> FilesSourceSpec:
+        """Return the source without the rows at or above a time, which the log then owes."""
+        return replace(self, before=before, marker=marker)
 
     def open(self, name: str, workspace: str) -> FilesSource:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
@@ -163,7 +171,11 @@ class FilesSource:
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether nothing follows these positions: all of a bounded source is logged and before them."""
         log = self._plan.log
-        return log.is_complete and _ordinal(positions) >= log.end
+        return log.is_complete and _ordinal(positions) >= log.end and not log.owed
+
+    def has_passed(self, positions: SourcePositions) -> bool:
+        """Return whether no row below the time where reading ends follows these positions."""
+        return self._plan.has_passed(_ordinal(positions))
 
     def freeze(self) -> None:
         """Record which files are there now."""
@@ -198,30 +210,36 @@ class FilesSource:
         """Group neighbouring blocks into spans of about equal size."""
         return [
             Span(
-                tuple(self._plan.part(block) for block in group),
+                _read_of(group, tuple(self._plan.part(block) for block in group)),
                 None if any(b.row_count is None for b in group) else sum(b.row_count or 0 for b in group),
                 sum(b.size_bytes for b in group),
             )
-            for group in grouped(self.blocks(start, end), parallelism)
+            for alike in _alike(self.blocks(start, end))
+            for group in grouped(alike, parallelism)
         ]
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span; touches nothing but the files themselves."""
-        rows = RowRules(self.spec.schema, self.spec.rejects)
-        if self.spec.layout.format == "parquet":
-            for part in span.value:
-                yield from parquet.read(part, rows, longest=self.spec.layout.max_record_size)
-        else:
-            yield from read_texts(self.spec.layout.texts(span.value, rows), rows)
+        yield from read_parts(self.spec, span.value)
 
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the rows of a span, each with its number: of Parquet in its file, else in its block."""
-        rows = RowRules(self.spec.schema, self.spec.rejects)
-        yield from read_numbered(span.value, self.spec.where, self.spec.layout, rows)
+        yield from read_parts_numbered(self.spec, span.value)
 
     def committed(self, end: SourcePositions) -> None:
         """Merge old increments of the log: the names must be kept permanently, so nothing is dropped."""
         self._plan.log.merge()
+
+
+def _alike(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
+    """Yield neighbouring blocks of which the same time is read."""
+    for _, alike in groupby(blocks, key=lambda block: (block.since, block.before)):
+        yield list(alike)
+
+
+def _read_of(blocks: Sequence[Block], parts: tuple[FilePart, ...]) -> tuple[FilePart, ...] | PartsBetween:
+    since, before = blocks[0].since, blocks[0].before
+    return parts if since is None and before is None else PartsBetween(parts, since, before)
 
 
 def _ordinal(positions: SourcePositions) -> int:
