@@ -56,6 +56,7 @@ FromCheckpoint = Annotated[
     str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
 ]
 BeginAt = Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")]
+EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time, exclusive, by itself.")]
 BeginState = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=PATH", help="First start: the state of an operator (Parquet; see inspect TARGET)."),
@@ -97,6 +98,7 @@ def run(
     drop_state: DropState = None,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
+    until: EndAt = None,
     state: BeginState = None,
     on_poison: Annotated[
         str | None, typer.Option(metavar="stop|isolate", help="What happens to rows that crash the run repeatedly.")
@@ -120,7 +122,7 @@ def run(
         if commit_every is not None:
             grouping = int(commit_every) if commit_every.isdigit() else commit_every
             check_commit_every(grouping, argument="--commit-every")
-        beginning = _beginning(from_checkpoint, at, state)
+        beginning = {**_beginning(from_checkpoint, at, state), **_ending(until)}
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
@@ -133,6 +135,7 @@ def run(
                 "--commit-every": commit_every,
                 "--from-checkpoint": from_checkpoint,
                 "--at": at,
+                "--until": until,
                 "--on-poison": on_poison,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json}
@@ -410,6 +413,12 @@ def _beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str]
         time_us(at, argument="--at")
     given = {"from_checkpoint": from_checkpoint, "at": at, "state": _initial_state(state or ()) or None}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _ending(until: str | None) -> dict[str, Any]:
+    if until is not None and not until.isdigit():
+        time_us(until, argument="--until")
+    return {} if until is None else {"until": until}
 
 
 def _initial_state(given: Sequence[str]) -> dict[str, str]:

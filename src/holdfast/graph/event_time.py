@@ -112,20 +112,54 @@ def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> 
         If it is not a time, if a source has BIGINT timestamps and it is not a number of ticks, or if only some sources
         have those.
     """
-    if at is None:
+    why = "every source begins at the same time, and these have no unit in common."
+    return _time_of(at, sources, argument="at", why=why)
+
+
+def end_at(until: str | datetime | int | None, sources: Iterable[SourceNode], *, at: int | None) -> int | None:
+    """Return the time at which a run ends, exclusive, in the unit of :func:`begin_at`.
+
+    Parameters
+    ----------
+    until : str, datetime or int, optional
+        As the user wrote it.
+    sources : iterable of SourceNode
+        Those of the pipeline.
+    at : int, optional
+        Where it begins.
+
+    Raises
+    ------
+    InvalidPipeline
+        As for :func:`begin_at`; or if it is not after the beginning.
+    """
+    why = "every source is read up to the same time, and these have no unit in common."
+    end = _time_of(until, sources, argument="until", why=why)
+    if end is not None and at is not None and end <= at:
+        raise InvalidPipeline(
+            f"until={until!r} is not after the time at which the pipeline begins: nothing would be read.",
+            why="until= is exclusive.",
+            do="exchange the two, or leave one of them out.",
+        )
+    return end
+
+
+def _time_of(
+    time: str | datetime | int | None, sources: Iterable[SourceNode], *, argument: str, why: str
+) -> int | None:
+    if time is None:
         return None
     of_source = {source.name: unit for source in sources if (unit := unit_of(source)) is not None}
-    why = "every source begins at the same time, and these have no unit in common."
-    in_ticks = _all_in_ticks(of_source, shown=f"at={at!r}", argument="at", why=why)
-    if in_ticks and isinstance(at, str) and at.isdigit():  # as on a command line
-        return int(at)
-    if in_ticks and not isinstance(at, int):
+    in_ticks = _all_in_ticks(of_source, shown=f"{argument}={time!r}", argument=argument, why=why)
+    if in_ticks and isinstance(time, str) and time.isdigit():  # as on a command line
+        return int(time)
+    if in_ticks and not isinstance(time, int):
         raise InvalidPipeline(
-            f"at={at!r} does not fit the timestamps of source {in_ticks[0]!r}.",
+            f"{argument}={time!r} does not fit the timestamps of source {in_ticks[0]!r}.",
             why="they are BIGINT ticks of your own unit.",
-            do="write the number of ticks: for instance at=1700000000000.",
+            do=f"write the number of ticks: for instance {argument}=1700000000000.",
         )
-    return units.time_us(at, argument="at")
+    return units.time_us(time, argument=argument)
 
 
 def _all_in_ticks(of_source: Mapping[str, TimeUnit | None], *, shown: str, argument: str, why: str) -> list[str]:

@@ -40,6 +40,7 @@ from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.sources.bounds import MarkedSource, MarkedSpec
+from holdfast.sources.until.spec import has_passed
 from holdfast.sources.wrapped import innermost
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
@@ -93,6 +94,8 @@ class Reading:
     held_file : str
         The positions that sinks with a pace of their own hold (:mod:`holdfast.commit.pace.floor`); empty: there are no
         such sinks.
+    passed_mark : str
+        Where to leave a mark when nothing below the time follows at which the run ends; empty: it does not.
     """
 
     spec: SourceSpec
@@ -111,6 +114,7 @@ class Reading:
     notes_silence: bool = False
     with_bounds: bool = False
     held_file: str = ""
+    passed_mark: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -232,6 +236,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         known = self.source.newest() if self.reading.notes_silence else None
         until = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(until) == start["positions"]:
+            if self.reading.passed_mark and has_passed(self.source, until):
+                Path(self.reading.passed_mark).touch()
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
         self._last_planned_s = time.monotonic()

@@ -155,6 +155,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         pipeline=pipeline.name,
         from_us=context.from_us,
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
+        until=asked.until,
     )
     if asked.is_stateful:
         way = "in stages, with state between them"

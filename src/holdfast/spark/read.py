@@ -21,6 +21,8 @@ from holdfast.resume.directory_header import FILE_NAME
 from holdfast.sources import reject_reasons
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.from_time import from_time
+from holdfast.sources.until.ending import passed_mark
+from holdfast.sources.until.spec import up_to
 from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
@@ -42,12 +44,15 @@ class SourceReader:
     keeps_replays: bool = False
     pipeline: str = ""
     from_us: int | None = None
+    until: int | None = None
     notes_silence: bool = False
     has_paces: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
-        """Return the declaration by which a source is read: it begins at the pipeline's start time, if that is set."""
-        return from_time(cast("SourceSpec", node.spec), self.from_us)
+        """Return the declaration by which a source is read: from the pipeline's start time to the end of this run, as
+        far as they are set.
+        """
+        return from_time(up_to(cast("SourceSpec", node.spec), self.until), self.from_us)
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
@@ -94,6 +99,7 @@ class SourceReader:
             self.notes_silence,
             self.with_bounds and isinstance(spec, MarkedSpec),
             str(self.directory / HELD_KEY) if self.has_paces else "",
+            "" if self.until is None else passed_mark(self.stop_file, node.name),
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

@@ -67,6 +67,7 @@ class Run:
         suspicion: Suspicion | None = None,
         counted_filters: Collection[str] = (),
         requests: Store | None = None,
+        has_passed: Callable[[], bool] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self._requests = requests
@@ -76,6 +77,7 @@ class Run:
         self._user_data = user_data
         self._suspicion = suspicion
         self._counted_filters = counted_filters
+        self._has_passed = has_passed
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -270,12 +272,16 @@ class Run:
 
     def _awaited(self) -> HoldfastError | None:
         """Wait for the query's end, or stop it; return why it failed, or None."""
+        patience_s = 1 if self._has_passed is None else 0.1
         try:
             while self._query.isActive:
                 if self._is_stopping.is_set() and self._is_idle():
                     self._query.stop()
                     break
-                self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+                self._query.awaitTermination(patience_s) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+                if self._has_passed is not None and not self._is_stopping.is_set() and self._has_passed():
+                    log.info("pipeline %r ends: every source has passed the time", self.pipeline.name)
+                    self.stop(0)
                 if (unpublished := self._failed_to_publish()) is not None:
                     return unpublished
             error = None if self._loop.failure is not None else self._query.exception()

@@ -28,6 +28,7 @@ from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.quarantine.passing import Passing
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.sources.until.ending import have_passed
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.physical_plan import PhysicalPlan
@@ -200,7 +201,12 @@ class Wiring:
             counted_filters=self.physical.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
             requests=context.store if any(sink.pace is not None for sink in self.asked.pipeline.sinks) else None,
+            has_passed=self._has_passed if self.asked.until is not None else None,
         )
+
+    def _has_passed(self) -> bool:
+        """Return whether every source has passed the time at which this run ends."""
+        return have_passed(self.context.stop_file, [node.name for node in self.asked.pipeline.sources])
 
     def _journal(self, *, is_trial: bool = False) -> StateJournal | None:
         """Return the journal of state; None without state."""

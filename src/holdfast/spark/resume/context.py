@@ -45,6 +45,7 @@ class StartOptions:
     session: SparkSession | None
     settings: Settings
     begins: StartAt = field(default_factory=StartAt)
+    until: int | None = None
 
     @property
     def is_stateful(self) -> bool:

@@ -16,6 +16,7 @@ from holdfast.graph.event_time import commit_every_ticks
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
+from holdfast.sources.until.ending import ends_at
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.early import is_evaluated_outside
 from holdfast.spark.resume.context import StartOptions
@@ -42,6 +43,7 @@ def start(
     drop_state: Sequence[str] | None = None,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
+    until: str | datetime | int | None = None,
     state: Mapping[str, Any] | None = None,
     on_poison: str | None = None,
 ) -> Run:
@@ -89,6 +91,10 @@ def start(
         BIGINTs): each source at its random access point at or before it, and no row whose timestamp lies before it is
         delivered.  For the first start, with new
         sinks; every source needs ``timestamp=``.
+    until : str, datetime or int, optional
+        End the run at a time, exclusive, written as ``at``: it ends by itself when every row below it, of every source,
+        has taken effect; no row at or above it does.  Those stay for a later run, in which each takes effect once.  For
+        any start; every source needs ``timestamp=``.
     state : mapping of str to table, path, or mapping of str to these, optional
         Operator -> the state that it begins with, by the schema that ``holdfast inspect`` prints: a Parquet file, a
         directory of them, a pyarrow.Table, or a frame that speaks Arrow (of Spark, Polars, pandas); for an operator of
@@ -126,6 +132,7 @@ def start(
     if chosen:
         settings = Settings(**{**settings.model_dump(), **chosen})
     lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+    begins = StartAt.of(pipeline, from_checkpoint=from_checkpoint, at=at, state=state)
     asked = StartOptions(
         pipeline=pipeline,
         checkpoint=checkpoint,
@@ -134,7 +141,8 @@ def start(
         commit_thread=commit_thread,
         session=session,
         settings=settings,
-        begins=StartAt.of(pipeline, from_checkpoint=from_checkpoint, at=at, state=state),
+        begins=begins,
+        until=ends_at(pipeline, until, at=begins.at_us),
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
