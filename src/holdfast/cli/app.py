@@ -25,6 +25,7 @@ from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
+from holdfast.observe.time_index import time_index_lines
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
@@ -340,12 +341,15 @@ def plan_(
             return
         if as_json:
             behind = inspected_json(found.inspection.behind)
-            frame.print_json({**words.foreseen_json(found), "behind": behind, "warnings": minded})
+            indexes = inspected_json(found.inspection.time_indexes)
+            more = {"behind": behind, "time_indexes": indexes, "warnings": minded}
+            frame.print_json({**words.foreseen_json(found), **more})
         else:
             if found.is_lost:
                 frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
             else:
                 frame.print_lines(words.plan_lines(pipeline.name, planned))
+                frame.print_lines(time_index_lines(found.inspection.time_indexes))
                 frame.print_lines(words.behind_lines(found.inspection))
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:

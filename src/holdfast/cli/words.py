@@ -14,6 +14,7 @@ from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.operators import rejects_text, state_text, wait_text
 from holdfast.observe.schemas import schema_lines
+from holdfast.observe.time_index import time_index_lines
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
@@ -45,6 +46,7 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
         if heads.ended:
             yield f"              finished sources: {', '.join(heads.ended)}"
+    yield from time_index_lines(inspection.time_indexes)
     if inspection.supervisor is not None:
         noted = inspection.supervisor
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"

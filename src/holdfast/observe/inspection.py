@@ -19,6 +19,7 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.schemas import OperatorSchema, schemas_in
+from holdfast.observe.time_index import TimeIndexReport, time_indexes
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions
@@ -195,6 +196,8 @@ class Inspection:
     """Sinks that have lost what was published in them; searched when no run is alive."""
     schemas: tuple[OperatorSchema, ...] = ()
     """What the operators keep of the graph that ran last."""
+    time_indexes: tuple[TimeIndexReport, ...] = ()
+    """Of the sources that read files by their times."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:
@@ -246,6 +249,7 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         state=_state(store),
         supervisor=json_object(store, "supervisor.json") or None,
         schemas=_schemas(store),
+        time_indexes=tuple(time_indexes(directory)),
     )
 
 

@@ -3,8 +3,15 @@
 import json
 import socket
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import holdfast as hf
 from holdfast.cli.words import inspection_lines
 from holdfast.observe.inspection import inspect_checkpoint
+from holdfast.observe.time_index import TimeIndexReport
+from holdfast.sources.from_time import from_time
+from holdfast.sources.until.spec import up_to
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, as_json
 from holdfast.store.local import open_store
 
@@ -70,3 +77,22 @@ def test_a_report_that_cannot_be_read_hides_nothing_else(tmp_path):
         inspection = inspect_checkpoint(str(tmp_path), store, tmp_path)
         assert STATE_REPORT_KEY in inspection.state.problem
         assert any(STATE_REPORT_KEY in line for line in inspection_lines(inspection))
+
+
+def test_files_that_the_time_index_lets_nobody_read_are_counted_and_those_with_rows_for_later(tmp_path):
+    for name, files in {"trips": range(4), "other": range(2)}.items():
+        (tmp_path / name).mkdir()
+        for number in files:
+            path = tmp_path / name / f"{number}.parquet"
+            pq.write_table(pa.table({"t": pa.array([10 * number, 10 * number + 5])}), path)
+        stream = hf.read.files(str(tmp_path / name), format="parquet", schema="t BIGINT", timestamp="t", name=name)
+        spec = stream.node.spec
+        read = from_time(up_to(spec, 25), 12) if name == "trips" else spec
+        source = read.open(name, str(tmp_path / "ckpt" / "sources" / name))
+        source.latest(source.initial(), bounded=False)
+    inspection = inspect_checkpoint(str(tmp_path), open_store(str(tmp_path / "ckpt")), tmp_path / "ckpt")
+    assert inspection.time_indexes == (TimeIndexReport("trips", 4, 1, 1, 2),)
+    assert "time index  trips: 1 of 4 files passed over (blocks: 1); 2 have rows for a later run" in list(
+        inspection_lines(inspection)
+    )
+    assert as_json(inspection)["time_indexes"][0]["owing"] == 2
