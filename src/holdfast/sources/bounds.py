@@ -111,6 +111,16 @@ def marks_of(batch: pa.RecordBatch, marker: str) -> pa.BooleanArray:
     return pc.fill_null(batch.column(marker), False)
 
 
+def bounds_for_all(batch: pa.RecordBatch, column: str, marker: str) -> list[int]:
+    """Return the highest bound of a batch that holds for all keys: nothing but the timestamp stands in its row."""
+    is_bound = marks_of(batch, marker)
+    for name in batch.schema.names:
+        if name not in (column, marker):
+            is_bound = pc.and_(is_bound, pc.is_null(batch.column(name)))
+    highest = pc.max(batch.column(column).filter(is_bound).cast(pa.int64()))
+    return [highest.as_py()] if highest.is_valid else []
+
+
 def with_bounds(spec: SourceSpec, bounds: str | None) -> SourceSpec:
     """Return the declaration of a source that gives bound rows; the spec itself where ``bounds`` is None.
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
-from holdfast.ports import Span
+from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import journal
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files.dealing import grouped, within_limits
 from holdfast.sources.files.log import Block
 from holdfast.sources.identified import Numbered, numbered
+from holdfast.sources.owing import log as owing
+from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows import Row, to_batch
 from holdfast.store import durable, sealed
 
@@ -200,6 +202,10 @@ class CallbackSpec:
     max_rows_per_epoch: int | None = None
     bounded: bool = True
     """It ends when the feed is closed."""
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    marker: str | None = None
+    """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="callback", init=False)
     rejects: bool = field(default=False, init=False)
     numbering: ClassVar[str] = "the number of its entry in the feed, and of the row in it"
@@ -218,9 +224,16 @@ class CallbackSpec:
         """Return the source itself: what is left of the journal is read from its beginning."""
         return self
 
-    def open(self, name: str, workspace: str) -> CallbackSource:
+    def up_to(self, before: int, marker: str | None) -> CallbackSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before, marker=marker)
+
+    def open(self, name: str, workspace: str) -> Source:
         """Return the source; the journal is opened when it is first needed."""
-        return CallbackSource(self, name, workspace)
+        source = CallbackSource(self, name, workspace)
+        if self.timestamp is None:
+            return source
+        return OwingSource(source, SEGMENT, self.timestamp, workspace, self.before, self.marker)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -228,15 +241,28 @@ class CallbackSpec:
         """Return why the feed's journal does not reach from these positions on; the checkpoint holds nothing of it."""
         if not os.path.isdir(self.directory):
             return f"its feed {self.given} is not there."
+        if lost := owing.obstacle(workspace, positions, SEGMENT):
+            return lost
         begin, end = journal.bounds(self.directory)
-        for wanted in (_number(positions), _number({**positions, **(until or {})})):
+        last = owing.entries_of(workspace, {**positions, **(until or {})}, SEGMENT)
+        for wanted in (*owing.entries_of(workspace, positions, SEGMENT), *last):
             if not begin <= wanted <= end:
                 return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {wanted}."
         return ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the feed's journal, which may be an older copy as well; nothing where it is gone."""
-        return {SEGMENT: journal.bounds(self.directory)[1]} if os.path.isdir(self.directory) else {}
+        if not os.path.isdir(self.directory):
+            return {}
+        return owing.reached(workspace, SEGMENT, journal.bounds(self.directory)[1])
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return what its positions mean where it was read up to a time."""
+        return owing.explanations(workspace, name, after)
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Note it again."""
+        owing.restore(workspace, name, explanations)
 
 
 class CallbackSource:

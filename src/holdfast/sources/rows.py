@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Span
+from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.identified import Numbered, numbered
+from holdfast.sources.owing import log as owing
+from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows_given import Given
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ class RowsSpec:
     schema: pa.Schema
     timestamp: str | None = None
     bounded: bool = False
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    marker: str | None = None
+    """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="rows", init=False)
     rejects: bool = field(default=False, init=False)
     numbering: ClassVar[str] = "the number of its list, and of the row in it"
@@ -48,19 +54,34 @@ class RowsSpec:
         """Return the source itself: its beginning is its one random access point."""
         return self
 
-    def open(self, name: str, workspace: str) -> RowsSource:
-        """Return the source; in the workspace are only the digests of the rows that it delivered."""
-        return RowsSource(self, name, workspace)
+    def up_to(self, before: int, marker: str | None) -> RowsSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before, marker=marker)
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Return the source; in the workspace are the digests of the rows that it delivered, and what it owes."""
+        source = RowsSource(self, name, workspace)
+        if self.timestamp is None:
+            return source
+        return OwingSource(source, SEGMENT, self.timestamp, workspace, self.before, self.marker)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
-        """Return nothing: the rows are in the program, whatever is lost."""
-        return ""
+        """Return whether it is lost which rows positions are; the rows themselves are in the program."""
+        return owing.obstacle(workspace, positions, SEGMENT)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: the rows are in the program."""
         return {}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return what its positions mean where it was read up to a time."""
+        return owing.explanations(workspace, name, after)
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Note it again."""
+        owing.restore(workspace, name, explanations)
 
 
 class RowsSource:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Diverged
+from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rate import RateSpec
 from holdfast.sources.until.spec import has_passed, up_to
 from holdfast.testing.clock import SimulatedClock
@@ -23,7 +26,7 @@ from tests.unit.byte_streams import Writing
 from tests.unit.sources.until_plays import Driver, Killed, Row, Writes, below
 
 numbers = itertools.count()
-WAYS = ("json", "csv", "parquet", "no statistics")
+WAYS = ("json", "csv", "parquet", "no statistics", "feed")
 
 Arrival = tuple[str, list[int | None]]
 """A source, and the times of the rows of a file that arrives."""
@@ -52,6 +55,15 @@ class Arrivals:
         names = sorted({name for name, _ in arrivals} | {"a"})
         for name in names:
             (directory / name).mkdir(parents=True)
+        self.feeds: dict[str, hf.read.CallbackFeed] = {}
+        if way == "feed":
+            options.pop("max_files_per_epoch", None)
+            schema = "id STRING, t BIGINT"
+            self.feeds = {name: hf.read.CallbackFeed(directory / name, schema=schema) for name in names}
+            self.streams = {
+                name: hf.read.callback(feed, timestamp="t", name=name, **options) for name, feed in self.feeds.items()
+            }
+            return
         self.streams = {
             name: hf.read.files(
                 str(directory / name),
@@ -70,6 +82,10 @@ class Arrivals:
         name, times = self.coming.pop(0)
         number = 1000 - 10 * len(self.coming)
         rows: list[Row] = [(f"{name}{number + n}", t) for n, t in enumerate(times)]
+        if name in self.feeds:
+            self.feeds[name].push([{"id": name, "t": t} for name, t in rows])
+            self.rows += rows
+            return True
         write(self.directory / name / f"{number:04}", rows, self.way)
         self.rows += rows
         return True
@@ -132,7 +148,7 @@ PACES: list[Arrival] = [
 ]
 
 
-@pytest.mark.parametrize("way", ["json", "parquet"])
+@pytest.mark.parametrize("way", ["json", "parquet", "feed"])
 def test_a_run_ends_when_the_slower_source_has_passed_the_time(tmp_path: Path, way: str) -> None:
     world = Arrivals(tmp_path / "in", PACES, way)
     driver = Driver(world.streams, str(tmp_path / "work"), world.arrive)
@@ -147,7 +163,7 @@ def test_a_run_ends_when_the_slower_source_has_passed_the_time(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("is_after", [False, True])
-@pytest.mark.parametrize("way", ["json", "parquet"])
+@pytest.mark.parametrize("way", ["json", "parquet", "feed"])
 def test_a_death_at_any_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_after: bool
 ) -> None:
@@ -301,3 +317,87 @@ def test_rejected_rows_and_those_without_a_time_come_with_the_first_reading(tmp_
     driver.run()
     assert driver.rows[-1:] == [("c", 12)]
     assert len(driver.rows) == 4
+
+
+def test_lists_of_a_program_are_read_up_to_a_time_and_the_rest_of_each_later(tmp_path: Path) -> None:
+    lists = [[{"id": "a", "t": 1}, {"id": "b", "t": 15}], [{"id": "c", "t": 30}], [{"id": "d", "t": 2}]]
+    stream = hf.read.rows(lists, schema="id STRING, t BIGINT", timestamp="t", name="a", bounded=True)
+    driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
+    assert driver.run(10), "a source that has no more lists has passed any time"
+    assert driver.rows == [("a", 1), ("d", 2)]
+    source = stream.node.spec.open("a", str(tmp_path / "work" / "a"))
+    assert not source.has_ended(driver.offsets[-1]["a"]), "it owes rows"  # type: ignore[attr-defined]
+    assert driver.run(20)
+    assert driver.rows[2:] == [("b", 15)]
+    assert not driver.run()
+    assert driver.rows[3:] == [("c", 30)]
+    source = stream.node.spec.open("a", str(tmp_path / "work" / "a"))
+    assert source.has_ended(driver.offsets[-1]["a"])  # type: ignore[attr-defined]
+    assert not driver.run()
+
+
+def test_a_feed_keeps_what_is_owed_and_lets_go_of_the_rest(tmp_path: Path) -> None:
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id STRING, t BIGINT")
+    stream = hf.read.callback(feed, timestamp="t", name="a")
+    driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
+    for n, t in enumerate((1, 3, 12, 4)):
+        feed.push([{"id": str(n), "t": t}])
+    driver.run(10)
+    spec, work = stream.node.spec, str(tmp_path / "work" / "a")
+    assert sorted(path.name for path in (tmp_path / "feed").glob("*.entry")) == [f"{n:012}.entry" for n in (1, 2, 3)]
+    positions = driver.offsets[-1]["a"]
+    assert spec.obstacle("a", work, positions) == ""
+    assert spec.reached("a", work) == positions
+    driver.run()
+    assert [path.name for path in (tmp_path / "feed").glob("*.entry")] == [f"{3:012}.entry"]
+    feed.push([{"id": "4", "t": 0}])
+    driver.run()
+    assert [name for name, _ in driver.rows] == ["0", "1", "3", "2", "4"]
+    assert spec.reached("a", work) == driver.offsets[-1]["a"]
+
+
+def test_positions_of_a_source_that_owes_come_back_from_the_sinks_or_are_refused(tmp_path: Path) -> None:
+    lists = [[{"id": "a", "t": 1}, {"id": "b", "t": 15}], [{"id": "c", "t": 30}]]
+    stream = hf.read.rows(lists, schema="id STRING, t BIGINT", timestamp="t", name="a")
+    driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
+    driver.run(10)
+    spec, work = stream.node.spec, str(tmp_path / "work" / "a")
+    told = spec.explanations("a", work, 0)
+    assert told
+    assert spec.explanations("a", work, len(told)) == []
+    shutil.rmtree(work)
+    assert "is wanted" in spec.obstacle("a", work, driver.offsets[-1]["a"])
+    spec.restore("a", work, told)
+    spec.restore("a", work, told)
+    assert spec.obstacle("a", work, driver.offsets[-1]["a"]) == ""
+    driver.run()
+    assert sorted(driver.rows) == [("a", 1), ("b", 15), ("c", 30)]
+    with pytest.raises(Diverged, match="is not the one that the sinks hold"):
+        spec.restore("a", work, [replace(told[0], text="{}")])
+
+
+@pytest.mark.parametrize("way", ["json", "parquet", "feed"])
+def test_a_row_has_the_same_id_in_whichever_run_it_is_read(tmp_path: Path, way: str) -> None:
+    """Ids are made of a row's number among all rows that are there (design/0022)."""
+    world = Arrivals(tmp_path / "in", [("a", [1, 12, None, 3, 30]), ("a", [20, 5])], way)
+    while world.arrive():
+        pass
+    spec = IdentifiedSpec(world.streams["a"].node.spec, "row", "t")
+
+    def ids(directory: Path, ends: list[int | None]) -> dict[str, str]:
+        (tmp_path / "in" / "a" / "reader").unlink(missing_ok=True)  # of a feed: it has one reader
+        found: dict[str, str] = {}
+        start = None
+        for until in ends:
+            source = up_to(spec, until).open("a", str(directory))
+            start = start or source.initial()
+            while (end := source.latest(start, bounded=False)) != start:
+                for span in source.spans(start, end, parallelism=2):
+                    for batch in source.read(span):
+                        found |= dict(zip(batch["id"].to_pylist(), batch["row"].to_pylist(), strict=True))
+                start = end
+        return found
+
+    once = ids(tmp_path / "once", [None])
+    assert len(set(once.values())) == 7
+    assert ids(tmp_path / "thrice", [4, 13, None]) == once

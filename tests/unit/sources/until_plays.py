@@ -34,9 +34,14 @@ class Writes:
     kill_at: int | None = None
     is_after: bool = False
     count: int = 0
+    is_outside: bool = False
+    """Whether it is not the driver that writes."""
 
     @contextmanager
     def one(self) -> Iterator[None]:
+        if self.is_outside:
+            yield
+            return
         self.count += 1
         mine = self.count
         if mine == self.kill_at and not self.is_after:
@@ -104,8 +109,15 @@ class Driver:
                 self._publish(sources, len(self.offsets) - 1)
             elif until is not None and all(has_passed(source, end[name]) for name, source in sources.items()):
                 return True
-            elif is_bounded or not self.arrive():
+            elif is_bounded or not self._arrived():
                 return False
+
+    def _arrived(self) -> bool:
+        self.writes.is_outside = True
+        try:
+            return self.arrive()
+        finally:
+            self.writes.is_outside = False
 
     def _opened(self, until: int | None, at: int | None) -> dict[str, Source]:
         return {
@@ -123,6 +135,8 @@ class Driver:
                     rows += zip(batch.column("id").to_pylist(), _ticks(batch.column("t")), strict=True)
         with self.writes.one():
             self.sink[number] = rows
+        for name, source in sources.items():
+            source.committed(end[name])
 
 
 def _ticks(column: Any) -> list[int | None]:

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from holdfast.errors import HoldfastError
-from holdfast.sources.bounds import marks_of
+from holdfast.sources.bounds import bounds_for_all
 from holdfast.sources.files import times
 from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.identity import FileIdentity
@@ -138,7 +135,7 @@ class TimeIndex:
         try:
             for batch in read_parts(spec, (part,)):
                 found.append(times.of_rows([batch], column))
-                bounds += _bounds(batch, column, spec.marker) if spec.marker is not None else []
+                bounds += bounds_for_all(batch, column, spec.marker) if spec.marker is not None else []
         except HoldfastError:
             return _Known(range_)
         learned = times.united(each for each in found if each is not None)
@@ -151,13 +148,3 @@ def _up_to(block: Block, before: int | None) -> Block:
     """Return a block without its rows at or above a time; as it is where it has none."""
     is_below = before is not None and block.times is not None and block.times.high < before
     return block._replace(before=None if is_below else before)
-
-
-def _bounds(batch: pa.RecordBatch, column: str, marker: str) -> list[int]:
-    """Return the highest bound of a batch that holds for all keys: nothing but the timestamp stands in its row."""
-    is_bound = marks_of(batch, marker)
-    for name in batch.schema.names:
-        if name not in (column, marker):
-            is_bound = pc.and_(is_bound, pc.is_null(batch.column(name)))
-    highest = pc.max(batch.column(column).filter(is_bound).cast(pa.int64()))
-    return [highest.as_py()] if highest.is_valid else []

@@ -1,0 +1,1 @@
+"""Sources of whole entries that are read up to a time, and owe the rest."""
