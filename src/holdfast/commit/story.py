@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from holdfast.commit.retry import one_line
 from holdfast.commit.transaction import Event, State, Transition, step
@@ -40,6 +41,8 @@ class Stories:
         self._clock = clock
         self._on_transition = on_transition
         self._stories: OrderedDict[int, deque[Transition]] = OrderedDict()
+        self._decided: set[int] = set()
+        """Epochs that are published in the end by being forgotten."""
         self._lock = threading.Lock()
         self.generation = 0
 
@@ -53,6 +56,10 @@ class Stories:
             line = Transition(now_us, epoch, self.generation, before, event, after, participant, detail)
             story.append(line)
             self._stories[epoch] = story
+            if event in (Event.DECIDE, Event.FIND):
+                self._decided.add(epoch)
+            elif event is Event.FORGET:
+                self._decided.discard(epoch)
             self._drop_oldest()
         if self._on_transition is not None:
             self._on_transition(line)
@@ -71,7 +78,8 @@ class Stories:
     def _drop_oldest(self) -> None:
         # Only finished ones: an epoch at work always has its story, or its next step would start from OPEN.
         surplus = len(self._stories) - EPOCHS_KEPT
-        for epoch in [e for e, story in self._stories.items() if story[-1].after in _ENDS][: max(surplus, 0)]:
+        ended = (e for e, story in self._stories.items() if story[-1].after in _ENDS and e not in self._decided)
+        for epoch in list(islice(ended, max(surplus, 0))):
             del self._stories[epoch]
 
 

@@ -930,6 +930,16 @@ def test_flush_publishes_the_rest_of_a_group(bench):
     assert set(bench.standings().values()) == {Standing.DONE}
 
 
+def test_a_group_may_have_more_epochs_than_stories_are_kept(bench):
+    coordinator = bench.open("table", commit_every_ticks=10**9)
+    for epoch in range(1, 151):
+        commit(coordinator, epoch, pts=1000 + epoch)
+    coordinator.flush()
+    assert ids(bench, "table") == list(range(1, 151))
+    assert set(bench.standings().values()) == {Standing.DONE}
+    assert coordinator.story(1) == []
+
+
 def test_a_group_that_was_decided_is_published_by_the_next_run_and_pts_goes_on(bench):
     coordinator = bench.open("table", commit_every_ticks=100)
     for epoch in (1, 2, 3):
