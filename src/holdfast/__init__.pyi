@@ -61,6 +61,7 @@ from holdfast.operators.stateful.spec import stateful as stateful
 from holdfast.operators.sync import policy as policy
 from holdfast.operators.sync.spec import sync as sync
 from holdfast.operators.union import union as union
+from holdfast.sinks import control as control
 from holdfast.sources.row_id import row_id as row_id
 from holdfast.spark.resume.start import start_all as start_all
 from holdfast.spark.run import Run as Run

@@ -380,6 +380,9 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         yield f"  {_held(sink.held, sink.pts_unit, is_at_pts=sink.is_at_pts)}"
         for line in _positions(sink.held.positions):
             yield f"    {line}"
+    if sink.controls:
+        schema, partition = sink.controls.get("schema", 0), sink.controls.get("partition", 0)
+        yield f"  control rows: {schema:,} changed its columns, {partition:,} dropped partitions"
     if sink.orphans:
         count = len(sink.orphans)
         more = " ..." if count > 3 else ""

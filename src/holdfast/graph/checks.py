@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.naming import Origin
+from holdfast.ports import StatefulSpec
 
 if TYPE_CHECKING:
     from holdfast.graph.hooks import Hooks
@@ -311,3 +312,51 @@ def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
                 pipeline=pipeline,
                 participant=node.name,
             )
+
+
+# --- rows whose order counts ----------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """What a sink's declaration may say: which of its columns holds commands, whose place among the rows counts."""
+
+    control: Any
+    """None: none does."""
+
+
+def check_row_order(spec: Any, node: Node) -> None:
+    """Raise :class:`InvalidPipeline` if a sink with commands is behind an operator with state."""
+    if not isinstance(spec, Ordered) or spec.control is None:
+        return
+    for above in _upwards(node):
+        if isinstance(above.spec, StatefulSpec):
+            raise InvalidPipeline(
+                f"control={spec.control.control!r} behind {above.kind} {above.name!r}, built at {above.origin}.",
+                why="rows wait in an operator with state, by key and time: a command would overtake those before it.",
+                do="give control rows to sinks that take a stream as it was read, and leave control= out here.",
+            )
+
+
+def check_boundary(sinks: tuple[SinkNode, ...], pipeline: str) -> None:
+    """Raise :class:`InvalidPipeline` if rows of a sink with commands would wait for their time."""
+    for sink in sinks:
+        if isinstance(sink.spec, Ordered) and sink.spec.control is not None:
+            raise InvalidPipeline(
+                f"sink {sink.name!r} of pipeline {pipeline!r}, built at {sink.origin}, has control="
+                f"{sink.spec.control.control!r}, and the pipeline commits at pts.",
+                why="rows then wait for their time: a command would overtake those before it.",
+                do="leave commit_at out, or write the stream with commands in a pipeline of its own.",
+                pipeline=pipeline,
+                participant=sink.name,
+            )
+
+
+def _upwards(node: Node) -> Iterator[Node]:
+    waiting, seen = [node], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += found.inputs

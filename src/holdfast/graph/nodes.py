@@ -439,6 +439,7 @@ class SinkNode:
         """
         with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
+            checks.check_row_order(self.spec, stream.node)
             spec = self.spec
             if isinstance(spec, Identifying):
                 spec = spec.identified(stream.columns, stream.shape.ids)

@@ -83,6 +83,7 @@ class Pipeline:
         boundary = commit_at_of(commit_at, name)
         forgotten.adopt(sinks)
         if boundary is not None:
+            checks.check_boundary(sinks, name)
             # The second seam, found by name like the engine: what gates a graph knows operators and their bounds.
             gating = importlib.import_module("holdfast.plan.gating")
             sinks = gating.gated(name, nodes, sinks, boundary, built_at)

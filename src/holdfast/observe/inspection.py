@@ -136,6 +136,8 @@ class SinkReport:
         Epochs that are decided, and that a sink with a pace lacks.
     waiting_rows : int
         Their rows for it.
+    controls : mapping of str to int
+        How many control rows it has carried out, by what they changed: ``schema``, ``partition``.
     """
 
     name: str
@@ -151,6 +153,7 @@ class SinkReport:
     pace: str = ""
     waiting: tuple[int, ...] = ()
     waiting_rows: int = 0
+    controls: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

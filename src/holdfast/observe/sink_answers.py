@@ -24,6 +24,7 @@ from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkRe
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
+from holdfast.sinks.control.rows import Controlled
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 
@@ -191,6 +192,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
             held=held,
             orphans=orphans,
             answers=tuple(_answers(sink, questions(inspection, node.name))),
+            controls=sink.control_counts() if isinstance(sink, Controlled) else {},
         )
     except Exception as error:
         return replace(report, staging=sink.staging, problem=first_line(error))

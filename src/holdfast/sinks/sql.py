@@ -26,6 +26,9 @@ Mode = Literal["append", "upsert"]
 LEDGER = "holdfast_ledger"
 """The sink's own ledger, beside the target: one row for each (pipeline, sink)."""
 
+CONTROL = "holdfast_control"
+"""The control rows that were carried out, where a sink has a control column."""
+
 RESERVED_PREFIX = "__holdfast"
 """Columns that begin so are Holdfast's own (the order of staged rows, the delete flag)."""
 

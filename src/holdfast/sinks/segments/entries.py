@@ -28,6 +28,8 @@ class JournalFile:
         Rows, and their bytes in memory.
     size_bytes : int
         Of the file.
+    version : int
+        How often control rows had changed the columns before its rows.
     """
 
     name: str
@@ -35,6 +37,7 @@ class JournalFile:
     row_count: int
     row_bytes: int
     size_bytes: int
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,15 @@ class SealedSegment:
     row_count, row_bytes, size_bytes : int
         Rows, their bytes in the journal, and the file's.
     first_epoch, last_epoch : int
-        It holds all rows of its partition of these epochs and those between them.
+        It holds all rows of its partition of these epochs and those between them: those of its version.
     start, end : Positions
         Before the first of them, and after the last.
     began_us, sealed_us : int
         When it began to grow, and when it was sealed; Unix time.
     reason : str
         The policy's word.
+    version : int
+        How often control rows had changed the columns before its rows.
     """
 
     partition: str
@@ -74,6 +79,7 @@ class SealedSegment:
     began_us: int
     sealed_us: int
     reason: str
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,10 @@ class SegmentsEntry:
         Partition -> epoch of which its rows are not taken: sealed files have them, from before the journal was lost.
     schema : str
         Columns of the rows from now on, partition columns included: Arrow's message, base64.  Empty: as before.
+    controls : tuple of (int, str)
+        Epoch and text of each control row that was carried out.
+    dropped : mapping of str to int
+        Partition -> epoch up to which its rows in the journal are no longer part of the data.
     """
 
     number: int = 0
@@ -134,6 +144,8 @@ class SegmentsEntry:
     is_lost: bool = False
     skips: Mapping[str, int] = field(default_factory=dict)
     schema: str = ""
+    controls: tuple[tuple[int, str], ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def renamed(self) -> tuple[SealedSegment, ...]:
@@ -171,6 +183,7 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "seals": tuple(SealedSegment(**each) for each in body.get("seals", ())),
             "joins": tuple(SealedSegment(**each) for each in body.get("joins", ())),
             "freed": tuple(body.get("freed", ())),
+            "controls": tuple((epoch, text) for epoch, text in body.get("controls", ())),
         }
     )
     if entry.number != number:

@@ -1,8 +1,8 @@
 """What a segments sink holds: its manifest's entries, folded.  No I/O.
 
 Invariants.  A partition's rows up to ``sealed_through`` are in sealed files, those of later epochs in the journal.
-Only a seal moves a partition's ``sealed_through``, and only forwards.  ``growing`` names exactly the partitions with
-rows in the journal that are not sealed, each with the epoch in which the first of them came.
+Only a seal moves a partition's ``sealed_through``, or what drops it, and only forwards.  ``growing`` names exactly the
+partitions with rows in the journal that are not sealed, each with the epoch in which the first of them came.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.errors import invariant
 from holdfast.ports import Held
 from holdfast.positions import Holding, Positions, covers_all
+from holdfast.sinks.control.commands import is_schema_change
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 
 CHUNK_SEGMENTS = 1000
@@ -60,6 +61,10 @@ class Holdings:
         Of the sealed files that the data consists of.
     refill : Holding, optional
         Up to where sealed files hold the rows of each partition, while rows of a lost journal come again.
+    changes : list of (int, str)
+        Epoch and text of each control row that has changed the columns.
+    dropped_count : int
+        Control rows that have dropped partitions.
     """
 
     last: SegmentsEntry = field(default_factory=SegmentsEntry)
@@ -73,6 +78,8 @@ class Holdings:
     schema: str = ""
     sealed_bytes: int = 0
     refill: Holding | None = None
+    changes: list[tuple[int, str]] = field(default_factory=list)
+    dropped_count: int = 0
     _growing_names: pa.StringArray | None = None
 
     def apply(self, entry: SegmentsEntry) -> None:
@@ -86,12 +93,13 @@ class Holdings:
             f"entry {last.number}, of {last.generation} and {last.epoch}.",
             why="numbers, generations and epochs only grow.",
         )
-        if entry.is_lost or entry.seals or entry.began:
+        if entry.is_lost or entry.seals or entry.began or entry.dropped:
             self._growing_names = None
         if entry.is_lost:
             self.refill = self.holding(is_journal_lost=True)
             for each in (self.files, self.growing, self.sealed_through, self.starts):
                 each.clear()
+            self.changes = [each for each in self.changes if each[0] <= entry.epoch]  # the others come again
         start = last.positions
         for epoch, end in entry.ends:
             self.starts[epoch] = start
@@ -102,6 +110,9 @@ class Holdings:
             self.sealed_through[segment.partition] = segment.last_epoch
         self.recent += entry.renamed
         self.sealed_bytes += sum(segment.size_bytes for segment in entry.renamed) - sum(entry.removed.values())
+        for partition in entry.dropped:
+            self.growing.pop(partition, None)
+        self.sealed_through.update(entry.dropped)
         self.sealed_through.update(entry.skips)
         self.growing.update(entry.began)
         for name in entry.freed:
@@ -111,6 +122,11 @@ class Holdings:
             self.removed |= gone - {segment.path for segment in self.recent}
             self.recent = [segment for segment in self.recent if segment.path not in gone]
         self.schema = entry.schema or self.schema
+        for control in entry.controls:
+            if is_schema_change(control[1]):
+                self.changes.append(control)
+            else:
+                self.dropped_count += 1
         self.last = entry
         if self.refill is not None and covers_all(entry.positions, self.refill.positions):
             self.refill = None
@@ -193,6 +209,8 @@ class Holdings:
             self.schema,
             self.sealed_bytes,
             self.refill,
+            list(self.changes),
+            self.dropped_count,
         )
 
     # --- as bytes -----------------------------------------------------------------------------------------------
@@ -212,6 +230,8 @@ class Holdings:
             "schema": self.schema,
             "sealed_bytes": self.sealed_bytes,
             "refill": None if self.refill is None else [self.refill.positions, self.refill.segments],
+            "changes": [list(each) for each in self.changes],
+            "dropped_count": self.dropped_count,
         }
 
 
@@ -230,6 +250,8 @@ def from_body(body: dict[str, Any]) -> Holdings:
         body["schema"],
         body["sealed_bytes"],
         None if body["refill"] is None else Holding(*body["refill"]),
+        [(epoch, text) for epoch, text in body.get("changes", ())],
+        body.get("dropped_count", 0),
     )
 
 

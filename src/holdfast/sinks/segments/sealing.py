@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -87,7 +87,9 @@ class _Came:
 
 
 class Sealing:
-    """What seals the segments of one sink; parameters as those of the sink."""
+    """What seals the segments of one sink; parameters as those of the sink, ``schema`` None where control rows change
+    it: then a file has that of its rows.
+    """
 
     what = "sealing segments"
 
@@ -99,7 +101,7 @@ class Sealing:
         target_bytes: int,
         sort_by: Sequence[str],
         compression: str | None,
-        schema: pa.Schema,
+        schema: pa.Schema | None,
         now_us: Callable[[], int],
         retention: Retention = KEEP_ALL,
         joins_small: bool = True,
@@ -114,6 +116,8 @@ class Sealing:
         self._retention = retention
         self._small: SmallNeighbours[SealedSegment] | None = None
         self._joins_small = joins_small
+        self._versions: dict[str, int] = {}
+        """Of the last segment in the small ones, by partition."""
         self._round = threading.Lock()
         self._queue: list[_Came] = []
         self._uncounted: deque[_Came] = deque()
@@ -215,12 +219,11 @@ class Sealing:
         is_sent = False
         try:
             for due in group:
-                segment = self._write(due, pieces.pop(due.segment.partition))
-                growth.learn(segment)
-                if due.reason == "size" and segment.size_bytes < SHORT * self._target_bytes:
-                    self._drop([segment])  # compressed better than was known: it is to grow on
-                else:
-                    written.append(segment)
+                for version, rows in pieces.pop(due.segment.partition).items():
+                    written.append(self._write(due, version, rows))
+                    growth.learn(written[-1])
+                if due.reason == "size" and written[-1].size_bytes < SHORT * self._target_bytes:
+                    self._drop([written.pop()])  # compressed better than was known: it is to grow on
             if not written:
                 return 0
             durable.sync_directory(host.places.sealing)
@@ -252,7 +255,7 @@ class Sealing:
             raise
         growth.sealed(partitions, left)
         if self._small is not None:
-            self._small.add(written)
+            self._add_small(self._small, written)
         for name in freed:
             holdings.files.pop(name, None)
         for segment in written:
@@ -261,11 +264,11 @@ class Sealing:
 
     def _pieces(
         self, group: Sequence[Due], holdings: Holdings
-    ) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, set[str]]]:
-        """Return the rows of segments, and which partitions of them each journal file has."""
+    ) -> tuple[dict[str, dict[int, list[pa.RecordBatch]]], dict[str, set[str]]]:
+        """Return the rows of segments, by version, and which partitions of them each journal file has."""
         first = {due.segment.partition: due.segment.first_epoch for due in group}
         since = min(first.values())
-        found: dict[str, list[pa.RecordBatch]] = {partition: [] for partition in first}
+        found: dict[str, dict[int, list[pa.RecordBatch]]] = {partition: {} for partition in first}
         per_file: dict[str, set[str]] = {}
         for file in holdings.files.values():
             if file.epoch < since:
@@ -274,21 +277,22 @@ class Sealing:
             with durable.explained(f"reading {path}"):
                 for partition, rows in PiecesReader(path).pieces(first):
                     if file.epoch >= first[partition]:
-                        found[partition].append(rows)
+                        found[partition].setdefault(file.version, []).append(rows)
                         per_file.setdefault(file.name, set()).add(partition)
         return found, per_file
 
-    def _write(self, due: Due, pieces: Sequence[pa.RecordBatch]) -> SealedSegment:
+    def _write(self, due: Due, version: int, pieces: Sequence[pa.RecordBatch]) -> SealedSegment:
         host, segment = self._host, due.segment
         generation = host.holdings.last.generation
         staged, path = host.places.new_file(generation, segment.partition, segment.first_epoch, segment.last_epoch)
         size_bytes = self._write_file(staged, pieces)
+        row_count = sum(piece.num_rows for piece in pieces)
         return SealedSegment(
             segment.partition,
             path,
             staged,
-            sum(piece.num_rows for piece in pieces),
-            segment.row_bytes,
+            row_count,
+            segment.row_bytes * row_count // segment.rows,
             size_bytes,
             segment.first_epoch,
             segment.last_epoch,
@@ -297,6 +301,7 @@ class Sealing:
             segment.began_us,
             segment.now_us,
             due.reason,
+            version,
         )
 
     def _grow_on(self, partitions: set[str]) -> dict[str, Began]:
@@ -318,7 +323,7 @@ class Sealing:
         if self._retention == KEEP_ALL:
             return
         with host.lock:
-            holdings = host.holdings.copy()
+            holdings, growth = host.holdings.copy(), self._growth
         began = min((began.epoch for began in holdings.growing.values()), default=holdings.last.epoch + 1)
         expired = self._retention.expired(
             host.manifest.sealed(holdings),
@@ -330,6 +335,8 @@ class Sealing:
         if not removed:
             return
         with host.lock:
+            if growth is not self._growth:  # a control row may have dropped some of them: in the next round
+                return
             last = host.follow()
             entry = SegmentsEntry(
                 number=last.number + 1,
@@ -348,26 +355,34 @@ class Sealing:
     def _join(self) -> None:
         """Join small segments to larger ones, as many as belong together."""
         host = self._host
-        if self._small is None:
+        small = self._small
+        if small is None:
             with host.lock:
-                holdings = host.holdings.copy()
+                holdings, growth = host.holdings.copy(), self._growth
             holdings.chunks = holdings.chunks[-JOINED_CHUNKS:]
-            self._small = SmallNeighbours(self._target_bytes)
-            self._small.add(host.manifest.sealed(holdings))
+            small, self._versions = SmallNeighbours(self._target_bytes), {}
+            self._add_small(small, host.manifest.sealed(holdings))
+            with host.lock:
+                if growth is not self._growth:
+                    return
+                self._small = small
         for _ in range(JOINS_MAX):
-            run = self._small.due()
-            if not run:
+            run = small.due()
+            if not run or small is not self._small:
                 return
             try:
                 pieces = [rows for each in run for rows in rows_of(host.places.path(each.path))]
             except FileNotFoundError as error:
                 log.warning("sink %s: %s was sealed and has been removed", host.name, error.filename)
-                self._small.forget(run[0].partition)
+                small.forget(run[0].partition)
                 continue
             segment = self._write_joined(run, pieces)
             is_sent = False
             try:
                 with host.lock:
+                    if small is not self._small:  # a control row may have dropped what is joined
+                        self._drop([segment])
+                        return
                     last = host.follow()
                     entry = SegmentsEntry(
                         number=last.number + 1,
@@ -385,8 +400,19 @@ class Sealing:
                 if not is_sent or isinstance(error, Fenced | Unavailable):
                     self._drop([segment])
                 raise
-            self._small.joined(run, segment)
+            small.joined(run, segment)
             log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
+
+    def _add_small(self, small: SmallNeighbours[SealedSegment], segments: Iterable[SealedSegment]) -> None:
+        """Note what was sealed, in its order; files of several versions of the columns are no neighbours."""
+        if self._schema is not None:
+            small.add(segments)
+            return
+        for segment in segments:
+            if self._versions.setdefault(segment.partition, segment.version) != segment.version:
+                small.forget(segment.partition)
+                self._versions[segment.partition] = segment.version
+            small.add([segment])
 
     def _write_joined(self, run: Sequence[SealedSegment], pieces: Sequence[pa.RecordBatch]) -> SealedSegment:
         first, last = run[0], run[-1]
@@ -409,14 +435,16 @@ class Sealing:
             first.began_us,
             last.sealed_us,
             "compaction",
+            first.version,
         )
 
     def _write_file(self, staged: str, pieces: Sequence[pa.RecordBatch]) -> int:
         host = self._host
         path = host.places.path(staged)
+        schema = pieces[0].schema if self._schema is None else self._schema
         with durable.explained(f"sealing a segment of sink {host.name!r}"):
             try:
-                return write_file(path, pieces, self._schema, sort_by=self._sort_by, compression=self._compression)
+                return write_file(path, pieces, schema, sort_by=self._sort_by, compression=self._compression)
             except BaseException:
                 with suppress(OSError):
                     os.unlink(path)
@@ -429,6 +457,11 @@ class Sealing:
                 return
             host.holdings.tidy()
             holdings = host.holdings.copy()
+            if self._schema is None:  # an epoch may drop what would be written meanwhile
+                holdings = host.manifest.write_base(holdings)
+                host.holdings.recent, host.holdings.chunks = holdings.recent, holdings.chunks
+                host.holdings.removed = holdings.removed
+                return
         count = len(holdings.recent)
         holdings = host.manifest.write_base(holdings)
         with host.lock:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
@@ -29,13 +29,16 @@ from holdfast.ports import (
     Sink,
     Staged,
     Task,
+    WriterFactory,
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.segments import places, refill
+from holdfast.sinks.segments.control import CutEpochs, SegmentsControl
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
 from holdfast.sinks.segments.evolution import check_change, decoded, encoded
 from holdfast.sinks.segments.holdings import Holdings
@@ -64,11 +67,13 @@ class SegmentsSink:
     name, pipeline : str
         Identity.
     schema : pyarrow.Schema
-        Columns of the rows, partition columns included.
+        Columns of the rows of data, partition columns included.
     directory : str
         Absolute path.
     policies : sequence of Policy
         In the order in which they are asked.
+    control : ControlColumns, optional
+        Which columns of the rows are not data.
     is_tended : bool
         Whether a thread seals what is due; else :attr:`sealing` is called by a test.
     now_us : callable
@@ -96,6 +101,7 @@ class SegmentsSink:
         compression: str | None = "zstd",
         retention: Retention = KEEP_ALL,
         joins_small: bool = True,
+        control: ControlColumns | None = None,
         is_tended: bool = True,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
@@ -111,8 +117,11 @@ class SegmentsSink:
             for below in (self.places.manifest, self.places.journal, self.places.sealing):
                 durable.make_directory(below)
         self._manifest = SegmentsManifest(self.places.manifest, aside=self.places.aside)
-        self._check_past(partition_by)
         self._staging = JournalStaging(self.places.journal, schema, partition_by)
+        self._control = (
+            SegmentsControl(name, pipeline, self.places.own, control, schema, self._staging) if control else None
+        )
+        self._check_past(partition_by)
         self._explanations = FileExplanations(self.places.explanations, f"sink {name!r}")
         self._lock = threading.RLock()
         self._holdings = Holdings()
@@ -122,7 +131,7 @@ class SegmentsSink:
             target_bytes=target_bytes,
             sort_by=sort_by,
             compression=compression,
-            schema=pa.schema([field for field in schema if field.name not in partition_by]),
+            schema=None if control else pa.schema([field for field in schema if field.name not in partition_by]),
             now_us=now_us,
             retention=retention,
             joins_small=joins_small,
@@ -135,7 +144,6 @@ class SegmentsSink:
 
     def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
-        schema = encoded(self._schema)
         with self._lock:
             while True:
                 with durable.explained(f"reading the manifest of sink {self.name!r}"):
@@ -146,6 +154,7 @@ class SegmentsSink:
                 self._finish(last)
                 is_lost = self._is_journal_lost(holdings)
                 epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
+                schema = encoded(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
                 fence = SegmentsEntry(
                     number=last.number + 1,
                     generation=run.generation,
@@ -168,12 +177,16 @@ class SegmentsSink:
         held = dataclasses.replace(holdings.held(), generation=last.generation)
         return dataclasses.replace(held, explained=self._explanations.held())
 
-    def writer_factory(self) -> JournalStaging:
+    def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call."""
-        return self._staging
+        return self._staging if self._control is None else self._control.staging.factory()
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check what could not name a directory; staged rows are in the journal already."""
+        if self._control is not None:
+            with self._lock:
+                holdings = self._holdings.copy()
+            return self._control.admit(publication, holdings)
         refusals.check_carried(publication, self._staging.check)
         return False
 
@@ -181,6 +194,9 @@ class SegmentsSink:
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows whose partition could not be named; staged rows are in the journal already."""
+        if self._control is not None:
+            control, before = self._control, [self._control.columns(self._manifest.holdings().changes)]
+            return refusals.rejected(publication, lambda part: control.rows_of(part, before))
         return refusals.rejected_carried(publication, self._staging.check)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
@@ -194,7 +210,8 @@ class SegmentsSink:
                 return
             carried: list[str] = []
             try:
-                files = [file for publication in new for file in self._prepare(publication, carried)]
+                prepared = self._prepared(new, carried)
+                files = prepared.files
                 partitions = [self._partitions(file) for file in files]
                 skips = refill.skips(self.name, self._pipeline, self._holdings, new, files, partitions)
                 for publication in new:
@@ -209,8 +226,12 @@ class SegmentsSink:
                     pts=record.pts,
                     ends=tuple((each.record.epoch, each.record.positions) for each in new),
                     files=tuple(files),
-                    began=self._began(files, partitions),
+                    began=self._began(files, partitions, prepared.dropped),
                     skips=skips,
+                    controls=prepared.controls,
+                    dropped=prepared.dropped,
+                    removed=prepared.removed,
+                    schema=prepared.schema,
                 )
                 is_ours = self.append(entry)
             except InDoubt:
@@ -222,7 +243,12 @@ class SegmentsSink:
                 self._remove(carried)
                 self._check_generation(self._last())
                 raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
-            self.sealing.came(files, partitions)
+            if prepared.dropped or prepared.removed:
+                self.sealing.begin(self._holdings)
+            else:
+                self.sealing.came(files, partitions)
+        if self._control is not None:
+            self._control.staging.remove([part for publication in new for part in publication.parts])
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
         self._is_at_work = True
@@ -240,9 +266,15 @@ class SegmentsSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what an opening would find, and the names of journal files that the manifest does not name."""
         staged = [each.name for each in self._staging.names()]
+        arriving = self._control.staging.names() if self._control is not None else ()
         named, holdings = self._manifest.holdings().files, as_opened(self._manifest, self.places.journal)
         staged = [name for name in staged if name not in named]
-        return holdings.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged})
+        return holdings.held(), sorted({f"{self._pipeline}/{task_of(name)}" for name in staged} | {*arriving})
+
+    def control_counts(self) -> dict[str, int]:
+        """Return how many control rows of each kind were carried out."""
+        holdings = self._manifest.holdings()
+        return {"schema": len(holdings.changes), "partition": holdings.dropped_count} if self._control else {}
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
@@ -259,7 +291,8 @@ class SegmentsSink:
                 for staged in self._staging.names()
                 if (staged.generation, staged.epoch) < (self._generation, below_epoch) and staged.name not in named
             ]
-            return sum(self._staging.remove(name) for name in orphans)
+            count = sum(self._staging.remove(name) for name in orphans)
+            return count + (self._control.staging.sweep(self._generation, below_epoch) if self._control else 0)
 
     def close(self) -> None:
         """Seal what policies say at the end of a run that published, if this one is still the owner."""
@@ -313,6 +346,14 @@ class SegmentsSink:
 
     # --- before the commit --------------------------------------------------------------------------------------
 
+    def _prepared(self, new: Sequence[Publication], carried: list[str]) -> CutEpochs:
+        if self._control is None:
+            return CutEpochs([file for publication in new for file in self._prepare(publication, carried)])
+        return self._control.prepare(new, self._holdings, self._manifest.sealed(self._holdings), carried)
+
+    def _schema_behind(self, changes: Sequence[tuple[int, str]]) -> pa.Schema:
+        return self._schema if self._control is None else self._control.columns(changes).schema
+
     def _prepare(self, publication: Publication, carried: list[str]) -> list[JournalFile]:
         """Return the journal files of one epoch; carried rows are staged for it."""
         handles: list[Staged] = []
@@ -349,13 +390,15 @@ class SegmentsSink:
         with durable.explained(f"reading {file.name} of sink {self.name!r}"):
             return PiecesReader(os.path.join(self.places.journal, file.name)).partitions()
 
-    def _began(self, files: Sequence[JournalFile], partitions: Sequence[PartitionRows]) -> dict[str, Began]:
-        """Return the partitions that do not grow yet, and where they begin to."""
+    def _began(
+        self, files: Sequence[JournalFile], partitions: Sequence[PartitionRows], dropped: Collection[str]
+    ) -> dict[str, Began]:
+        """Return the partitions that do not grow yet, or are dropped before they do, and where they begin to."""
         now_us = self._now_us()
         growing, names = self._holdings.growing, self._holdings.growing_names()
         found: dict[str, Began] = {}
         for file, each in zip(files, partitions, strict=True):
-            for partition in each.unknown(growing, names):
+            for partition in [*each.unknown(growing, names), *(each.among(dropped) if dropped else ())]:
                 found.setdefault(partition, Began(file.epoch, now_us))
         return found
 
@@ -365,7 +408,8 @@ class SegmentsSink:
             holdings = self._manifest.holdings()
         if holdings.schema:
             partitions = [*holdings.growing, *(segment.partition for segment in holdings.recent)]
-            check_change(self.name, decoded(holdings.schema), self._schema, partition_by, partitions)
+            after = self._schema_behind(holdings.changes)
+            check_change(self.name, decoded(holdings.schema), after, partition_by, partitions)
         else:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)

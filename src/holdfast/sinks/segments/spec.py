@@ -13,6 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, SinkLedger
+from holdfast.sinks.control.columns import ControlColumns, control_arguments
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
@@ -38,6 +39,8 @@ def segments(
     compact: bool = True,
     seal: Sequence[Policy] | None = None,
     commit_every: None = None,
+    control: str | None = None,
+    extra: str | None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -74,6 +77,11 @@ def segments(
     commit_every : None
         Other sinks have it.  Here ``target_size`` and ``max_age`` say when files appear, and every epoch is in the
         journal at once.
+    control : str, optional
+        Text column whose values that are not null are commands (``hf.control``), carried out in order with the rows.
+        Not stored; ``docs/control-rows.md``.
+    extra : str, optional
+        Column, a map of text to text, with values of columns that commands have added.  Not stored.
     name : str, optional
         The node's name; the sink's manifest is kept under it.
     backfill : bool
@@ -113,6 +121,7 @@ def segments(
             policies.DEFAULT if seal is None else tuple(seal),
             retain,
             compact,
+            ControlColumns.of("write.segments", control, extra),
         )
     return nodes.sink(spec, name=name, backfill=backfill)
 
@@ -131,6 +140,7 @@ class SegmentsSinkSpec:
     seal: tuple[Policy, ...] = field(default=policies.DEFAULT)
     retain: str | None = None
     compact: bool = True
+    control: ControlColumns | None = None
 
     kind = "segments"
     guarantee = Guarantee.EXACTLY_ONCE
@@ -184,10 +194,13 @@ class SegmentsSinkSpec:
             "retain": self.retain,
             "compact": self.compact,
             "seal": [policies.named(policy) for policy in self.seal],
+            **control_arguments(self.control),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns and those to sort by are there, where the columns are known."""
+        if self.control is not None:
+            self.control.check_columns("write.segments", columns, (*self.partition_by, *self.sort_by))
         for argument, wanted in (("partition_by", self.partition_by), ("sort_by", self.sort_by)):
             missing = [column for column in wanted if columns is not None and column not in columns]
             if missing:
@@ -205,6 +218,7 @@ class SegmentsSinkSpec:
         """Return the sink, with or without the thread that seals."""
         # Absolute: executors have working directories of their own.
         directory = os.path.abspath(durable.local_path(self.path) or "")
+        schema = schema if self.control is None else self.control.data(f"sink {name!r}", schema)
         check.check_partition_types(name, schema, self.partition_by)
         return SegmentsSink(
             name,
@@ -218,6 +232,7 @@ class SegmentsSinkSpec:
             compression=self.compression,
             retention=retention(self.retain),
             joins_small=self.compact,
+            control=self.control,
             is_tended=is_tended,
         )
 

@@ -32,10 +32,13 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
-from holdfast.sinks.arrow_files import ArrowStaging, ArrowWriterFactory
+from holdfast.sinks.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.control.columns import ControlColumns
+from holdfast.sinks.control.rows import Awaited
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sqlite.control import SqliteControl
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations
 from holdfast.sinks.sqlite.file import DatabaseFile
@@ -58,13 +61,18 @@ class SqliteSink:
     guarantee = Guarantee.EXACTLY_ONCE
     staging = "Arrow files"
 
-    def __init__(self, name: str, pipeline: str, path: str, table: SqliteTable) -> None:
+    def __init__(
+        self, name: str, pipeline: str, path: str, table: SqliteTable, control: ControlColumns | None = None
+    ) -> None:
         self.name = name
         self._pipeline = pipeline
         self._path = path
         self._table = table
         self._node = table.node
-        self._staging = ArrowStaging(f"{path}-holdfast", pipeline, name, table.check_values)
+        self._control = None if control is None else SqliteControl(table, control, pipeline, name)
+        self._awaited = None if control is None else Awaited(control)
+        check = table.check_values if control is None else unchecked
+        self._staging = ArrowStaging(f"{path}-holdfast", pipeline, name, check)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._explanations = SqliteExplanations(table.node, pipeline, name)
         self._rules: SqliteRules | None = None
@@ -116,6 +124,8 @@ class SqliteSink:
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.sqlite.rules`)."""
+        if self._awaited is not None:
+            return self._admit_commands(publication, earlier, self._awaited)
         carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
         for rows in carried:
             for batch in rows.to_batches():
@@ -130,10 +140,28 @@ class SqliteSink:
             check_required(self._node, self._table, rules.required, rows)
         if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
             return False
-        beside = self._beside(earlier)
-        same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
-        refusals.try_behind(beside, same, (self, publication), self._try)
+        refusals.try_behind(*self._behind(earlier), (self, publication), self._try)
         return True
+
+    def _admit_commands(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]], awaited: Awaited
+    ) -> bool:
+        """Try the rows, behind the commands of epochs that wait: what they may be depends on these."""
+        if not any(part.row_count for part in publication.parts):
+            return False
+        with self._explained():
+            row = self._row(self._trials.connection())
+        before = [(self, each) for each in awaited.before(publication.record.epoch, row.epoch if row else 0)]
+        refusals.try_behind(*self._behind(earlier), (self, publication), lambda writes: self._try([*before, *writes]))
+        awaited.note(publication, (batch for part in publication.parts for batch in self._batches(part)))
+        return True
+
+    def _behind(
+        self, earlier: Sequence[tuple[Sink, Publication]]
+    ) -> tuple[list[tuple[SqliteSink, Publication]], list[tuple[SqliteSink, Publication]]]:
+        """Return what other sinks write to the same file, and of these to the same table."""
+        beside = self._beside(earlier)
+        return beside, [each for each in beside if each[0]._table.name.lower() == self._table.name.lower()]
 
     def shares(self, other: SqliteSink) -> bool:
         """Return whether another sink writes to the same file."""
@@ -207,8 +235,9 @@ class SqliteSink:
     def _write_checked(self, connection: sqlite3.Connection, rows: pa.Table, epoch: int) -> None:
         with self._explained():
             for batch in rows.to_batches():
-                self._table.check_values(batch)
-                self._table.write(connection, batch, epoch)
+                if self._control is None:
+                    self._table.check_values(batch)
+                self._write_batch(connection, batch, epoch)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""
@@ -246,6 +275,11 @@ class SqliteSink:
             row = self._row(self._file.connection())
         return row.held() if row else Held(), self._staging.names()
 
+    def control_counts(self) -> dict[str, int]:
+        """Return how many control rows of each kind were carried out."""
+        with self._explained():
+            return self._control.counts(self._file.connection()) if self._control is not None else {}
+
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         with self._explained():
@@ -282,7 +316,10 @@ class SqliteSink:
     def _write_rows(self, connection: sqlite3.Connection, publication: Publication) -> None:
         for part in publication.parts:
             for batch in self._batches(part):
-                self._table.write(connection, batch, publication.record.epoch)
+                self._write_batch(connection, batch, publication.record.epoch)
+
+    def _write_batch(self, connection: sqlite3.Connection, batch: pa.RecordBatch, epoch: int) -> None:
+        (self._control or self._table).write(connection, batch, epoch)
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         if isinstance(part, Carried):

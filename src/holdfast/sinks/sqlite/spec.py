@@ -14,8 +14,9 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import APPEND, LEDGER, Mode, TableMode
+from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, TableMode
 from holdfast.sinks.sqlite import ledger
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
@@ -30,6 +31,8 @@ def sqlite(
     delete: str | None = None,
     rewindable: bool = False,
     commit_every: str | int | None = None,
+    control: str | None = None,
+    extra: str | None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -53,6 +56,11 @@ def sqlite(
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
+    control : str, optional
+        Text column whose values that are not null are commands (``hf.control``), carried out in order with the rows.
+        Not stored; ``docs/control-rows.md``.
+    extra : str, optional
+        Column, a map of text to text, with values of columns that commands have added.  Not stored.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -69,7 +77,8 @@ def sqlite(
     driver: small epochs are carried by the driver, large ones are staged as Arrow files in ``<path>-holdfast/``.
     """
     with building("sink", name):
-        spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable))
+        columns = ControlColumns.of("write.sqlite", control, extra)
+        spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable), columns)
         own_pace = pace(commit_every, node="write.sqlite", key=spec.mode.key)
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
@@ -84,11 +93,14 @@ class SqliteSpec:
         As in :func:`sqlite`.
     mode : TableMode
         How rows meet the table.
+    control : ControlColumns, optional
+        Which columns of the rows are not data.
     """
 
     path: str
     table: str
     mode: TableMode = APPEND
+    control: ControlColumns | None = None
 
     @property
     def kind(self) -> str:
@@ -102,10 +114,15 @@ class SqliteSpec:
 
     def __post_init__(self) -> None:
         self.mode.check("write.sqlite")
-        if not self.table or self.table.lower() in (LEDGER, EPOCHS) or self.table.lower().startswith("sqlite_"):
+        check_control_mode("write.sqlite", self.control, self.mode)
+        if (
+            not self.table
+            or self.table.lower() in (LEDGER, EPOCHS, CONTROL)
+            or self.table.lower().startswith("sqlite_")
+        ):
             raise InvalidPipeline(
                 f"write.sqlite: table={self.table!r} cannot be written.",
-                why=f"{LEDGER} and {EPOCHS} are the sink's own, and names in sqlite_* are SQLite's.",
+                why=f"{LEDGER}, {EPOCHS} and {CONTROL} are the sink's own, and names in sqlite_* are SQLite's.",
                 do='name another table: table="flights".',
             )
         if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
@@ -121,15 +138,19 @@ class SqliteSpec:
             "path": self.path,
             "table": self.table,
             **self.mode.arguments(),
+            **control_arguments(self.control),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""
         self.mode.check_columns("write.sqlite", columns)
+        if self.control is not None:
+            self.control.check_columns("write.sqlite", columns, (*self.mode.key, self.mode.delete or ""))
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Open the file, create the table when absent, and check that every column fits."""
         node = f"sink {name!r}"
+        schema = schema if self.control is None else self.control.data(node, schema)
         self.mode.check_schema(node, schema)
         lowered = [column.lower() for column in schema.names]
         if len(set(lowered)) < len(lowered):
@@ -138,7 +159,8 @@ class SqliteSpec:
                 why="SQLite treats such names as one.",
                 do="rename one before the sink.",
             )
-        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), SqliteTable(node, self.table, schema, self.mode))
+        table = SqliteTable(node, self.table, schema, self.mode)
+        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), table, self.control)
         try:
             sink.prepare()
         except BaseException:

@@ -102,6 +102,17 @@ class SqliteTable:
                 self.node, self.name, self.mode.key, f"CREATE UNIQUE INDEX ... ON {quoted(self.name)} ({columns})"
             )
 
+    def misfit(self, connection: sqlite3.Connection, field: pa.Field) -> str:
+        """Return why a column of the table does not take a column of rows; empty if it does."""
+        for row in connection.execute(f"PRAGMA table_xinfo({quoted(self.name)})").fetchall():
+            if row[1].lower() == field.name.lower():
+                try:
+                    self._check_column(field, row)
+                except InvalidPipeline as error:
+                    return error.what.rstrip(".")
+                return ""
+        return f"table {self.name} has no column {field.name!r}"
+
     def _check_column(self, field: pa.Field, row: Sequence[Any]) -> None:
         declared, hidden = str(row[2]), row[6]
         if hidden in (2, 3):

@@ -29,7 +29,14 @@ UNUSED_MIN = 1000
 """So many places of sealed segments are kept: most partitions soon grow again."""
 
 _COLUMNS = np.dtype(
-    [("rows", np.int64), ("row_bytes", np.float64), ("ratio", np.float64), ("epoch", np.int64), ("at_us", np.int64)]
+    [
+        ("rows", np.int64),
+        ("row_bytes", np.float64),
+        ("ratio", np.float64),
+        ("epoch", np.int64),
+        ("at_us", np.int64),
+        ("version", np.int64),
+    ]
 )
 
 
@@ -68,12 +75,13 @@ class Growth:
         for place in places[self._of["rows"][places] == 0]:
             began = holdings.growing[self._names[place].as_py()]
             self._of["epoch"][place], self._of["at_us"][place] = began.epoch, began.at_us
+            self._of["version"][place] = file.version
         np.add.at(self._of["rows"], places, partitions.rows)
         np.add.at(self._of["row_bytes"], places, partitions.rows * (file.row_bytes / max(1, file.row_count)))
 
     def free(self, pieces: Mapping[str, int]) -> tuple[str, ...]:
         """Return the files of which nothing is left once these numbers of pieces are sealed."""
-        return tuple(name for name, count in pieces.items() if self.pieces_left[name] <= count)
+        return tuple(name for name, left in self.pieces_left.items() if left <= pieces.get(name, 0))
 
     def sealed(self, partitions: Collection[str], pieces: Mapping[str, int]) -> None:
         """Take sealed segments off: their sizes, and their pieces of each file."""
@@ -82,8 +90,7 @@ class Growth:
             self._of["rows"][place] = self._of["row_bytes"][place] = 0
         for name, count in pieces.items():
             self.pieces_left[name] -= count
-            if self.pieces_left[name] <= 0:
-                del self.pieces_left[name]
+        self.pieces_left = {name: left for name, left in self.pieces_left.items() if left > 0}
         is_used = self._of["rows"] > 0
         if len(is_used) - np.count_nonzero(is_used) > max(UNUSED_MIN, len(is_used) // 2):
             self._of = self._of[is_used]
@@ -137,9 +144,11 @@ class Growth:
             is_closing=is_closing,
         )
         found = []
-        for place in np.flatnonzero(may_seal(policies, grown)).tolist():
+        # A file has one version of the columns: what grows on is to be of the present one alone.
+        is_old = of["version"] < len(holdings.changes)
+        for place in np.flatnonzero(may_seal(policies, grown) | is_old).tolist():
             segment = self._segment(names[place].as_py(), of[place], grown, place, holdings)
-            reason = reason_of(policies, segment)
+            reason = "schema change" if is_old[place] else reason_of(policies, segment)
             if reason:
                 found.append(Due(segment, reason))
         return found
