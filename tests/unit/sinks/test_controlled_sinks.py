@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from holdfast import segments
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, Held, Rejecting, RunIdentity, Sink
 from holdfast.sinks.control.columns import ControlColumns
+from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.segments.rules.policies import Segment
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
@@ -85,16 +87,31 @@ class SegmentsTarget:
         sink.sealing.tend()
 
 
+class PostgresTarget:
+    def __init__(self, dsn: str, **arguments: Any) -> None:
+        self.dsn = dsn
+        self.arguments = arguments
+
+    def connect(self, schema: Any = SCHEMA) -> Sink:
+        return PostgresSpec(self.dsn, "words", control=CONTROL, **self.arguments).connect("out", PIPELINE, schema)
+
+    def rows(self) -> list[dict[str, Any]]:
+        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
+            return connection.execute("SELECT * FROM words ORDER BY id").fetchall()
+
+    def tend(self, sink: Sink) -> None:
+        return None
+
+
 def each_other(segment: Segment) -> str | None:
     return "each other" if segment.last_epoch % 2 else None
 
 
-TARGETS = {"sqlite": SqliteTarget, "segments": SegmentsTarget}
-
-
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=["sqlite", "segments", pytest.param("postgres", marks=pytest.mark.postgres)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return TARGETS[request.param](tmp_path)
+    if request.param == "postgres":
+        return PostgresTarget(request.getfixturevalue("postgres_prepared"))
+    return {"sqlite": SqliteTarget, "segments": SegmentsTarget}[request.param](tmp_path)
 
 
 def opened(target: Target, generation: int = 1, schema: Any = SCHEMA) -> Sink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from psycopg import sql as pg
@@ -15,7 +16,7 @@ from holdfast.sinks.postgres.session import Connection
 from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, qualified_type
 from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import LEDGER, TableMode
+from holdfast.sinks.sql import CONTROL, LEDGER, TableMode
 
 NAME_BYTES = 63
 _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
@@ -37,10 +38,10 @@ def split_name(node: str, table: str) -> tuple[str | None, str]:
             do='write for instance table="analytics.flights".',
         )
     schema, name = (part[1:-1].replace('""', '"') if part and part[0] == '"' else part for part in match.groups())
-    if name is None or name in (LEDGER, EPOCHS):
+    if name is None or name in (LEDGER, EPOCHS, CONTROL):
         raise InvalidPipeline(
             f"{node}: table={table!r} cannot be written.",
-            why=f"{LEDGER} and {EPOCHS} are the sink's own.",
+            why=f"{LEDGER}, {EPOCHS} and {CONTROL} are the sink's own.",
             do='name another table: table="flights".',
         )
     return schema, name
@@ -88,6 +89,26 @@ def located(connection: Connection, node: str, table: str) -> tuple[str, str]:
     """Return the schema that holds a table, or will, and the table's name."""
     schema_name, name = split_name(node, table)
     return _schema(connection, node, schema_name, name), name
+
+
+def again(connection: Connection, table: PostgresTable, schema: pa.Schema) -> PostgresTable:
+    """Return a target whose columns a command has changed, with those of ``schema``; in that command's transaction.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a column does not fit: names it and both types.
+    """
+    oid, _ = _relation(connection, table.schema_name, table.name)
+    assert oid is not None
+    name = f"{table.schema_name}.{table.name}"
+    columns = _checked_columns(table.node, name, _columns(connection, oid), table.mode.stored(schema))
+    return replace(table, columns=columns, schema=schema)
+
+
+def has_table(connection: Connection, schema_name: str, name: str) -> bool:
+    """Return whether a table of ours is there."""
+    return _relation(connection, schema_name, name)[0] is not None
 
 
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:

@@ -28,12 +28,16 @@ from holdfast.ports import (
     RunIdentity,
     Sink,
     Withdrawal,
+    WriterFactory,
 )
 from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres import copy as postgres_copy
+from holdfast.sinks.postgres.control.blobs import BlobWriterFactory, blob_table
+from holdfast.sinks.postgres.control.carry_out import PostgresControl
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
 from holdfast.sinks.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, set_lock_timeout
@@ -80,6 +84,7 @@ class PostgresSink:
         *,
         prepares: bool,
         is_asked_to_prepare: bool = False,
+        control: ControlColumns | None = None,
     ) -> None:
         self.name = name
         self._pipeline = pipeline
@@ -89,8 +94,9 @@ class PostgresSink:
         self._prepares = prepares
         self._is_asked_to_prepare = is_asked_to_prepare
         self._is_grouped = False
-        self._trials = PostgresTrials(session, table, self._write_part)
         self._ledger = PostgresLedger(session, table, pipeline, name)
+        self._control = None if control is None else PostgresControl(table, control, pipeline, name, self._write_rows)
+        self._trials = PostgresTrials(session, table, self._write_part, self._ledger, self._control)
         self._prepared = PreparedTransactions(session, table, self._ledger, pipeline, name)
         self._staging = PostgresStaging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
@@ -100,7 +106,14 @@ class PostgresSink:
 
     @staticmethod
     def connected(
-        name: str, pipeline: str, dsn: Dsn, table: str, schema: pa.Schema, mode: TableMode, stage: str
+        name: str,
+        pipeline: str,
+        dsn: Dsn,
+        table: str,
+        schema: pa.Schema,
+        mode: TableMode,
+        stage: str,
+        control: ControlColumns | None = None,
     ) -> PostgresSink:
         """Connect, find or create the table, check that rows fit, and choose how tasks stage."""
         node = f"sink {name!r}"
@@ -108,7 +121,7 @@ class PostgresSink:
         try:
             with session.transaction() as connection:
                 target = catalog.find(connection, node, table, schema, mode)
-                prepares = _prepares(connection, target, stage)
+                prepares = control is None and _prepares(connection, target, stage)
                 has_ledger = catalog.check_ledger(connection, target)
                 if not (prepares and has_ledger):
                     what = f"table {LEDGER}" if prepares else f"tables ({LEDGER}, staging tables)"
@@ -116,13 +129,18 @@ class PostgresSink:
         except BaseException:
             session.drop()
             raise
-        return PostgresSink(name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=stage == "prepared")
+        is_asked = stage == "prepared"
+        return PostgresSink(
+            name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=is_asked, control=control
+        )
 
     @property
     def staging(self) -> str:
         """How large epochs are staged."""
         if self._prepares:
             return "prepared transactions"
+        if self._control is not None:
+            return "staging tables (of Arrow blobs: control rows have an order, so the driver writes)"
         why = self._table.obstacle or ("epochs wait for their group" if self._is_grouped else "")
         return f"staging tables ({why})" if why else "staging tables"
 
@@ -159,8 +177,12 @@ class PostgresSink:
 
     # --- publish ------------------------------------------------------------------------------------------------------
 
-    def writer_factory(self) -> PostgresWriterFactory:
+    def writer_factory(self) -> WriterFactory:
         """Return the factory of writers."""
+        if self._control is not None:
+            return BlobWriterFactory(
+                PostgresWriterFactory(self._session.dsn, blob_table(self._table), self.name, prefers_prepared=False)
+            )
         return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
@@ -234,33 +256,38 @@ class PostgresSink:
             self._epochs.note(connection, record.epoch, record.positions)
 
     def _write_part(self, connection: Connection, part: Part, epoch: int) -> None:
+        if self._control is not None:
+            self._control.write(connection, self._control.batches(connection, part), epoch)
+            return
         if isinstance(part, Carried):
-            self._write_carried(connection, part.rows, epoch)
+            self._write_rows(connection, self._table, part.rows, epoch)
             return
         for name in tables_of([part]):
             for statement in self._table.from_stage(taken(self._table.identifier(name), part)):
                 connection.execute(statement)
 
-    def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
+    def _write_rows(self, connection: Connection, table: PostgresTable, rows: pa.Table, epoch: int) -> None:
         if not rows.num_rows:
             return
-        sql.check_keys(self._node, self._table.mode, rows)
-        is_append = self._table.mode.mode == "append"
-        target: pg.Composable = self._table.identifier() if is_append else CARRIED
-        columns = self._table.copied if is_append else self._table.copied_to_stage
+        sql.check_keys(self._node, table.mode, rows)
+        is_append = table.mode.mode == "append"
+        target: pg.Composable = table.identifier() if is_append else CARRIED
+        columns = table.copied if is_append else table.copied_to_stage
         if not is_append:
-            connection.execute(self._table.create_stage(CARRIED, temporary=True))
+            if self._control is not None:  # it may have the columns of before
+                connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(CARRIED))
+            connection.execute(table.create_stage(CARRIED, temporary=True))
             connection.execute(pg.SQL("DELETE FROM {}").format(CARRIED))  # another part of this transaction
         with copying(connection, target, columns) as copy:
             place = 0
             for batch in rows.to_batches():
-                numbered = self._table.numbered(batch, epoch)
-                ordered = numbered if is_append else with_order(self._table, numbered, place)
+                numbered = table.numbered(batch, epoch)
+                ordered = numbered if is_append else with_order(table, numbered, place)
                 place += batch.num_rows
                 for piece in postgres_copy.encoded(self._node, columns, ordered):
                     copy.write(piece)
         if not is_append:
-            for statement in self._table.from_stage(CARRIED):
+            for statement in table.from_stage(CARRIED):
                 connection.execute(statement)
 
     # --- outcome ------------------------------------------------------------------------------------------------------
@@ -326,6 +353,11 @@ class PostgresSink:
         decided = begun.gids if begun else {}
         names = {label.name for found, label in self._staging.labelled() if found not in decided}
         return row.held() if row else Held(), sorted(names)
+
+    def control_counts(self) -> dict[str, int]:
+        """Return how many control rows of each kind were carried out."""
+        with self._session.explained():
+            return self._control.counts(self._session.connection()) if self._control is not None else {}
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""

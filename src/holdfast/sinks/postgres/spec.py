@@ -14,6 +14,7 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.sql import APPEND, Mode, TableMode
 
@@ -29,6 +30,8 @@ def postgres(
     delete: str | None = None,
     stage: Stage = "auto",
     rewindable: bool = False,
+    control: str | None = None,
+    extra: str | None = None,
     commit_every: str | int | None = None,
     name: str | None = None,
     backfill: bool = False,
@@ -56,6 +59,11 @@ def postgres(
     rewindable : bool
         Append only: keep the epoch of each row in a column ``__holdfast_epoch``, so that ``holdfast rewind`` can
         withdraw rows.
+    control : str, optional
+        Text column whose values that are not null are commands (``hf.control``), carried out in order with the rows.
+        Not stored; ``docs/control-rows.md``.
+    extra : str, optional
+        Column, a map of text to text, with values of columns that commands have added.  Not stored.
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
@@ -75,7 +83,8 @@ def postgres(
     the driver: one transaction with the ledger row.
     """
     with building("sink", name):
-        spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage)
+        columns = ControlColumns.of("write.postgres", control, extra)
+        spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage, columns)
         own_pace = pace(commit_every, node="write.postgres", key=spec.mode.key)
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
@@ -90,12 +99,15 @@ class PostgresSpec:
         As in :func:`postgres`.
     mode : TableMode
         How rows meet the table.
+    control : ControlColumns, optional
+        Which columns of the rows are not data.
     """
 
     dsn: str = field(repr=False)
     table: str
     mode: TableMode = APPEND
     stage: Stage = "auto"
+    control: ControlColumns | None = None
 
     @property
     def kind(self) -> str:
@@ -109,12 +121,19 @@ class PostgresSpec:
 
     def __post_init__(self) -> None:
         self.mode.check("write.postgres")
+        check_control_mode("write.postgres", self.control, self.mode)
         Dsn(self.dsn).check()
         if self.stage not in ("auto", "prepared", "table"):
             raise InvalidPipeline(
                 f"write.postgres: stage={self.stage!r} is not known.",
                 why='tasks stage rows as "prepared" transactions or in a staging "table".',
                 do='leave it at "auto", or choose one of the two.',
+            )
+        if self.stage == "prepared" and self.control is not None:
+            raise InvalidPipeline(
+                f'write.postgres: stage="prepared" and control={self.control.control!r} contradict each other.',
+                why="a prepared transaction keeps its locks: the ALTER TABLE of a control row would wait for it.",
+                do='leave stage at "auto": rows with commands are written by the driver, in their order.',
             )
         if self.stage == "prepared" and self.mode.mode == "upsert":
             raise InvalidPipeline(
@@ -135,19 +154,23 @@ class PostgresSpec:
             "table": self.table,
             **self.mode.arguments(),
             "stage": self.stage,
+            **control_arguments(self.control),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""
         self.mode.check_columns("write.postgres", columns)
+        if self.control is not None:
+            self.control.check_columns("write.postgres", columns, (*self.mode.key, self.mode.delete or ""))
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, create the table when absent, and check that every column fits."""
+        schema = schema if self.control is None else self.control.data(f"sink {name!r}", schema)
         self.mode.check_schema(f"sink {name!r}", schema)
         dsn = Dsn(self.dsn).expanded()
         with _driver(name):
             from holdfast.sinks.postgres.sink import PostgresSink
-        return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage)
+        return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage, self.control)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger beside the table says."""

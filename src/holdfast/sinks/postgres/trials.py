@@ -8,6 +8,7 @@ staging table stay in it: its handle says which are not published.  They are num
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -19,7 +20,8 @@ from holdfast.ports import Carried, Part, Publication, Refused, Staged
 from holdfast.sinks import refusals
 from holdfast.sinks.postgres import checks
 from holdfast.sinks.postgres import rules as postgres_rules
-from holdfast.sinks.postgres.ledger import set_lock_timeout
+from holdfast.sinks.postgres.control.carry_out import PostgresControl
+from holdfast.sinks.postgres.ledger import PostgresLedger, set_lock_timeout
 from holdfast.sinks.postgres.rules import PostgresRules
 from holdfast.sinks.postgres.session import Connection, PostgresSession, translated
 from holdfast.sinks.postgres.staging import tables_of
@@ -53,21 +55,34 @@ class PostgresTrials:
         The target.
     write : callable
         ``write(connection, part, epoch)`` writes a part as the sink publishes it.
+    ledger : PostgresLedger
+        The sink's.
+    control : PostgresControl, optional
+        What it does with control rows: then rows are always tried.
     """
 
     def __init__(
-        self, session: PostgresSession, table: PostgresTable, write: Callable[[Connection, Part, int], None]
+        self,
+        session: PostgresSession,
+        table: PostgresTable,
+        write: Callable[[Connection, Part, int], None],
+        ledger: PostgresLedger,
+        control: PostgresControl | None = None,
     ) -> None:
         self._session = PostgresSession(session.dsn, session.node, session.table, f"{session.application_name} trial")
         """Connected at the first trial."""
         self._table = table
         self._write = write
+        self._ledger = ledger
+        self._control = control
 
     def admit(self, publication: Publication, earlier: Earlier) -> bool:
         """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.postgres.rules`).
 
         Rows that are prepared have passed every rule already: PREPARE TRANSACTION checks what COMMIT would.
         """
+        if self._control is not None:
+            return self._admit_commands(publication, earlier, self._control)
         carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
         stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
         if not stages and not any(rows.num_rows for rows in carried):
@@ -82,16 +97,31 @@ class PostgresTrials:
                 is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
         if not rules.why_tried and not any(is_odd):
             return False
+        self._try_behind(earlier, publication)
+        return True
+
+    def _admit_commands(self, publication: Publication, earlier: Earlier, control: PostgresControl) -> bool:
+        """Try the rows, behind the commands of epochs that wait: what they may be depends on these."""
+        if not any(part.row_count for part in publication.parts):
+            return False
+        with self._session.explained():
+            connection = self._session.connection()
+            row = self._ledger.row_if_any(connection)
+        before = control.awaited.before(publication.record.epoch, row.epoch if row else 0)
+        self._try_behind(earlier, publication, [(self, each) for each in before])
+        with self._session.explained():
+            batches = (control.batches(self._session.connection(), part) for part in publication.parts)
+            control.awaited.note(publication, chain.from_iterable(batches))
+        return True
+
+    def _try_behind(self, earlier: Earlier, publication: Publication, before: Earlier = ()) -> None:
+        beside = self._beside(earlier)
+        same = [(trials, theirs) for trials, theirs in beside if trials._table.identifier() == self._table.identifier()]
         try:
-            self._try_behind(self._beside(earlier), publication)
+            refusals.try_behind(beside, same, (self, publication), lambda writes: self._try([*before, *writes]))
         except BadRow as refusal:
             if not self._points_elsewhere(refusal, earlier):
                 raise
-        return True
-
-    def _try_behind(self, beside: Earlier, publication: Publication) -> None:
-        same = [(trials, theirs) for trials, theirs in beside if trials._table.identifier() == self._table.identifier()]
-        refusals.try_behind(beside, same, (self, publication), self._try)
 
     def _points_elsewhere(self, refusal: HoldfastError, earlier: Earlier) -> bool:
         """Return whether a foreign key refers to rows that another sink may be about to write, on its own connection.
@@ -148,6 +178,15 @@ class PostgresTrials:
         return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
 
     def _rows(self, connection: Connection, part: Part, epoch: int, rules: PostgresRules) -> Halving | None:
+        if self._control is not None:
+            control, batches = self._control, list(self._control.batches(connection, part))
+            rows = pa.Table.from_batches(batches) if batches else pa.table({})
+
+            def refusal(low: int, high: int) -> BadRow | None:
+                some = rows.slice(low, high - low).to_batches()
+                return _refusal(self._session, connection, lambda: control.write(connection, some, epoch))
+
+            return TableRows(part, rows, refusal)
         if isinstance(part, Carried):
 
             def check(rows: pa.Table) -> None:

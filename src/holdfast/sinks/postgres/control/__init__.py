@@ -1,0 +1,1 @@
+"""Control rows of a PostgreSQL sink: how rows with commands are staged, and how these are carried out."""
