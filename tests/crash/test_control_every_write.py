@@ -13,12 +13,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast as hf
 from holdfast import segments
 from holdfast.ports import Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.control.columns import ControlColumns
+from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.segments import manifest
 from holdfast.sinks.segments.rules.policies import Segment
 from holdfast.sinks.segments.sink import SegmentsSink
@@ -52,7 +54,8 @@ EPOCHS: list[tuple[list[Item], list[Item]]] = [
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed database")
 
 
-OPENED: list[MortalSqlite] = []
+OPENED: list[Any] = []
+"""Connections of processes, dead or alive."""
 
 
 class MortalSqlite(sqlite3.Connection):
@@ -134,6 +137,55 @@ class SegmentsTarget:
         return [os.fspath(path) for path in there if os.fspath(path) not in known]
 
 
+class MortalPostgres(psycopg.Connection[tuple[Any, ...]]):
+    """Before and after each durable statement of a driver are places to die; a dead process sends nothing more."""
+
+    dies_everywhere = False
+    """Whether the others are, too: the server rolls back what they did."""
+
+    def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        text = query if isinstance(query, str) else query.as_string(None)
+        is_alone = self.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+        is_durable = text == "COMMIT" or (is_alone and not text.lstrip().startswith(("SELECT", "BEGIN", "SET")))
+        if MORTAL.is_dead or is_durable or self.dies_everywhere:
+            _may_die()
+        result = super().execute(query, *arguments, **options)
+        if is_durable:
+            _may_die()
+        return result
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        if MORTAL.directory and MORTAL.is_dead:
+            raise Death
+        return super().cursor(*arguments, **options)
+
+
+class PostgresTarget:
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        for name in ("words", "holdfast_ledger", "holdfast_control"):
+            self._query(f"DROP TABLE IF EXISTS {name}")
+
+    def connect(self) -> Sink:
+        return PostgresSpec(self.dsn, "words", control=CONTROL).connect("out", PIPELINE, SCHEMA)
+
+    def tend(self, sink: Sink) -> None:
+        return None
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._query("SELECT * FROM words ORDER BY id")
+
+    def leftovers(self) -> list[dict[str, Any]]:
+        return self._query(
+            "SELECT relname FROM pg_class WHERE starts_with(relname, 'holdfast_stage') AND relkind = 'r'"
+        )
+
+    def _query(self, query: str) -> list[dict[str, Any]]:
+        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
+            cursor = connection.execute(query)
+            return cursor.fetchall() if cursor.description else []
+
+
 _SWEPT = ("arriving", "journal", "sealing", "writing")
 TARGETS: dict[str, Callable[[Path], Any]] = {"sqlite": SqliteTarget, "segments": SegmentsTarget}
 
@@ -210,6 +262,38 @@ def test_a_death_before_any_write_leaves_rows_and_commands_exactly_once(
         driver.check()
     driver.check()
     assert n > 60, "somebody counts"
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "dies_everywhere",
+    [False, pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])],
+    ids=["durable", "every statement"],
+)
+def test_a_death_around_any_durable_statement_leaves_them_in_postgres_exactly_once(
+    tmp_path: Path, postgres_plain: str, dies_everywhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MortalPostgres, "dies_everywhere", dies_everywhere)
+    connect = psycopg.connect
+
+    def connected(*arguments: Any, **options: Any) -> Any:
+        name = str(options.get("application_name"))
+        is_driver = name.startswith("holdfast ") and not name.startswith("holdfast writer")
+        if not is_driver:
+            return connect(*arguments, **options)
+        OPENED.append(MortalPostgres.connect(*arguments, **options))
+        return OPENED[-1]
+
+    monkeypatch.setattr(psycopg, "connect", connected)
+    for n in count():
+        driver = ControlDriver(PostgresTarget(postgres_plain), tmp_path, is_decided=bool(n % 2))
+        if survived(driver.run, tmp_path, n):
+            break
+        driver.run()
+        driver.check()
+    driver.check()
+    assert n >= 12, "somebody counts"
 
 
 @pytest.mark.nightly
