@@ -85,7 +85,9 @@ def postgres(
     with building("sink", name):
         columns = ControlColumns.of("write.postgres", control, extra)
         spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage, columns)
-        own_pace = pace(commit_every, node="write.postgres", key=spec.mode.key)
+        own_pace = pace(
+            commit_every, node="write.postgres", key=() if columns else spec.mode.key
+        )  # commands have no key
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
 

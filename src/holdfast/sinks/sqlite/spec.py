@@ -79,7 +79,7 @@ def sqlite(
     with building("sink", name):
         columns = ControlColumns.of("write.sqlite", control, extra)
         spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable), columns)
-        own_pace = pace(commit_every, node="write.sqlite", key=spec.mode.key)
+        own_pace = pace(commit_every, node="write.sqlite", key=() if columns else spec.mode.key)  # commands have no key
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
 

@@ -136,6 +136,15 @@ def test_rows_are_cut_at_commands_and_keep_their_order() -> None:
     ]  # fmt: skip
 
 
+def test_of_epochs_that_wait_no_row_is_left_out_for_a_later_one_of_its_key() -> None:
+    """A command has no key: all commands of an epoch would be taken for one row."""
+    arguments = {"table": "t", "mode": "upsert", "key": ["id"], "commit_every": 10}
+    plain, controlled = hf.write.sqlite("x.db", **arguments), hf.write.sqlite("x.db", **arguments, control="control")
+    assert plain.pace is not None
+    assert controlled.pace is not None
+    assert (plain.pace.key, controlled.pace.key) == (("id",), ())
+
+
 def test_wrong_arguments_are_refused_while_the_graph_is_built() -> None:
     with pytest.raises(InvalidPipeline, match="no meaning without control="):
         hf.write.sqlite("x.db", table="t", extra="extra")
