@@ -21,6 +21,7 @@ from holdfast.sinks.files import renames
 from holdfast.sinks.files.compaction import Compaction
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.sinks.tending import joining
 from holdfast.store import durable, entry_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -152,6 +153,32 @@ def test_a_file_that_was_removed_does_not_come_back(tmp_path: Path) -> None:
     os.unlink(tmp_path / visible(tmp_path)[0])
     assert tend(sink) == 1
     assert rows(tmp_path) == expected(*range(1, 13))[1:]
+
+
+def test_a_file_that_is_removed_while_it_waits_for_neighbours_is_left_out(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    publish(sink, *range(1, 8))
+    assert tend(sink) == 0
+    os.unlink(tmp_path / visible(tmp_path)[2])
+    publish(sink, *range(8, 13))
+    assert tend(sink) == 0  # it is noticed
+    assert tend(sink) == 1
+    assert rows(tmp_path) == [each for each in expected(*range(1, 13)) if each != 20]
+
+
+def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are small for what they were made of: Parquet has a large footer."""
+    monkeypatch.setattr(joining, "RUN", 2)
+    sink = opened(tmp_path, compact="20 kB")
+    publish(sink, *range(1, 41))
+    rounds = [tend(sink) for _ in range(8)]
+    assert rounds[:3] == [1, 1, 1]
+    assert rounds[-1] == 0
+    assert rows(tmp_path) == expected(*range(1, 41))
+    assert len(visible(tmp_path)) < 8
+    assert sorted(joined(tmp_path)) == joined(tmp_path)
 
 
 def test_a_file_that_is_removed_while_it_is_joined_does_not_come_back(

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt, HoldfastError, InDoubt, Unavailable
+from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.sinks.files.joined import write_joined
 from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import EpochFiles, OwnFile, by_epoch, joined_name, own_file, own_files, together
@@ -172,9 +172,12 @@ class Compaction:
                 self._look()
                 return self._join()
             except BaseException:
-                with self._host.lock:
-                    self.begin(self._generation)  # what is there is looked up again
+                self._begin_again()
                 raise
+
+    def _begin_again(self) -> None:
+        with self._host.lock:
+            self.begin(self._generation)
 
     def _look(self) -> None:
         """Find what can be joined since the last time."""
@@ -252,23 +255,34 @@ class Compaction:
 
     def _written(self) -> Iterator[_Join]:
         """Yield joined files as they are written; their directories are synced."""
-        size_bytes = count = removed = 0
-        while count < GROUP_FILES and removed < GROUP_REMOVALS and size_bytes < GROUP_BYTES:
+        size_bytes = removed = 0
+        written: set[str] = set()
+        while len(written) < GROUP_FILES and removed < GROUP_REMOVALS and size_bytes < GROUP_BYTES:
             run = self._small.due()
-            if not run:
+            if not run or not written.isdisjoint(each.path for each in run):  # these are not visible yet
                 return
-            found = self._write(run)
+            try:
+                found = self._write(run)
+            except FileNotFoundError:  # removed since it was found
+                self._begin_again()
+                return
             if found is None:
                 self._small.forget(run[0].partition)
                 continue
             self._small.joined(run, found.files)
             yield found
-            count += 1
+            written.add(found.final)
             removed += len(together(run).paths)
             size_bytes += found.files.size_bytes
 
     def _write(self, run: list[EpochFiles]) -> _Join | None:
-        """Write one file; None, with a word in the log, where these cannot be joined."""
+        """Write one file; None, with a word in the log, where these cannot be joined.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of them is gone.
+        """
         joining, files = self._joining, together(run)
         token = uuid.uuid4().hex[:12]
         final = joined_name(files, joining.tag, token, joining.format)
@@ -277,20 +291,22 @@ class Compaction:
         path = os.path.join(joining.directory, staged)
         self._host.check_destinations([final])
         sources = [os.path.join(joining.directory, each) for each in files.paths]
-        with durable.explained(f"joining files of sink {self._host.name!r}"):
-            try:
+        why: object = "their columns differ"
+        try:
+            with durable.explained(f"joining files of sink {self._host.name!r}"):
                 durable.make_directory(os.path.dirname(path))
                 size_bytes = write_joined(path, sources, compression=joining.compression)
                 if size_bytes is not None:
                     durable.sync_directory(os.path.dirname(path))
                     kept = EpochFiles(files.partition, (final,), files.first_epoch, files.last_epoch, size_bytes)
                     return _Join(staged, final, run, kept)
-                why: object = "their columns differ"
-            except (FileNotFoundError, pa.ArrowException, Corrupt) as error:
-                why = error
-            except BaseException:
-                self._remove(name)
-                raise
+        except pa.ArrowException as error:
+            why = error
+        except BaseException as error:
+            self._remove(name)
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
         self._remove(name)
         log.warning("sink %s: %s and the files after it are not joined: %s", self._host.name, files.path, why)
         return None
