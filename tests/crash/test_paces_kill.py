@@ -34,6 +34,21 @@ def check_tables(work: Path) -> None:
     assert sqlite_rows(work / "newest.db", "SELECT camera, id FROM rows ORDER BY camera") == newest
 
 
+def check_commands(work: Path) -> None:
+    """Compare the sinks that carry out commands: each took effect at its place."""
+    wanted = [
+        (number, f"c{number % 3}", number + 0.5 if number >= paces.HAS_GUST else None)
+        for number in NUMBERS
+        if number % 3 != 1 or number >= paces.DROPPED
+    ]
+    assert sqlite_rows(work / "controlled.db", "SELECT id, camera, gust FROM rows ORDER BY id") == wanted
+    kinds = sqlite_rows(work / "controlled.db", "SELECT kind FROM holdfast_control ORDER BY number")
+    assert kinds == ["schema", "partition", "schema", "partition"]
+    held = hf.segments.open(work / "controlled").to_arrow().sort_by("id")
+    assert [tuple(row.values()) for row in held.select(["id", "camera", "gust"]).to_pylist()] == wanted
+    assert str(held.schema.field("gust").type) == "double"
+
+
 def die(lives: Lives, after_epochs: int) -> None:
     """Kill a moment after so many epochs more."""
     goal = committed(lives.work) + after_epochs * paces.ROWS
@@ -47,6 +62,7 @@ def check(lives: Lives) -> None:
     wanted = [(number, f"c{number % 3}", paces.data_of(number)) for number in NUMBERS]
     assert sqlite_rows(work / "out.db", "SELECT id, camera, data FROM rows ORDER BY id") == wanted
     check_tables(work)
+    check_commands(work)
     found = dataset.dataset(work / "segments", format="parquet", partitioning="hive").to_table().sort_by("id")
     assert list(zip(*(found[name].to_pylist() for name in ("id", "camera", "data")), strict=True)) == wanted
     held = hf.segments.open(work / "segments").to_arrow()

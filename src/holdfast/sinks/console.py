@@ -20,18 +20,21 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
+from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
 
 
-def console(*, limit: int = 20, name: str | None = None) -> nodes.SinkNode:
+def console(*, limit: int = 20, control: None = None, name: str | None = None) -> nodes.SinkNode:
     """Print the first rows of each epoch.
 
     Parameters
     ----------
     limit : int
         Rows printed per epoch, at most; the others are counted.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name.
 
@@ -45,6 +48,7 @@ def console(*, limit: int = 20, name: str | None = None) -> nodes.SinkNode:
     At-least-once: after a crash an epoch may be printed twice.
     """
     with building("sink", name):
+        check_no_control("write.console", control)
         spec = ConsoleSpec(limit)
     return nodes.sink(spec, name=name)
 

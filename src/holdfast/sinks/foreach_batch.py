@@ -21,6 +21,7 @@ from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.handle_rows import check_carried
@@ -36,6 +37,7 @@ def foreach_batch(
     *,
     idempotent: bool = False,
     id: str = AUTO,
+    control: None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -52,6 +54,8 @@ def foreach_batch(
     id : str
         The column of the DataFrame that holds it: ``"auto"``, the one that ``hf.row_id`` made, or a column of which you
         know that it is unique.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name.
     backfill : bool
@@ -68,6 +72,7 @@ def foreach_batch(
     pipeline has several sinks (they were decided), else evaluated again.
     """
     with building("sink", name):
+        check_no_control("write.foreach_batch", control)
         spec = ForeachBatchSpec(fn, idempotent, check_id(id))
     return nodes.sink(spec, name=name, backfill=backfill)
 

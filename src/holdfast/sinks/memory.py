@@ -20,6 +20,7 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 Row = tuple[str, str]
@@ -39,13 +40,15 @@ _lock = RLock()
 _kept: dict[str, _Kept] = {}
 
 
-def memory(name: str) -> nodes.SinkNode:
+def memory(name: str, *, control: None = None) -> nodes.SinkNode:
     """Keep rows in the driver's process, for tests and notebooks; :func:`rows` returns them.
 
     Parameters
     ----------
     name : str
         Name of the table, and of the node.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
 
     Returns
     -------
@@ -58,6 +61,7 @@ def memory(name: str) -> nodes.SinkNode:
     process begins with an empty table.  The driver must have room for all rows.
     """
     with building("sink", name):
+        check_no_control("write.memory", control)
         spec = MemorySpec(name)
     return nodes.sink(spec, name=name)
 

@@ -19,6 +19,7 @@ from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
 from holdfast.sinks.byte_stream.retention import RetentionRules
 from holdfast.sinks.byte_stream.sink import ByteStreamSink
+from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import Branch
@@ -40,6 +41,7 @@ def byte_stream(
     retain: str | int | None = None,
     retain_bytes: str | None = None,
     commit_every: str | int | None = None,
+    control: None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -72,6 +74,8 @@ def byte_stream(
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name; the streams are kept under it.
     backfill : bool
@@ -93,6 +97,7 @@ def byte_stream(
     whole.  The files: ``docs/formats/byte-stream.md``.
     """
     with building("sink", name):
+        check_no_control("write.byte_stream", control)
         columns = MessageColumns(timestamp, data, stream, key)
         if len(set(columns.names())) < len(columns.names()):
             raise InvalidPipeline(

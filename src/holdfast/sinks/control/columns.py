@@ -5,6 +5,7 @@ Invariant: columns only come, and types only widen, so every row that fitted onc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ class ControlColumns:
     control : str
         Text: a command, or null in rows of data.
     extra : str, optional
-        A map of text to text: values of columns that commands have added or widened.
+        A map of text to text, or a JSON object as text: values of columns that commands have added or widened.
     """
 
     control: str
@@ -79,7 +80,7 @@ class ControlColumns:
         """Return the columns of data among those of the rows; check the types of the others."""
         self.check_columns(node, schema.names)
         kind = schema.field(self.control).type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if not _is_text(kind):
             raise InvalidPipeline(
                 f"{node}: the control column {self.control!r} is {kind}, not text.",
                 why="a command is JSON text, as holdfast.control writes it.",
@@ -87,14 +88,12 @@ class ControlColumns:
             )
         if self.extra is not None:
             kind = schema.field(self.extra).type
-            is_texts = (
-                pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type)
-            )
-            if not is_texts:
+            is_map = pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+            if not (is_map or _is_text(kind)):
                 raise InvalidPipeline(
-                    f"{node}: the extra column {self.extra!r} is {kind}, not a map of text to text.",
+                    f"{node}: the extra column {self.extra!r} is {kind}, neither text nor a map of text to text.",
                     why="its values are those of columns whose types only a command says.",
-                    do="make it a MAP<STRING, STRING>, for instance from_json(rest, 'map<string, string>').",
+                    do="make it a STRING that holds a JSON object, or a MAP<STRING, STRING>.",
                 )
         return pa.schema([field for field in schema if field.name not in self.names])
 
@@ -104,6 +103,17 @@ def control_arguments(columns: ControlColumns | None) -> dict[str, Any]:
     if columns is None:
         return {}
     return {"control": columns.control, **({} if columns.extra is None else {"extra": columns.extra})}
+
+
+def check_no_control(node: str, control: object) -> None:
+    """Raise :class:`InvalidPipeline` if a sink that cannot carry out commands is to do so."""
+    if control is not None:
+        raise InvalidPipeline(
+            f"{node}: control={control!r} is not possible.",
+            why="it has no columns and no partitions of its own that a command could change in order with its rows.",
+            do="write the stream to segments, postgres or sqlite; or leave commands out before this sink: "
+            f'hf.filter("{control} is null").',
+        )
 
 
 def check_control_mode(node: str, columns: ControlColumns | None, mode: TableMode) -> None:
@@ -239,7 +249,7 @@ class Columns:
         BadRow
             If an extra value is none of its column, or of a column that is not there.
         """
-        extra = None if columns.extra is None else rows.column(columns.extra)
+        extra = None if columns.extra is None else _maps(rows.column(columns.extra))
         named = frozenset() if extra is None or extra.null_count == len(extra) else _keys(extra)
         if unknown := sorted(named - set(self.schema.names)):
             raise BadRow(
@@ -268,6 +278,35 @@ class Columns:
                 do='correct it where it is made; or choose on_bad_row="reject".',
             ) from error
         return pc.coalesce(given, own)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _maps(extra: pa.Array) -> pa.Array:
+    """Return extra values as maps, also where they are JSON objects as text."""
+    if not _is_text(extra.type):
+        return extra
+    if extra.null_count == len(extra):
+        return pa.nulls(len(extra), EXTRA_TYPE)
+    return pa.array([None if text is None else _items(text) for text in extra.to_pylist()], EXTRA_TYPE)
+
+
+def _items(text: str) -> list[tuple[str, str | None]]:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict) or any(isinstance(value, (dict, list)) for value in found.values()):
+            raise ValueError("it is no object of plain values")
+    except ValueError as error:
+        raise BadRow(
+            f"A row has extra values that cannot be read: {text[:200]}.",
+            why=f"{error}.",
+            do='correct it where it is made: a JSON object, column -> value; or choose on_bad_row="reject".',
+        ) from error
+    return [
+        (name, value if isinstance(value, str) or value is None else json.dumps(value)) for name, value in found.items()
+    ]
 
 
 def _keys(extra: pa.Array) -> frozenset[str]:

@@ -22,6 +22,7 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, SinkLedger
+from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.files.compaction import TARGET
@@ -38,6 +39,7 @@ def files(
     partition_by: Sequence[str] = (),
     commit_every: str | int | None = None,
     compact: bool | str = False,
+    control: None = None,
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -59,6 +61,8 @@ def files(
         Whether small files are joined, in the background: to this size, or to 128 MB.  Of epochs that no rewind can
         withdraw any more, which are all but the last hundred.  Who follows the directory as a stream takes a joined
         file for a new one: leave it out then.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name; the sink's log is kept under it.
     backfill : bool
@@ -88,6 +92,7 @@ def files(
     64000000
     """
     with building("sink", name):
+        check_no_control("write.files", control)
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None, compact)
         own_pace = pace(commit_every, node="write.files")

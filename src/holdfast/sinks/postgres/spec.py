@@ -63,7 +63,8 @@ def postgres(
         Text column whose values that are not null are commands (``hf.control``), carried out in order with the rows.
         Not stored; ``docs/control-rows.md``.
     extra : str, optional
-        Column, a map of text to text, with values of columns that commands have added.  Not stored.
+        Column with values of columns that commands have added: a JSON object as text, or a map of text to text.  Not
+        stored.
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.

@@ -81,7 +81,8 @@ def segments(
         Text column whose values that are not null are commands (``hf.control``), carried out in order with the rows.
         Not stored; ``docs/control-rows.md``.
     extra : str, optional
-        Column, a map of text to text, with values of columns that commands have added.  Not stored.
+        Column with values of columns that commands have added: a JSON object as text, or a map of text to text.  Not
+        stored.
     name : str, optional
         The node's name; the sink's manifest is kept under it.
     backfill : bool

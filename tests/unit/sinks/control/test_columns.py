@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -116,6 +119,19 @@ def test_extra_values_come_into_the_columns_that_were_added_or_widened() -> None
     assert now.conformed(rows({"gust": "1.5"}), CONTROL).column("gust").to_pylist() == [1.5]
 
 
+def test_extra_values_may_be_a_json_object_as_text() -> None:
+    now = COLUMNS.after(AddColumn("gust", "double")).after(AddColumn("calm", "boolean"))
+    texts = ['{"gust": 1.5, "calm": true}', None, '{"gust": "2", "calm": null}', "{}"]
+    given = rows(*[None] * 4).set_column(4, "extra", pa.array(texts))
+    found = now.conformed(given, CONTROL)
+    assert found.column("gust").to_pylist() == [1.5, None, 2.0, None]
+    assert found.column("calm").to_pylist() == [True, None, None, None]
+    assert now.conformed(given.slice(1, 1), CONTROL).column("gust").to_pylist() == [None]
+    for wrong in ("no", "[]", '{"gust": [1]}', "7"):
+        with pytest.raises(BadRow, match="cannot be read"):
+            now.conformed(given.set_column(4, "extra", pa.array([wrong] * 4)), CONTROL)
+
+
 def test_an_extra_value_that_has_no_place_makes_a_bad_row() -> None:
     with pytest.raises(BadRow, match="'gust', which the sink does not have at this place"):
         COLUMNS.conformed(rows(None, {"gust": "1"}), CONTROL)
@@ -145,6 +161,21 @@ def test_of_epochs_that_wait_no_row_is_left_out_for_a_later_one_of_its_key() -> 
     assert (plain.pace.key, controlled.pace.key) == (("id",), ())
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda **given: hf.write.files("out", **given),
+        lambda **given: hf.write.byte_stream("out", **given),
+        lambda **given: hf.write.console(**given),
+        lambda **given: hf.write.memory("rows", **given),
+        lambda **given: hf.write.foreach_batch(print, **given),
+    ],
+)
+def test_sinks_that_cannot_carry_out_commands_say_which_can(build: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidPipeline, match="write the stream to segments, postgres or sqlite"):
+        build(control="control")
+
+
 def test_wrong_arguments_are_refused_while_the_graph_is_built() -> None:
     with pytest.raises(InvalidPipeline, match="no meaning without control="):
         hf.write.sqlite("x.db", table="t", extra="extra")
@@ -154,5 +185,5 @@ def test_wrong_arguments_are_refused_while_the_graph_is_built() -> None:
         hf.write.sqlite("x.db", table="t", control="a", rewindable=True)
     with pytest.raises(InvalidPipeline, match="not text"):
         ControlColumns("id").data("sink 'out'", DECLARED)
-    with pytest.raises(InvalidPipeline, match="not a map"):
+    with pytest.raises(InvalidPipeline, match="neither text nor a map"):
         ControlColumns("control", "id").data("sink 'out'", pa.schema([*DECLARED, ("control", pa.string())]))
