@@ -198,6 +198,38 @@ def ascending(several: Iterable[Positions]) -> list[Positions] | None:
     return ordered if in_order else None
 
 
+def ascending_by_epoch(several: Iterable[tuple[int, Positions]]) -> list[Positions] | None:
+    """Return positions at the ends of epochs, in the order of these; None where what can be compared contradicts it.
+
+    Of two opaque positions only their source knows which is before the other; the epochs of one pipeline tell it too.
+
+    Examples
+    --------
+    >>> ascending_by_epoch([(7, {"a": {"": "y"}}), (5, {"a": {"": "x"}}), (7, {"a": {"": "y"}})])
+    [{'a': {'': 'x'}}, {'a': {'': 'y'}}]
+    >>> ascending_by_epoch([(7, {"a": {"": "y"}, "b": {"log": 1}}), (5, {"a": {"": "x"}, "b": {"log": 2}})]) is None
+    True
+    """
+    ordered: list[Positions] = []
+    for _, positions in sorted(several, key=lambda each: each[0]):
+        if not ordered or not (covers_all(ordered[-1], positions) and covers_all(positions, ordered[-1])):
+            ordered.append(positions)
+    in_order = all(is_not_before(later, earlier) for earlier, later in pairwise(ordered))
+    return ordered if in_order else None
+
+
+def is_not_before(later: Positions, earlier: Positions) -> bool:
+    """Return whether positions cover others, as far as they can be compared: opaque ones are left out.
+
+    Examples
+    --------
+    >>> is_not_before({"a": {"": "y"}, "b": {"log": 2}}, {"a": {"": "x"}, "b": {"log": 1}})
+    True
+    """
+    known = {name: {at: of for at, of in each.items() if isinstance(of, int)} for name, each in earlier.items()}
+    return covers_all(later, known)
+
+
 def least(one: Positions, other: Positions) -> Positions:
     """Return positions that are before both; without the sources that one of them lacks: they start from the beginning.
 

@@ -302,3 +302,58 @@ def test_a_checkpoint_that_is_older_than_its_sink_is_refused_before_other_files_
     shutil.copytree(tmp_path / "newer", tmp_path / "checkpoint", dirs_exist_ok=True)
     run(tmp_path, spark)
     check(tmp_path, 4)
+
+
+@pytest.mark.nightly
+def test_a_source_of_spark_goes_on_from_the_offsets_that_its_sinks_hold(tmp_path: Path, spark: SparkSession) -> None:
+    """Whose offsets say everything by themselves: alone, beside a source of ours, and where one sink lacks an epoch."""
+    options = {"rowsPerBatch": 5, "startTimestamp": 1000, "advanceMillisPerBatch": 100, "numPartitions": 1}
+
+    def held() -> tuple[int, list[int]]:
+        if not (tmp_path / "out.db").exists():
+            return 0, []
+        with sqlite3.connect(tmp_path / "out.db") as connection:
+            (epoch,) = connection.execute("SELECT max(epoch) FROM holdfast_ledger").fetchone()
+            return epoch, sorted(number for (number,) in connection.execute("SELECT value FROM ticks"))
+
+    def run_ticking(epochs: int) -> None:
+        ticks = hf.read.spark("rate-micro-batch", options, name="ticks") | hf.select("value", name="values")
+        given = hf.read.rows([[{"value": -n}] for n in range(1, 50)], schema="value BIGINT", name="given")
+        pipeline = hf.Pipeline(
+            "ticking",
+            ticks | hf.write.sqlite(tmp_path / "out.db", table="ticks", name="ticks_table"),
+            hf.union(ticks, given, name="both") | hf.write.files(tmp_path / "out", name="all_files"),
+        )
+        goal = held()[0] + epochs
+        run = pipeline.start(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.every("10 ms"), session=spark)
+        try:
+            while held()[0] < goal and not run.wait(0.05):
+                pass
+        finally:
+            run.stop()
+
+    def check_both() -> int:
+        ticked = held()[1]
+        assert ticked == list(range(len(ticked)))
+        filed = sorted(pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["value"].to_pylist())
+        assert filed == list(range(filed[0], len(ticked)))
+        assert filed[0] < 0
+        return len(ticked)
+
+    run_ticking(3)
+    before = check_both()
+    shutil.rmtree(tmp_path / "checkpoint")
+    run_ticking(3)
+    assert check_both() > before
+    die_at("after-publish", held()[0] + 3)  # the table holds the epoch, the files do not
+    with pytest.raises(HoldfastError):
+        run_ticking(9)
+    faults.install(None)
+    before = held()[0]
+    shutil.rmtree(tmp_path / "checkpoint")
+    die_at("after-publish", before + 1)  # and once more, in the epoch that brings them together
+    with pytest.raises(HoldfastError):
+        run_ticking(3)
+    faults.install(None)
+    run_ticking(3)
+    check_both()

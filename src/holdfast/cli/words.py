@@ -198,7 +198,7 @@ def unasked_json(found: Foreseen) -> dict[str, Any]:
 
 def _recovery_lines(recovery: PlannedRecovery) -> Iterator[str]:
     for source, at in recovery.seek.items():
-        shown = ", ".join(f"{segment}={position}" for segment, position in at.items()) or "its beginning"
+        shown = ", ".join(f"{name}={place}" if name else str(place) for name, place in at.items()) or "its beginning"
         past = "; what its positions mean comes from the sinks" if source in recovery.restored else ""
         yield f"source {source}  is read from {shown} on{past}"
     for source in recovery.restored:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
-from holdfast.positions import Positions, covers_all
+from holdfast.positions import Positions, is_not_before
 from holdfast.store import checked_json
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class DirectoryHeader:
         )
 
     def _check(self) -> None:
-        in_order = all(covers_all(later, earlier) for earlier, later in pairwise(self.seek))
+        in_order = all(is_not_before(later, earlier) for earlier, later in pairwise(self.seek))
         steps = [number for number, _ in self.replayed]
         for condition, what in (
             (self.base > 0, f"begins at epoch {self.base}"),

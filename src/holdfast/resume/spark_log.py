@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import struct
+import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ OPAQUE_SEGMENT = ""
 
 MARKS = {"has_ended": "@ended", "ticks": "@ticks", "behind_us": "@behind", "given_us": "@given"}
 """What an offset says besides how far rows are read -> the segment under which it counts as a position."""
+
+_CONF = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+"""What an entry has to say of Spark's settings: that its sources are named.  The others are the session's."""
 
 CONTROLS = "holdfast_controls"
 """Name under which a source without rows reports ends (:mod:`holdfast.spark.controls`); none of the graph's."""
@@ -211,6 +215,36 @@ def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def begun_log(ends: Sequence[Positions], now_us: int) -> dict[str, str]:
+    """Return the log of a query whose first batch is finished, and the next one, if there is one, planned.
+
+    Parameters
+    ----------
+    ends : sequence of Positions
+        Of these batches.
+    now_us : int
+        Their batch time, microseconds of Unix time.
+
+    Returns
+    -------
+    dict
+        Name below the query's checkpoint -> content, in the order in which they are to be written.
+    """
+    found = {"metadata": json.dumps({"id": str(uuid.uuid4())}), "commits/0": 'v1\n{"nextBatchWatermarkMs":0}'}
+    common = {"batchWatermarkMs": 0, "batchTimestampMs": now_us // 1000, "conf": _CONF, "sourceMetadataInfo": {}}
+    for number in range(len(ends)):
+        lines = [f"{name}:{_as_offset(of, number + 2)}" for name, of in sorted(ends[number].items())]
+        found[f"offsets/{number}"] = "\n".join(["v2", json.dumps(common, separators=(",", ":")), *lines])
+    return found
+
+
+def _as_offset(positions: SourcePositions, sought: int) -> str:
+    if OPAQUE_SEGMENT in positions:
+        return str(positions[OPAQUE_SEGMENT])
+    of, marks = plain(positions)
+    return json.dumps({"positions": of, "size_bytes": 0, "row_count": 0, **marks, "sought": sought})
 
 
 def _parse(lines: list[str]) -> Offsets:

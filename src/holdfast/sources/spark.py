@@ -1,6 +1,7 @@
 """``read.spark``: anything that Spark itself can read as a stream.  Declaration only; the engine compiles it.
 
-Positions are opaque, so such a source can be replayed only as far as Spark's own checkpoint reaches.
+Positions are opaque: two of them can be compared for equality only, and which is the earlier one only the epochs tell.
+Each sink keeps them as Spark spells them; of some formats that is enough to go on without Spark's own checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from holdfast.sources import spark_options
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
+
+
+SELF_CONTAINED = frozenset({"kafka", "rate-micro-batch"})
+"""Formats whose offsets, as Spark spells them, name the same rows without anything that lies in Spark's checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,19 @@ class SparkSpec:
     ) -> str:
         """Return that Spark alone can read its positions."""
         return "positions of read.spark mean something to Spark's own checkpoint only."
+
+    def seek_obstacle(self) -> str:
+        """Return why Spark cannot go on at an offset with a checkpoint that is new; empty where it can.
+
+        The offsets of other formats need more than themselves: the files that Spark has listed, the time of a start.
+        """
+        if self.format.lower() in SELF_CONTAINED:
+            return ""
+        known = " and ".join(map(repr, sorted(SELF_CONTAINED)))
+        return (
+            f"positions of read.spark of format {self.format!r} mean something to Spark's own checkpoint only; those "
+            f"of {known} are known to say everything by themselves."
+        )
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: Spark alone can read its positions."""

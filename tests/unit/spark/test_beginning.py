@@ -7,14 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import Fenced, InvalidPipeline, Unavailable
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import Diverged, Fenced, InvalidPipeline, Unavailable
+from holdfast.graph.nodes import Node
 from holdfast.ports import Held
-from holdfast.resume.decide import Spark
+from holdfast.positions import Positions
+from holdfast.resume.behind import Behind, behind, unreadable
+from holdfast.resume.decide import Spark, StartWay, StateSource
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.spark_log import check_logs, logged, read_offsets
 from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.found import look
+from holdfast.spark.resume.sought import check_can_seek
 from holdfast.store.local import LocalStore
 from tests.starts import begun
 
@@ -73,3 +81,98 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
         begun(ours, {}, 0)
     assert store.get("spark/2/origin.json") == theirs
     assert (store.get("sources.json") is None) is is_fenced, "who is fenced writes nothing"
+
+
+def of_spark(work: Path, format_name: str = "rate-micro-batch") -> tuple[list[Node], LocalStore]:
+    ticks = hf.read.spark(format_name, options={}, schema="value BIGINT", name="ticks")
+    given = hf.read.rows([[{"value": 1}]] * 9, schema="value BIGINT", name="given")
+    return [ticks.node, given.node], LocalStore(str(work))
+
+
+def stood(number: int, **more: int) -> Positions:
+    return {"ticks": {"": f'{{"offset":{number * 5}}}'}, "given": {"rows": number, **more}}
+
+
+def test_spark_own_source_is_taken_to_the_sinks_by_a_log_that_ends_there(tmp_path: Path) -> None:
+    nodes, store = of_spark(tmp_path)
+    held = {"one": Held(7, 1, stood(3)), "two": Held(7, 1, stood(3)), "new": Held()}
+    beginning = Beginning(store, tmp_path, "spark/1", "p", nodes)
+    header = begun(beginning, held, 7)
+    assert (header.base, header.seek) == (7, (stood(3), stood(3)))
+    spark = tmp_path / "spark/1"
+    assert logged(spark, "offsets") == logged(spark, "commits") == [0]
+    assert read_offsets(spark, 0).positions == stood(3)
+    check_logs(spark)
+    assert look(beginning, held).case.way is StartWay.ON
+    assert begun(beginning, held, 7) == header
+    assert behind(spark, held) == ()
+
+
+def test_of_two_places_the_second_one_is_planned_and_epochs_tell_which_it_is(tmp_path: Path) -> None:
+    nodes, store = of_spark(tmp_path)
+    held = {"ahead": Held(8, 1, stood(4, **{"@ticks": 2})), "late": Held(7, 1, stood(3))}
+    header = begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, 8)
+    assert (header.base, [at["given"]["rows"] for at in header.seek]) == (8, [3, 3, 4])
+    spark = tmp_path / "spark/1"
+    assert (logged(spark, "offsets"), logged(spark, "commits")) == ([0, 1], [0])
+    assert [read_offsets(spark, number).positions for number in (0, 1)] == [stood(3), held["ahead"].positions]
+    assert behind(spark, held) == (), "it will be given that: nothing is missing"
+
+
+@pytest.mark.parametrize("left", [[], ["metadata"], ["metadata", "commits/0"], ["metadata", "commits/0", "offsets/0"]])
+def test_a_log_that_was_not_begun_to_its_end_is_begun_by_the_next_start(tmp_path: Path, left: list[str]) -> None:
+    """The header counts, and the log follows from it."""
+    nodes, store = of_spark(tmp_path)
+    held = {"ahead": Held(8, 1, stood(4)), "late": Held(7, 1, stood(3))}
+    beginning = Beginning(store, tmp_path, "spark/1", "p", nodes)
+    header = begun(beginning, held, 8)
+    for name in ("metadata", "commits/0", "offsets/0", "offsets/1"):
+        if name not in left:
+            store.delete(f"spark/1/{name}")
+    assert begun(beginning, held, 8) == header
+    spark = tmp_path / "spark/1"
+    check_logs(spark)
+    assert [read_offsets(spark, number).positions for number in (0, 1)] == [stood(3), stood(4)]
+
+
+@pytest.mark.parametrize(
+    ("format_name", "places", "why"),
+    [
+        ("json", [3], "of format 'json' mean something to Spark's own checkpoint only; those of 'kafka' and"),
+        ("kafka", [3, 4, 5], "stand at 3 different positions, and beside read.spark they may stand at two"),
+    ],
+)
+def test_where_spark_cannot_be_taken_the_start_is_refused(
+    tmp_path: Path, format_name: str, places: list[int], why: str
+) -> None:
+    nodes, store = of_spark(tmp_path, format_name)
+    held = {f"sink{number}": Held(number, 1, stood(number)) for number in places}
+    with pytest.raises(Diverged) as refused:
+        begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, max(places))
+    assert why in refused.value.why
+    assert not (tmp_path / "spark").exists()
+
+
+def test_with_state_it_is_refused_although_a_snapshot_is_there_and_so_is_a_sink_that_lost_something(
+    tmp_path: Path,
+) -> None:
+    """What follows a snapshot, or lies between two places of a log that goes on, only Spark's own log has."""
+    nodes, store = of_spark(tmp_path)
+    held = {"table": Held(7, 1, stood(3))}
+    counted = Beginning(store, tmp_path, "spark/1", "p", nodes, {"counts": StateSchema("", "", pa.schema([]), {})})
+    found = replace(look(Beginning(store, tmp_path, "spark/1", "p", nodes), held))
+    restored = replace(found, found=replace(found.found, state=StateSource.SNAPSHOT))
+    with pytest.raises(Diverged, match="'table' holds epoch 7") as refused:
+        check_can_seek(counted, restored, DirectoryHeader(8, (stood(3),)))
+    assert "beside read.spark nothing is evaluated again" in refused.value.why
+    (why,) = unreadable(
+        [Behind("table", held["table"], 8, {"ticks": {"": ("x", "y")}})], stood(3), nodes[:1], str, store
+    )
+    assert "mean something to Spark's own checkpoint only" in why
+
+
+def test_positions_that_epochs_put_in_another_order_than_what_can_be_compared_have_none(tmp_path: Path) -> None:
+    nodes, store = of_spark(tmp_path)
+    held = {"one": Held(8, 1, stood(3)), "two": Held(7, 1, {**stood(4), "ticks": {"": "0"}})}
+    with pytest.raises(Diverged, match="cannot be put in an order"):
+        begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, 8)

@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Store
-from holdfast.positions import Positions, ascending
+from holdfast.positions import Positions, ascending, ascending_by_epoch
 from holdfast.resume.decide import Spark, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.resume.graph_record import state_fingerprint
@@ -137,6 +137,11 @@ class Beginning:
     check_fenced: Callable[[], None] = lambda: None
     restored: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_spark_sources(self) -> bool:
+        """Whether Spark reads a source itself: then its own log says where reading begins."""
+        return any(node.kind == "spark" for node in self.sources)
+
     def workspace(self, source: str) -> str:
         """Return the directory of a source."""
         return self.restored.get(source) or workspace(self.directory, source)
@@ -162,6 +167,8 @@ class Beginning:
             Up to where the previous directory had published, where it is left.
         """
         stops = ascending([positions for each in held for positions in (each.positions, *each.stops)])
+        if stops is None and not any(each.stops for each in held):  # what Spark spells only the epochs put in order
+            stops = ascending_by_epoch([(each.epoch, each.positions) for each in held])
         if stops is None:
             return None
         if not self.state_schemas:

@@ -22,6 +22,7 @@ from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.retention import lower_floor
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
+from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable, present
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
@@ -29,7 +30,7 @@ from holdfast.resume.decide import Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, read_origin
 from holdfast.resume.logged_epochs import left_at
 from holdfast.resume.restore import Restoration
-from holdfast.resume.spark_log import CONTROLS, last_logged, newest_positions
+from holdfast.resume.spark_log import CONTROLS, begun_log, last_logged, newest_positions
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.catching_up import leave
 from holdfast.spark.resume.found import Findings
@@ -70,6 +71,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
         raise leave(beginning, findings.behind, replay)
     if case.way is StartWay.ON:
         _note_those_that_left(beginning, prepared.header)
+        _begin_log(beginning, prepared.header)
         return prepared.header
     header = _made(beginning, findings, prepared)
     _tell(findings, header)
@@ -149,7 +151,19 @@ def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) 
         lower_floor(store, header.seek[0])
     header = replace(header, retired=_retired(beginning, header, holders))
     _note(beginning, header)
+    _begin_log(beginning, header)
     return header
+
+
+def _begin_log(beginning: Beginning, header: DirectoryHeader) -> None:
+    """Write the first entries of Spark's log where they say where its own sources begin, if they are not there.
+
+    They follow from the header: a crash before, or between them, leaves that to the next start.
+    """
+    spark = beginning.directory / beginning.below
+    if beginning.has_spark_sources and header.seek and last_logged(spark, "offsets") < header.replay_count - 1:
+        for name, content in begun_log(header.seek[1:], SystemClock().now_us()).items():
+            beginning.store.put(f"{beginning.below}/{name}", content.encode())
 
 
 def _note(beginning: Beginning, header: DirectoryHeader) -> None:

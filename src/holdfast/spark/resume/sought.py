@@ -24,8 +24,12 @@ from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import is_behind_rewind
 from holdfast.resume.spark_log import check_logs, newest_positions, plain
+from holdfast.sources.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
+
+_STOPS_BY_LOG = 3
+"""Where a log begins, the end of its finished batch, which is there too, and that of the one that is planned."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,15 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
         return replace(new, seek=(start, *(each.positions for each in ends)), replayed=times)
     if findings.anew.reached is not None:
         return replace(new, seek=filled(findings.anew.stops, beginning.known_steps()))
-    return new
+    return _by_log(new) if beginning.has_spark_sources and new.seek else new
+
+
+def _by_log(new: DirectoryHeader) -> DirectoryHeader:
+    """Return a header whose first batch is finished where reading begins: so Spark takes its own sources there.
+
+    The batch has the number of the last epoch: what a sink holds beyond is not missing (:mod:`holdfast.resume.behind`).
+    """
+    return replace(new, base=new.base - 1, seek=(new.seek[0], *new.seek))
 
 
 def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str] | None:
@@ -272,6 +284,8 @@ def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHe
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
     start, end = (_plain(each) for each in (header.seek[0], header.seek[-1]))
     obstacles = [each for node in beginning.sources if (each := _obstacle(beginning, node, start, end))]
+    if beginning.has_spark_sources and not obstacles:
+        obstacles = _not_by_log(findings, header)
     if obstacles:
         raise Diverged(
             f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch} "
@@ -285,6 +299,16 @@ def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHe
         )
 
 
+def _not_by_log(findings: Findings, header: DirectoryHeader) -> list[str]:
+    """Return why Spark's log cannot be begun where the sinks are: it has room for one epoch that is planned."""
+    if findings.case.way is not StartWay.SEEK or findings.anew.reached is not None:
+        return ["beside read.spark nothing is evaluated again: its positions are those of Spark's own checkpoint."]
+    if len(header.seek) > _STOPS_BY_LOG:
+        stand = len(header.seek) - 1
+        return [f"the sinks stand at {stand} different positions, and beside read.spark they may stand at two."]
+    return []
+
+
 def _plain(positions: Positions) -> Positions:
     return {name: plain(of)[0] for name, of in positions.items()}
 
@@ -295,6 +319,8 @@ def _obstacle(beginning: Beginning, node: Node, start: Positions, end: Positions
     if at is None and until is None:
         return ""  # nothing of it was read
     spec, workspace = cast("SourceSpec", node.spec), beginning.workspace(node.name)
-    is_replayed = until is not None and at != until
-    why = spec.obstacle(node.name, workspace, at or {}, until if is_replayed else None)
+    if isinstance(spec, SparkSpec):
+        why = spec.seek_obstacle()
+    else:
+        why = spec.obstacle(node.name, workspace, at or {}, until if at != until else None)
     return f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}" if why else ""
