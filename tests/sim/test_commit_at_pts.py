@@ -10,10 +10,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from holdfast.graph.pace import SinkPace
 from holdfast.testing import CrashAt, SimulatedCrash
 from holdfast.testing.simulation.world import PIPELINE, SinkUnderTest
 from tests.sim.pts_plays import CLOSED, PLAYS, live, pairs, places, plain, windows
@@ -138,5 +139,15 @@ def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
     world, auditor = windows().world(4, commit_every=6)
     live(world, auditor, [CrashAt(25, "after"), CrashAt(40, "before")])
     without = windows().world(4)
+    live(*without, [])
+    assert len(auditor.seen["counts"]) < len(without[1].seen["counts"])
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_sink_with_a_pace_of_its_own_holds_what_lies_before_an_older_pts(seed: int) -> None:
+    world, auditor = windows().world(seed)
+    world.setting = replace(world.setting, paces={"counts": SinkPace(every_epochs=4)})
+    live(world, auditor, [CrashAt(25, "after"), CrashAt(40, "before")])
+    without = windows().world(seed)
     live(*without, [])
     assert len(auditor.seen["counts"]) < len(without[1].seen["counts"])

@@ -123,6 +123,8 @@ class Coordinator:
         Sinks that commit less often than the others.
     held_limit_bytes : int
         One of these commits at the latest when the driver holds this many bytes of rows that wait for them.
+    paced_lane : CommitThread, optional
+        Instead of their commit thread: simulation.
 
     Notes
     -----
@@ -149,6 +151,7 @@ class Coordinator:
         backfilled: Collection[str] = (),
         paces: Mapping[str, SinkPace] | None = None,
         held_limit_bytes: int = 64_000_000,
+        paced_lane: CommitThread | None = None,
     ) -> None:
         by_name = {sink.name: sink for sink in sinks}
         what = f"two sinks of pipeline {pipeline!r} have the same name."
@@ -180,6 +183,7 @@ class Coordinator:
             lane,
             self._held_back,
             HeldFloor(patient),
+            paced_lane or (ThreadLane(f"holdfast-paces-{pipeline}", 0) if commit_thread else None),
         )
         self._claims = Claims(pipeline, self._delivery, self._ledger, backfilled)
 

@@ -123,6 +123,11 @@ class Delivery:
         """The sinks, in the order in which they publish."""
         return tuple(self._sinks)
 
+    @property
+    def paced(self) -> frozenset[str]:
+        """The sinks with a pace of their own."""
+        return self._paced
+
     def ask(self, name: str, epoch: int) -> Outcome:
         """Ask a sink whether it holds an epoch, until it knows.
 

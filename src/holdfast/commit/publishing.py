@@ -2,13 +2,15 @@
 
 Invariants.  An epoch is forgotten when every sink that it has parts for holds it, and the ones before it are.  The
 commit thread gets only epochs that have a decision and all of whose parts are staged: then the driver's death costs
-nothing.  What is published here waits until the commit thread has nothing more to do: no epoch overtakes another.
-One thread at a time publishes or hands over: the engine's, or one that finds a sink due while no epoch arrives.
+nothing.  What is published here waits until the commit thread has nothing more to do: no epoch overtakes another in a
+sink.  One thread at a time hands over: the engine's, or one that finds a sink due while no epoch arrives.  Sinks with a
+pace of their own have another thread, and get what was published in the others before.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +28,9 @@ from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, invariant
 from holdfast.ports import Publication
+
+FORGOTTEN_AT_A_TIME = 8
+"""Of the epochs that a sink with a pace got at once, so many are forgotten with each new one: nobody waits for that."""
 
 
 class Publisher:
@@ -47,6 +52,8 @@ class Publisher:
         What waits for sinks with a pace of their own; without, there are none.
     floor : HeldFloor, optional
         Where it is noted what all of these hold.
+    paced_lane : CommitThread, optional
+        A thread of their own: while one of them commits, the other sinks get their epochs.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Publisher:
         lane: CommitThread | None,
         held_back: HeldBack | None = None,
         floor: HeldFloor | None = None,
+        paced_lane: CommitThread | None = None,
     ) -> None:
         self._delivery = delivery
         self._ledger = ledger
@@ -68,7 +76,11 @@ class Publisher:
         self._lane = lane
         self._held_back = held_back or HeldBack({}, 0, lambda: 0)
         self._floor = floor
+        self._paced_lane = paced_lane if self._held_back.sinks else None
         self._turn = threading.RLock()
+        self._forgetting = threading.Lock()
+        self._unforgotten: deque[Underway] = deque()
+        """Epochs that were handed over, oldest first, without their rows."""
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
         self._unpublished: dict[int, set[str]] = {}
@@ -85,7 +97,7 @@ class Publisher:
         """
         publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
         if self._trying:
-            self.wait()
+            self._wait_for_the_rest()
         # Read first: what is published while the sinks are asked was not there when the first one tried.
         is_busy = self.queue_length > 0
         try:
@@ -96,7 +108,7 @@ class Publisher:
                 raise
             is_final = False
         if not is_final:
-            self.wait()
+            self._wait_for_the_rest()
             self._trying = self._delivery.admit(publications, later=self._held_back.sinks)
 
     # --- after the decision --------------------------------------------------------------------------------------
@@ -110,12 +122,12 @@ class Publisher:
         """Publish an epoch when it is its time: now, with its group, or in the commit thread."""
         with self._at_turn():
             group = self._group.due(Underway(decided, key))
-            if group or self._held_back.is_due:
+            if group or self._has_something_due:
                 self._hand_over(group)
 
     def publish_due(self) -> None:
         """Publish what has waited for long enough; return at once if another thread publishes, which looks too."""
-        if self._held_back.is_due and self._turn.acquire(blocking=False):
+        if self._has_something_due and self._turn.acquire(blocking=False):
             try:
                 with self._at_turn():
                     self._hand_over([])
@@ -125,10 +137,9 @@ class Publisher:
     def publish_held(self, sinks: Collection[str]) -> None:
         """Publish whatever waits for sinks with a pace of their own; returns when these hold it."""
         with self._at_turn():
-            self.wait()
             self._held_back.hurry(sinks)
-            for step in self._steps([]):
-                step()
+            self._hand_over([])
+        self.wait()  # epochs go on meanwhile
 
     def flush(self) -> None:
         """Publish what waits, here or in the commit thread; returns when every sink holds it."""
@@ -137,10 +148,13 @@ class Publisher:
             self.carry_out(self._group.take())
 
     def carry_out(self, group: Sequence[Underway]) -> None:
-        """Publish epochs together, and all that waits, and forget their decisions, in this thread."""
+        """Publish epochs together, and all that waits, and forget their decisions."""
         self._held_back.hurry(self._held_back.sinks)
         for step in self._steps(group):
             step()
+        self.wait()
+        while self._unforgotten and self._has_finished:
+            self._forget_next()
 
     @contextmanager
     def _at_turn(self) -> Iterator[None]:
@@ -149,22 +163,26 @@ class Publisher:
                 raise self._failures.first
             yield
 
+    @property
+    def _has_something_due(self) -> bool:
+        return self._held_back.is_due or (bool(self._held_back.sinks) and self._has_finished)
+
     def _hand_over(self, group: Sequence[Underway]) -> None:
         """Publish in the commit thread where that is safe, else here."""
         steps = self._steps(group)
-        is_staged = all(entry.key and entry.decided.is_staged for entry in group) and self._held_back.took_staged
-        if self._lane is not None and is_staged:
+        is_staged = all(entry.key and entry.decided.is_staged for entry in group)
+        if self._lane is not None and is_staged and (self._paced_lane is not None or self._held_back.took_staged):
             self._lane.submit(steps)
             return
-        self.wait()
+        self._wait_for_the_rest()
         for step in steps:
             step()
 
     def _steps(self, group: Sequence[Underway]) -> list[Step]:
         """Return what there is to do, in order: at most one durable write per step.
 
-        A group becomes visible in the sinks without a pace of their own; in one with a pace what waits for it, if it is
-        due.
+        A group becomes visible in the sinks without a pace of their own; then, in one with a pace, what waits for it,
+        if it is due: in a thread of its own, where there is one, so that the others need not wait for that.
 
         Dropped between any two of them (by the commit thread at close), or cut off by a crash: the decisions stay in
         the ledger for the next run.
@@ -172,16 +190,21 @@ class Publisher:
         paced = self._held_back.sinks
         self._held_back.add(group)
         due = self._held_back.take()
-        of_sinks = {
-            name: due.get(name, []) if name in paced else [entry for entry in group if name in entry.decided.parts]
-            for name in self._delivery.names
-        }
-        return [
-            partial(self.begin, group),
-            *(partial(self.publish, name, entries) for name, entries in of_sinks.items() if entries),
-            *([self._move_floor] if due else []),
-            *(partial(self.complete, entry) for entry in self._held_back.finished()),
-        ]
+        self._unforgotten.extend(entry.narrowed(()) for entry in group)
+        of_sinks = {name: [entry for entry in group if name in entry.decided.parts] for name in self._delivery.names}
+        steps: list[Step] = [partial(self.begin, group)]
+        if paced:
+            self.begin(group)  # now: the other thread may be faster than the one that takes these steps
+            steps = []
+        steps += [partial(self.publish, name, of) for name, of in of_sinks.items() if of and name not in paced]
+        late: list[Step] = [partial(self.publish, name, due[name]) for name in self._delivery.names if name in due]
+        if late:
+            late.append(self._move_floor)
+        if self._paced_lane is None:
+            steps += late
+        elif late:
+            steps.append(partial(self._paced_lane.submit, late))
+        return [*steps, *([self._forget_next] * (len(group) + (FORGOTTEN_AT_A_TIME if paced else 0)))]
 
     def begin(self, group: Sequence[Underway]) -> None:
         """Begin to publish epochs."""
@@ -232,6 +255,22 @@ class Publisher:
             self._stories.take(record.epoch, Event.FORGET)
             faults.reach("after-forget", record.epoch)
 
+    @property
+    def _has_finished(self) -> bool:
+        """Whether the oldest epoch that is not forgotten is in all of its sinks."""
+        try:
+            oldest = self._unforgotten[0].record.epoch
+        except IndexError:
+            return False
+        with self._unpublished_lock:
+            return not self._unpublished.get(oldest)
+
+    def _forget_next(self) -> None:
+        """Forget the oldest epoch, if every sink holds it; one durable write."""
+        with self._forgetting:
+            if self._has_finished:
+                self.complete(self._unforgotten.popleft())
+
     def _check_held(self, entry: Underway, left_out: Collection[str]) -> None:
         epoch, delivery = entry.record.epoch, self._delivery
         asked = [name for name in entry.done.sinks if delivery.remembers(name) and name not in left_out]
@@ -268,16 +307,26 @@ class Publisher:
         return found
 
     def wait(self) -> None:
-        """Wait until the commit thread has nothing more to do.  Raises its failure."""
+        """Wait until the commit threads have nothing more to do.  Raises the failure of one."""
+        self._wait_for_the_rest()
+        if self._paced_lane is not None:
+            self._paced_lane.wait()
+
+    def _wait_for_the_rest(self) -> None:
+        """Wait until the sinks without a pace of their own have what was handed over for them."""
         if self._lane is not None:
             self._lane.wait()
 
     def check(self) -> None:
-        """Raise the failure of the commit thread, if it has failed."""
-        if self._lane is not None:
-            self._lane.check()
+        """Raise the failure of a commit thread, if one has failed."""
+        for lane in self._lanes:
+            lane.check()
 
     def stop(self) -> None:
-        """End the commit thread after the job at work."""
-        if self._lane is not None:
-            self._lane.stop()
+        """End the commit threads after the job at work."""
+        for lane in self._lanes:
+            lane.stop()
+
+    @property
+    def _lanes(self) -> list[CommitThread]:
+        return [lane for lane in (self._lane, self._paced_lane) if lane is not None]

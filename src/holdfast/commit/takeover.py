@@ -16,6 +16,7 @@ from holdfast.commit.checks import check_known_sinks
 from holdfast.commit.delivery import Delivery, Resolution
 from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key, Ledger, Takeover
+from holdfast.commit.pace.backlog import Backlog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Decision, Verdict
@@ -175,6 +176,7 @@ class OpenDecisions:
         rows may be what its foreign keys point to, or what its own collide with.
         """
         resolved: list[Resolution] = []
+        backlog = Backlog(self._delivery, self._publisher, max((key.epoch for key in takeover.open), default=0))
         for key, decided in self._read(takeover):
             check_known_sinks(decided, self._delivery.names, self._run)
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
@@ -182,9 +184,13 @@ class OpenDecisions:
             # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
             left_out = () if is_rewind else behind
             names = [name for name in self._delivery.names if name in decided.parts and name not in left_out]
-            found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
+            found = [backlog.judge(name, key.epoch) for name in names]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
+            if on_refused is None and not left_out and not is_rewind and backlog.takes(entry, found):
+                resolved += found
+                continue
+            backlog.publish()
             for each in found:
                 if each.verdict is not Verdict.PUBLISH:
                     continue  # the dead run's publish had succeeded in this sink
@@ -193,6 +199,7 @@ class OpenDecisions:
                 self._publisher.publish(each.sink, [entry])
             self._publisher.complete(entry, left_out)
             resolved += found
+        backlog.publish()
         return resolved
 
     def _read(self, takeover: Takeover) -> Iterator[tuple[Key, Decided]]:

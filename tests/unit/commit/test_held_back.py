@@ -40,18 +40,15 @@ def test_without_a_pace_every_epoch_passes_through():
     back.add([epoch(1), epoch(2, has_key=False)])
     assert not back.is_due
     assert taken(back) == {}
-    assert numbers(back.finished()) == [1, 2]
-    assert back.finished() == []
 
 
 def test_a_number_of_epochs():
     back = made(slow=SinkPace(every_epochs=2))
     back.add([epoch(1)])
-    assert (back.is_due, taken(back), back.finished()) == (False, {}, [])
+    assert (back.is_due, taken(back)) == (False, {})
     back.add([epoch(2)])
     assert back.is_due
     assert taken(back) == {"slow": [1, 2]}
-    assert numbers(back.finished()) == [1, 2]
     assert back.waiting["slow"].epochs == 0
 
 
@@ -71,19 +68,19 @@ def test_a_duration_counts_from_the_oldest_epoch_that_waits():
     assert not back.is_due
 
 
-def test_an_epoch_is_finished_when_it_waits_for_no_sink_and_the_ones_before_it_neither():
+def test_each_sink_has_a_pace_of_its_own():
     back = made(slow=SinkPace(every_epochs=2), slower=SinkPace(every_epochs=3))
     seen = []
     for number in range(1, 7):
         back.add([epoch(number, ("slow", "slower", "fast"))])
-        seen.append((taken(back), numbers(back.finished())))
+        seen.append(taken(back))
     assert seen == [
-        ({}, []),
-        ({"slow": [1, 2]}, []),
-        ({"slower": [1, 2, 3]}, [1, 2]),
-        ({"slow": [3, 4]}, [3]),
-        ({}, []),
-        ({"slow": [5, 6], "slower": [4, 5, 6]}, [4, 5, 6]),
+        {},
+        {"slow": [1, 2]},
+        {"slower": [1, 2, 3]},
+        {"slow": [3, 4]},
+        {},
+        {"slow": [5, 6], "slower": [4, 5, 6]},
     ]
 
 
@@ -92,7 +89,7 @@ def test_the_rows_of_sinks_that_have_them_are_let_go_and_stay_counted():
     back.add([epoch(1, rows=3), epoch(2, rows=4)])
     entries = back.take()["slow"]
     assert [set(entry.decided.parts) for entry in entries] == [{"slow"}, {"slow"}]
-    assert [entry.done.row_counts for entry in back.finished()] == [{"slow": 3, "fast": 3}, {"slow": 4, "fast": 4}]
+    assert [entry.done.row_counts for entry in entries] == [{"slow": 3, "fast": 3}, {"slow": 4, "fast": 4}]
 
 
 def test_the_sink_that_most_bytes_wait_for_commits_when_the_driver_holds_too_many():
@@ -104,7 +101,6 @@ def test_the_sink_that_most_bytes_wait_for_commits_when_the_driver_holds_too_man
     back.add([epoch(3, ("one",), rows=2)])
     assert taken(back) == {"two": [2]}
     assert not back.took_staged
-    assert numbers(back.finished()) == []
     assert not back.is_due
 
 

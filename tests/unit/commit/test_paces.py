@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.pace import backlog
 from holdfast.commit.pace.floor import HELD_KEY
 from holdfast.commit.pace.requests import CommitRequests, ask_to_commit
 from holdfast.commit.transaction import State
@@ -28,6 +29,7 @@ from holdfast.testing import (
 PIPELINE = "trips"
 NAMES = ("fast", "slow")
 EVERY_TEN_SECONDS = {"slow": SinkPace(every_us=10_000_000)}
+EVERY_THOUSAND = {"slow": SinkPace(every_epochs=1000)}
 EVERY_THREE = {"slow": SinkPace(every_epochs=3)}
 
 
@@ -39,7 +41,7 @@ class Bench:
         self.targets = {name: SimulatedTarget() for name in NAMES}
         self.failures, self.process = ScriptedFailures(), Process()
 
-    def open(self, paces=None, names=NAMES, *, is_first=False, **options):
+    def open(self, paces=None, names=NAMES, *, is_first=False, keeps_trace=False, **options):
         self.sinks = {
             name: SimulatedSink(name, self.targets[name], process=self.process, failures=self.failures)
             for name in names
@@ -51,12 +53,14 @@ class Bench:
             clock=self.clock,
             retry=Retry(attempts=2, seed=1),
             paces=EVERY_TEN_SECONDS if paces is None else paces,
-            **options,
+            **{"commit_thread": False, **options},
         )
+        self.process.trace.clear()
         made.open()
         if not is_first:
             made._held_back.begin(())  # as if they held something: the first epoch of a sink does not wait
-        self.process.trace.clear()
+        if not keeps_trace:
+            self.process.trace.clear()
         return made
 
     def ids(self, name):
@@ -216,7 +220,7 @@ def test_a_run_that_was_fenced_publishes_nothing_that_waits(bench):
 
 
 def test_orphans_of_a_sink_are_swept_while_epochs_wait_for_another(bench):
-    coordinator = bench.open(commit_thread=False)
+    coordinator = bench.open()
     commit(coordinator, 1, lambda name: staged(bench, coordinator, name, 1))
     coordinator.flush()
     commit(coordinator, 2, lambda name: staged(bench, coordinator, name, 2))
@@ -283,7 +287,7 @@ def test_a_rewind_withdraws_after_what_waits_is_there(bench):
 
 
 def test_another_thread_that_finds_a_sink_due_waits_for_nobody(bench):
-    coordinator = bench.open(commit_thread=False)
+    coordinator = bench.open()
     commit(coordinator, 1)
     bench.clock.advance_us(10_000_000)
     publish, entered, may_go_on = bench.sinks["slow"].publish, threading.Event(), threading.Event()
@@ -304,7 +308,7 @@ def test_another_thread_that_finds_a_sink_due_waits_for_nobody(bench):
 
 
 def test_what_is_committed_by_a_snapshots_thread_and_by_the_engine_is_committed_once(bench):
-    coordinator = bench.open(EVERY_THREE)
+    coordinator = bench.open(EVERY_THREE, commit_thread=True)
     stops = threading.Event()
 
     def snapshots():
@@ -319,6 +323,115 @@ def test_what_is_committed_by_a_snapshots_thread_and_by_the_engine_is_committed_
     thread.join(10)
     coordinator.flush()
     assert bench.ids("slow") == bench.ids("fast") == list(range(1, 200))
+    assert set(bench.standings().values()) == {Standing.DONE}
+
+
+class Blocked:
+    """Holds a sink's publish until it may go on."""
+
+    def __init__(self, sink):
+        self._publish, sink.publish = sink.publish, self.publish
+        self.entered, self.may_go_on = threading.Event(), threading.Event()
+
+    def publish(self, several, believed):
+        self.entered.set()
+        assert self.may_go_on.wait(10)
+        self._publish(several, believed)
+
+
+def test_while_a_sink_with_a_pace_commits_the_others_get_their_epochs(bench):
+    coordinator = bench.open({"slow": SinkPace(every_epochs=2)}, commit_thread=True)
+    blocked = Blocked(bench.sinks["slow"])
+    commit(coordinator, 1)
+    commit(coordinator, 2)
+    assert blocked.entered.wait(10)
+    commit(coordinator, 3)
+    assert (bench.ids("fast"), bench.ids("slow")) == ([1, 2, 3], [])
+    assert coordinator.story(1)[-1].after is State.PUBLISHING
+    blocked.may_go_on.set()
+    coordinator.flush()
+    assert bench.ids("slow") == [1, 2, 3]
+    assert set(bench.standings().values()) == {Standing.DONE}
+    coordinator.close()
+
+
+def test_epochs_that_a_sink_got_at_once_are_forgotten_little_by_little_in_order(bench):
+    coordinator = bench.open({"slow": SinkPace(every_epochs=20)})
+    counts = []
+    for epoch in range(1, 26):
+        commit(coordinator, epoch)
+        standings = bench.standings()
+        assert list(standings.values()) == sorted(standings.values(), key=[Standing.DONE, Standing.OPEN].index)
+        counts.append(list(standings.values()).count(Standing.DONE))
+    assert counts[18:] == [0, 9, 18, 20, 20, 20, 20]
+    coordinator.publish_held()
+    assert bench.ids("slow") == list(range(1, 26))
+    coordinator.publish_due()
+    assert set(bench.standings().values()) == {Standing.DONE}
+
+
+def test_a_failure_of_the_thread_of_sinks_with_a_pace_is_told_though_no_epoch_arrives(bench):
+    coordinator = bench.open({"slow": SinkPace(every_epochs=1)}, commit_thread=True)
+    for _ in range(2):
+        bench.failures.add("slow", "publish", Failure.UNAVAILABLE)
+    commit(coordinator, 1)
+    with pytest.raises(Unavailable, match="2 attempts failed"):
+        coordinator.flush()
+    with pytest.raises(Unavailable, match="2 attempts failed"):
+        coordinator.check_published()
+    coordinator.close()
+    bench.open()
+    assert bench.ids("slow") == bench.ids("fast") == [1]
+
+
+# --- a start --------------------------------------------------------------------------------------------------------
+
+
+def left_by_a_dead_run(bench, count, dies_in_fast=False):
+    """Leave epochs that wait for the slow sink; the last one, if asked for, the fast one lacks too."""
+    coordinator = bench.open(EVERY_THOUSAND)
+    for epoch in range(1, count + 1):
+        if dies_in_fast and epoch == count:
+            for _ in range(2):
+                bench.failures.add("fast", "publish", Failure.UNAVAILABLE)
+            with pytest.raises(Unavailable):
+                commit(coordinator, epoch)
+        else:
+            commit(coordinator, epoch)
+
+
+def test_a_start_publishes_what_waits_at_once_and_asks_each_sink_little(bench, caplog):
+    left_by_a_dead_run(bench, 20)
+    with caplog.at_level("INFO", logger="holdfast.commit"):
+        made = bench.open(EVERY_THOUSAND, keeps_trace=True)
+    assert [line for line in bench.process.trace if "commit" in line] == ["sink slow commit 20"]
+    assert len([line for line in caplog.messages if line.startswith("asked sink")]) == 3
+    assert bench.ids("slow") == list(range(1, 21))
+    assert set(bench.standings().values()) == {Standing.DONE}
+    assert made.sweep(100) == 0
+
+
+def test_a_start_publishes_an_epoch_by_itself_that_another_sink_lacks_too(bench):
+    left_by_a_dead_run(bench, 5, dies_in_fast=True)
+    bench.open(EVERY_THOUSAND, keeps_trace=True)
+    commits = [line for line in bench.process.trace if "commit" in line]
+    assert commits == ["sink slow commit 4", "sink fast commit 5", "sink slow commit 5"]
+    assert bench.ids("slow") == bench.ids("fast") == [1, 2, 3, 4, 5]
+
+
+def test_a_start_publishes_before_it_has_read_too_much(bench, monkeypatch):
+    monkeypatch.setattr(backlog, "TOGETHER_BYTES_MAX", 24)
+    left_by_a_dead_run(bench, 5)
+    bench.open(EVERY_THOUSAND, keeps_trace=True)
+    commits = [line for line in bench.process.trace if "commit" in line]
+    assert commits == ["sink slow commit 3", "sink slow commit 5"]
+
+
+def test_a_start_after_one_that_died_in_the_middle_does_the_rest(bench):
+    left_by_a_dead_run(bench, 6)
+    bench.failures.add("slow", "publish", Failure.BREAK_AFTER)
+    bench.open(EVERY_THOUSAND)
+    assert bench.ids("slow") == [1, 2, 3, 4, 5, 6]
     assert set(bench.standings().values()) == {Standing.DONE}
 
 

@@ -1,13 +1,12 @@
 """The epochs that wait for sinks with a pace of their own, which every other sink has got (design/0019).
 
 Invariants.  An epoch that waits has a decision: the driver may die while it does, and the next start publishes it.  For
-each sink epochs leave in ascending order, all that wait for it together.  An epoch may be forgotten when it waits for
-no sink, and the ones before it neither.  What waits is bounded: in bytes that the driver holds, in rows, in epochs.
+each sink epochs leave in ascending order, all that wait for it together.  What waits is bounded: in bytes that the
+driver holds, in rows, in epochs.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,7 +75,6 @@ class HeldBack:
         self._queues = {name: _Queue(pace) for name, pace in paces.items()}
         self._limit_bytes = limit_bytes
         self._now_us = now_us
-        self._unforgotten: deque[Underway] = deque()
         self._hurried: frozenset[str] = frozenset()
         self.took_staged = True
         """Whether the driver held no row of what was taken last."""
@@ -110,7 +108,6 @@ class HeldBack:
                 f"epoch {number} is to wait for {sorted(held.decided.parts)} without a decision.",
                 epoch=number,
             )
-            self._unforgotten.append(held)
             for name in held.decided.parts:
                 self._put(self._queues[name], name, held)
 
@@ -155,11 +152,3 @@ class HeldBack:
             taken[name] = folded(name, entries, queue.pace.key)
         self._hurried = frozenset()
         return taken
-
-    def finished(self) -> list[Underway]:
-        """Return the epochs that now wait for no sink, oldest first; each is returned once."""
-        oldest = min((of.entries[0].record.epoch for of in self._queues.values() if of.entries), default=None)
-        found = []
-        while self._unforgotten and (oldest is None or self._unforgotten[0].record.epoch < oldest):
-            found.append(self._unforgotten.popleft())
-        return found

@@ -121,7 +121,7 @@ class Life:
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     engine: SimulatedEngine
-    lane: SteppedLane | None = None
+    lanes: Sequence[SteppedLane] = ()
     resumption: Resumption | None = None
 
     def open(self) -> Resumption:
@@ -210,8 +210,9 @@ class World:
             if on_write is not None:
                 on_write(label)
             # Not within a sink's own calls: a sink serves one thread at a time.
-            if life.lane is not None and label.startswith(("store ", "stage ")):
-                life.lane.tick()
+            if label.startswith(("store ", "stage ")):
+                for lane in life.lanes:
+                    lane.tick()
 
         process.on_write = between_writes
         try:
@@ -226,6 +227,7 @@ class World:
         setting = self.setting
         sinks = {sink.name: sink.connect(process, self.failures) for sink in self.sinks}
         lane = SteppedLane(self.random, setting.queue_size) if setting.commit_thread else None
+        paced_lane = SteppedLane(self.random, 0) if setting.commit_thread and setting.paces else None
         coordinator = self._make_coordinator(
             pipeline=PIPELINE,
             store=FaultyStore(self.store, process, self.failures),
@@ -240,6 +242,7 @@ class World:
             lane=lane,
             paces=setting.paces,
             held_limit_bytes=setting.held_limit_bytes,
+            paced_lane=paced_lane,
         )
         engine = SimulatedEngine(
             pipeline=PIPELINE,
@@ -252,7 +255,7 @@ class World:
             workers=self.workers,
             evaluation=None if self._workload is None else self._evaluation(self._workload, process),
         )
-        return Life(process, sinks, coordinator, engine, lane)
+        return Life(process, sinks, coordinator, engine, [each for each in (lane, paced_lane) if each is not None])
 
     def _evaluation(self, workload: Workload, process: Process) -> SimulatedEvaluation:
         done = self.engine_store.keys("commits/")
