@@ -24,7 +24,8 @@ import pytest
 
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions, covers
-from holdfast.sources.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec
+from holdfast.sources.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec, TraceableSpec, position_key
+from holdfast.types.row_ids import ReadId
 
 
 class Origin(Protocol):
@@ -143,6 +144,20 @@ class SourceContract:
         other: Any = IdentifiedSource(origin.open(), spec, "of another name")
         ids = {row["row_id"] for row in rows_between(other, positions[0], positions[-1])}
         assert not ids & {row["row_id"] for row in expected}
+
+    def test_an_id_leads_back_to_the_position_of_its_row(self, origin: Origin) -> None:
+        spec = IdentifiedSpec(origin.spec, "row_id", origin.spec.timestamp)
+        source: Any = IdentifiedSource(origin.open(), spec, "numbered")
+        positions = drain(source, source.initial())
+        assert isinstance(spec.given, TraceableSpec)
+        places = list(spec.given.places(source.source.name, source.source.workspace, positions[-1]))
+        for start, end in pairwise(positions):
+            for row in rows_between(source, start, end):
+                read = ReadId.of(row["row_id"])
+                numbers = [(place, read.number(position_key("numbered", place.place))) for place in places]
+                ((place, number),) = [(at, n) for at, n in numbers if n is not None and at.begin <= n < at.end]
+                position = number if place.position is None else place.position
+                assert start.get(place.segment, 0) <= position < end[place.segment]  # type: ignore[operator]
 
     def test_a_frozen_source_ends_where_it_was_frozen(self, origin: Origin) -> None:
         source = origin.open()

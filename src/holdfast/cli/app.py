@@ -387,6 +387,26 @@ def flush(
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 
 
+@app.command("trace")
+def trace_(
+    target: Target,
+    row_id: Annotated[str, typer.Option("--id", metavar="ID", help="The row's id, as hf.row_id made it.")],
+    sink: Annotated[str | None, typer.Option(metavar="NAME", help="The sink that has the row; default: all.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Tells the epoch too; not needed where a sink keeps a ledger.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a row of a sink came from: file and row, operators, epoch.  Asks the sinks; changes nothing."""
+    with frame.settings(as_json):
+        from holdfast.observe.trace import lines, trace
+
+        pipeline = load_target(target)
+        directory = None if checkpoint is None else frame.existing_directory(checkpoint)
+        found = trace(pipeline, row_id, sink=sink, checkpoint=directory)
+        frame.answer(inspected_json(found), lines(found), as_json)
+
+
 @app.command()
 def explain(
     target: Target,

@@ -17,7 +17,7 @@ from holdfast.sources import journal
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.files.dealing import grouped, within_limits
 from holdfast.sources.files.log import Block
-from holdfast.sources.identified import Numbered, numbered
+from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows import Row, to_batch
@@ -249,6 +249,12 @@ class CallbackSpec:
             if not begin <= wanted <= end:
                 return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {wanted}."
         return ""
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the entries, also those that were removed."""
+        for position, number, since, before in owing.entries_before(workspace, until, SEGMENT):
+            entry, shown = os.path.basename(journal.path(self.directory, number)), f"entry {number} of the feed"
+            yield KnownPlace(entry, 0, ROWS_MAX, SEGMENT, position, shown, since, before)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the feed's journal, which may be an older copy as well; nothing where it is gone."""

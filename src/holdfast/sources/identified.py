@@ -33,7 +33,10 @@ from holdfast.ports import (
 )
 from holdfast.positions import SourcePositions
 from holdfast.sources.wrapped import WrappedSource
-from holdfast.types.row_ids import U64, ids_of_numbers, key_of
+from holdfast.types.row_ids import U64, Key, ids_of_numbers, key_of
+
+ROWS_MAX = 1 << 32
+"""More rows than a place can have: the end of its numbers, where it is not known."""
 
 
 class PlaceRun(NamedTuple):
@@ -61,6 +64,43 @@ class NumberedSpec(Protocol):
 
     numbering: str
     """What of a row its number is, for users: ``"file and row"``."""
+
+
+class KnownPlace(NamedTuple):
+    """A place of rows that a source has given.
+
+    Parameters
+    ----------
+    place : str
+        Its name, as part of ids.
+    begin, end : int
+        Numbers that its rows may have.
+    segment : str
+        The segment of the source's positions.
+    position : int, optional
+        The position at which its rows are; None: a row's number is its position.
+    shown : str
+        The place, for users.
+    since, before : int, optional
+        Only its rows of this time are there; the others are at other positions.
+    """
+
+    place: str
+    begin: int
+    end: int
+    segment: str
+    position: int | None
+    shown: str
+    since: int | None = None
+    before: int | None = None
+
+
+@runtime_checkable
+class TraceableSpec(Protocol):
+    """What the declaration of a :class:`NumberedSpec` offers besides: to tell its places."""
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the places of all rows before some positions.  Creates and changes nothing."""
 
 
 class NumberedSource(Protocol):
@@ -192,12 +232,13 @@ class IdentifiedSource(WrappedSource):
 
     def _ids(self, runs: Sequence[PlaceRun], times: pa.Array | None) -> pa.StringArray:
         if len(runs) == 1:
-            return ids_of_numbers(_key(self.name, runs[0].place), runs[0].numbers, times)
+            return ids_of_numbers(position_key(self.name, runs[0].place), runs[0].numbers, times)
         counts = [len(run.numbers) for run in runs]
-        keys = np.array([_key(self.name, run.place) for run in runs], np.uint64).repeat(counts, axis=0)
+        keys = np.array([position_key(self.name, run.place) for run in runs], np.uint64).repeat(counts, axis=0)
         return ids_of_numbers((keys[:, 0], keys[:, 1]), np.concatenate([run.numbers for run in runs]), times)
 
 
 @lru_cache(maxsize=64)
-def _key(source: str, place: str) -> tuple[int, int]:
+def position_key(source: str, place: str) -> Key:
+    """Return the key of the ids of a place of a source."""
     return key_of("position", source, place)

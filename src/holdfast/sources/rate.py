@@ -17,7 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Clock, Explanation, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.identified import Numbered, numbered
+from holdfast.sources.identified import KnownPlace, Numbered, numbered
 from holdfast.store import sealed
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class RateSpec:
         """Return the time of row 0, once it is known."""
         held = None if after else sealed.read_sealed(os.path.join(workspace, "start"))
         return [] if held is None else [Explanation(name, 1, held.decode())]
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the one place of its rows."""
+        yield KnownPlace(SEGMENT, 0, _value(until), SEGMENT, None, "generated")
 
     def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
         """Make the time of row 0 durable."""

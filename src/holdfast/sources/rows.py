@@ -14,7 +14,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
-from holdfast.sources.identified import Numbered, numbered
+from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows_given import Given
@@ -70,6 +70,11 @@ class RowsSpec:
     ) -> str:
         """Return whether it is lost which rows positions are; the rows themselves are in the program."""
         return owing.obstacle(workspace, positions, SEGMENT)
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the lists."""
+        for position, index, since, before in owing.entries_before(workspace, until, SEGMENT):
+            yield KnownPlace(str(index), 0, ROWS_MAX, SEGMENT, position, f"list {index}", since, before)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: the rows are in the program."""

@@ -14,7 +14,9 @@ holds some of them.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,7 @@ _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL: Key = (0x6E756C6C5F5F5F31, 0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(33)
+_ALL = (1 << 64) - 1
 
 _NIBBLES = np.frombuffer(b"0123456789abcdef", np.uint8)
 _FOUR = np.stack([_NIBBLES[np.arange(1 << 16) >> shift & 15] for shift in (12, 8, 4, 0)], 1).copy().view(np.uint32)
@@ -108,6 +111,55 @@ def ids_of_columns(key: Key, columns: Sequence[pa.Array], times: pa.Array | None
     return _in_parts(count, times, lanes)
 
 
+@dataclass(frozen=True)
+class ReadId:
+    """What an id says by itself: its time, where it has one, and what is left of the lanes.
+
+    Parameters
+    ----------
+    ticks : int, optional
+        Milliseconds of Unix time, or ticks; None: it has no time.
+    first : int
+        The first lane.
+    second, known : int
+        Bits of the second one, and which these are.
+    """
+
+    ticks: int | None
+    first: int
+    second: int
+    known: int
+
+    @staticmethod
+    def of(text: str) -> ReadId:
+        """Read an id.
+
+        Raises
+        ------
+        ValueError
+            If the text is no row id.
+        """
+        value = uuid.UUID(text).int
+        high, low = value >> 64, value & _ALL
+        if high >> 12 & 15 not in (7, 8) or low >> 62 != 2:
+            raise ValueError("it is a UUID of another version")
+        first = (low << 2 | high >> 10 & 3) & _ALL
+        if high >> 12 & 15 == 7:
+            return ReadId(high >> 16, first, (high & 1023) << 54, 1023 << 54)
+        return ReadId(None, first, (high & 1023) << 54 | high >> 16, 1023 << 54 | (1 << 48) - 1)
+
+    def number(self, key: Key) -> int | None:
+        """Return the number that has this id under a key; None where none has.
+
+        The lanes are permutations, so the number is computed and not searched.  One key in 2**10 has a number by chance
+        (2**58 without a time), and that one is anywhere below 2**64.
+        """
+        inner = _unmixed(self.first) ^ key[0]
+        if (inner * int(_SECOND) & _ALL & self.known) != self.second:
+            return None
+        return (_unmixed(inner) - key[1]) * pow(int(_STEP), -1, 1 << 64) & _ALL
+
+
 def check_columns(schema: pa.Schema, columns: Sequence[str], timestamp: str | None) -> None:
     """Check that ids can be made of columns, and their time of another one.
 
@@ -149,6 +201,13 @@ def _mixed(lane: U64) -> U64:
     lane *= _SECOND
     lane ^= lane >> _SHIFT
     return lane
+
+
+def _unmixed(value: int) -> int:
+    """Return what :func:`_mixed` makes a value of."""
+    for factor in (_SECOND, _FIRST):
+        value = (value ^ value >> 33) * pow(int(factor), -1, 1 << 64) & _ALL
+    return value ^ value >> 33
 
 
 def _of_numbers(keys: Lanes, numbers: U64) -> Lanes:

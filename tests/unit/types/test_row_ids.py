@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types.row_ids import check_columns, ids_of_columns, ids_of_numbers, key_of
+from holdfast.types.row_ids import ReadId, check_columns, ids_of_columns, ids_of_numbers, key_of
 
 KEY = key_of("flights", "2024/a.json@0")
 TIME = 1_704_067_200_123_456
@@ -110,6 +110,24 @@ def test_the_odds_of_a_collision_are_those_of_chance(shift: int) -> None:
     cut = {value >> shift & (2**bits - 1) for value in hashes}
     expected = count**2 / 2 ** (bits + 1)
     assert abs((count - len(cut)) - expected) < 6 * expected**0.5
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**48 - 1) | st.none(), st.text(max_size=9))
+def test_the_number_of_a_row_can_be_computed_from_its_id(number: int, ticks: int | None, place: str) -> None:
+    key = key_of("position", "s", place)
+    at = None if ticks is None else pa.array([ticks])
+    read = ReadId.of(ids_of_numbers(key, numbers(number), at)[0].as_py())
+    assert (read.ticks, read.number(key)) == (ticks, number)
+    others = [read.number(key_of("position", "s", f"{place}{other}")) for other in range(5)]
+    assert not [found for found in others if found is not None and found < 2**32]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "018cc251-f47b-4c14-8ea7-9285b7565008", "018cc251-f47b-7c14-0ea7-9285b7565008"]
+)
+def test_what_is_no_row_id_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match=r"badly formed|of another version"):
+        ReadId.of(text)
 
 
 VALUES = st.one_of(

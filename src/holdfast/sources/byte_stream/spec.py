@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from holdfast.ports import Explanation
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.byte_stream.source import ByteStreamSource, obstacle
+from holdfast.sources.identified import KnownPlace
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import StreamView, branches
 from holdfast.store.byte_stream.manifest import Times
@@ -107,6 +108,11 @@ class ByteStreamSourceSpec:
     def open(self, name: str, workspace: str) -> ByteStreamSource:
         """Return the source; the store is opened when it is first needed."""
         return ByteStreamSource(self, name, workspace)
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the streams."""
+        for stream, end in until.items():
+            yield KnownPlace(stream, 0, int(end), stream, None, f"stream {stream}")
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None

@@ -12,10 +12,11 @@ import pyarrow as pa
 from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.discovery import Place
 from holdfast.sources.files.layout import Layout
+from holdfast.sources.files.log import Block
 from holdfast.sources.formats import parquet
 from holdfast.sources.formats.lines import RowRules, Text
 from holdfast.sources.formats.texts import read_texts
-from holdfast.sources.identified import Numbered, PlaceRun, numbered
+from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, PlaceRun, numbered
 
 _SMALL = 1 << 18
 _TOGETHER = 1 << 23
@@ -48,6 +49,18 @@ def read_numbered(parts: Sequence[FilePart], where: Place, layout: Layout, rows:
             continue
         for part in group:
             yield from _following(_place(part, where), 0, read_texts(layout.texts((part,), rows), rows))
+
+
+def places_of(blocks: Sequence[Block], layout: Layout, segment: str) -> Iterator[KnownPlace]:
+    """Yield the places of some blocks of the log, from its beginning on."""
+    for position, block in enumerate(blocks):
+        if layout.format == "parquet":
+            end = block.end if block.end >= 0 else ROWS_MAX
+            yield KnownPlace(block.name, block.start, end, segment, position, block.name, block.since, block.before)
+        else:
+            shown = f"{block.name}, the block that begins at byte {block.start}"
+            place = f"{block.name}@{block.start}"
+            yield KnownPlace(place, 0, ROWS_MAX, segment, position, shown, block.since, block.before)
 
 
 def _groups(parts: Sequence[FilePart]) -> Iterator[list[FilePart]]:

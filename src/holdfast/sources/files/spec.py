@@ -25,10 +25,11 @@ from holdfast.sources.files.discovery import Discovery, Place
 from holdfast.sources.files.gone import what_is_gone
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
 from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
+from holdfast.sources.files.numbering import places_of
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.sources.formats import csv_lines, json_lines
-from holdfast.sources.identified import Numbered
+from holdfast.sources.identified import KnownPlace, Numbered
 from holdfast.store import sealed
 from holdfast.types import units
 
@@ -126,6 +127,11 @@ class FilesSourceSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position."""
         return {SEGMENT: log_end(os.path.join(workspace, "log"))}
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the blocks that are logged: of Parquet with their rows in the file."""
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        return places_of(log.blocks[: _ordinal(until)], self.layout, SEGMENT)
 
     def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
         """Return what the log is of, and its increments."""

@@ -197,6 +197,26 @@ def entries_of(workspace: str, positions: SourcePositions, segment: str) -> tupl
     return log.needed(at - FIRST), log.fresh_at(at - FIRST)
 
 
+class EntryRead(NamedTuple):
+    """An entry at a position, and of which time its rows are read there."""
+
+    position: int
+    entry: int
+    since: int | None
+    before: int | None
+
+
+def entries_before(workspace: str, positions: SourcePositions, segment: str) -> Iterator[EntryRead]:
+    """Yield the entries that are read before some positions, each as often as it is."""
+    at = int(positions.get(segment, 0))
+    log = OwingLog(workspace) if at >= FIRST else None
+    for entry in range(at if log is None else log.base or 0):
+        yield EntryRead(entry, entry, None, None)
+    for piece in () if log is None else log.pieces_between(0, at - FIRST):
+        for number in range(piece.size or 0):
+            yield EntryRead(FIRST + piece.ordinal + number, piece.entry + number, piece.since, piece.before)
+
+
 def obstacle(workspace: str, positions: SourcePositions, segment: str) -> str:
     """Return whether the log is lost that says what positions mean; empty when it is not."""
     wanted = int(positions.get(segment, 0)) - FIRST

@@ -1,0 +1,295 @@
+"""Where a row came from, by its id alone: ``holdfast trace`` (design/0022).
+
+The id of a position is a permutation of the row's number at its place.  So the number that has the id is computed for
+each place that a source has read, and where there can be such a row, it is.  Which places there are, the ledgers of the
+sinks say: no checkpoint is needed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.explained import workspace
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.observe.ledgers import first_line, ledger_of
+from holdfast.observe.times import utc
+from holdfast.ports import ExplainedSpec, Guarantee, SinkLedger
+from holdfast.positions import Position
+from holdfast.resume.logged_epochs import all_steps
+from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
+from holdfast.types.row_ids import ReadId
+
+
+@dataclass(frozen=True)
+class TracedSink:
+    """What a sink says of the row.
+
+    Parameters
+    ----------
+    name, kind : str
+        The sink.
+    is_published : bool, optional
+        Whether its position is before what the sink holds; None where the sink cannot say.
+    epoch, generation : int
+        Up to which epoch it holds, and of which generation the last one was.
+    problem : str
+        Why it cannot say.
+    """
+
+    name: str
+    kind: str
+    is_published: bool | None
+    epoch: int = 0
+    generation: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Where a row came from.
+
+    Parameters
+    ----------
+    id : str
+        Its id.
+    ticks : int, optional
+        The time in it: milliseconds of Unix time, or ticks.
+    source, kind, place : str
+        The source, its kind, and where in it the row is.
+    number : int
+        The row's number there, from 0.
+    segment, position : str, int
+        The position of the source that covers the row.
+    operators : tuple of str
+        What stands between the source and the sinks, in the order of the graph.
+    sinks : tuple of TracedSink
+        Those that it can have reached.
+    epoch, planned_us : int, optional
+        The epoch that it was part of, and when that was planned: where the checkpoint still tells.
+    """
+
+    id: str
+    ticks: int | None
+    source: str
+    kind: str
+    place: str
+    number: int
+    segment: str
+    position: int
+    operators: tuple[str, ...]
+    sinks: tuple[TracedSink, ...]
+    epoch: int | None = None
+    planned_us: int | None = None
+
+
+def trace(pipeline: Pipeline, row_id: str, *, sink: str | None = None, checkpoint: Path | None = None) -> Traced:
+    """Find where a row came from.  Changes nothing, fences no run.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph that made the id.
+    row_id : str
+        The id, as it stands in a sink.
+    sink : str, optional
+        The sink; by default all.
+    checkpoint : Path, optional
+        The pipeline's own directory: without it, the ledgers of the sinks are asked.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no row id, or none of what is known of the sources gave a row this id.
+    """
+    try:
+        read = ReadId.of(row_id)
+    except ValueError as error:
+        raise InvalidPipeline(
+            f"{row_id!r} is no row id.",
+            why=f"{error}.",
+            do="write what stands in the column that hf.row_id made: 018cc251-f47b-7c14-8ea7-9285b7565008.",
+        ) from error
+    sinks = _chosen(pipeline, sink)
+    ledgers, problems = _asked(sinks, pipeline.name)
+    sources = [node for node in pipeline.sources if _spec(node) is not None and _between(pipeline, node, sinks)[1]]
+    if not sources:
+        raise InvalidPipeline(
+            f"no source of pipeline {pipeline.name!r} before these sinks gives its rows ids.",
+            why="hf.row_id() stands behind none of them; an id that is made of columns names no place.",
+            do="look for the values of those columns; or write hf.row_id() right behind the source.",
+        )
+    for node in sources:
+        found = _found(node, read, ledgers, checkpoint)
+        if found is not None:
+            operators, reached = _between(pipeline, node, sinks)
+            place, number, position = found
+            told = tuple(_told(each, node.name, place.segment, position, ledgers, problems) for each in reached)
+            epoch, planned_us = _epoch(checkpoint, node.name, place.segment, position)
+            return Traced(
+                row_id, read.ticks, node.name, node.kind, place.shown, number, place.segment, position,
+                tuple(each.name for each in operators), told, epoch, planned_us,
+            )  # fmt: skip
+    raise InvalidPipeline(
+        f"no row with the id {row_id} is known to have come from source {_listed(sources)}.",
+        why="of what the sinks have noted of their positions"
+        + (" and the checkpoint has" if checkpoint else "")
+        + ", no place has a row of this id: it is made of columns, of another source, or was added by hand.",
+        do="name the pipeline that wrote it, with the names that its sources had; or add --checkpoint DIR, where no "
+        "sink keeps what positions mean." + "".join(f"  Sink {name!r}: {why}" for name, why in problems.items()),
+    )
+
+
+def lines(found: Traced) -> Iterator[str]:
+    """Yield what was found, for people."""
+    if found.ticks is not None:
+        yield f"time       {utc(found.ticks * 1000, is_exact=True)} (or tick {found.ticks})"
+    at = f"position {found.segment}={found.position}"
+    yield f"source     {found.source} ({found.kind}): {found.place}, row {found.number}; {at}"
+    yield f"operators  {', '.join(found.operators) or 'none'}"
+    if found.epoch is not None and found.planned_us is not None:
+        yield f"epoch      {found.epoch}, planned {utc(found.planned_us)}"
+    for sink in found.sinks:
+        if sink.is_published is None:
+            said = sink.problem
+        elif sink.is_published:
+            said = f"published, in epoch {sink.epoch} (generation {sink.generation}) or before"
+        else:
+            said = f"not published yet: it holds up to epoch {sink.epoch}"
+        yield f"sink       {sink.name} ({sink.kind}): {said}"
+
+
+def _chosen(pipeline: Pipeline, name: str | None) -> Sequence[SinkNode]:
+    found = [node for node in pipeline.sinks if name in (None, node.name)]
+    if not found:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} has no sink {name!r}.",
+            why=f"its sinks are {', '.join(node.name for node in pipeline.sinks)}.",
+            do="name one of these, or leave --sink out.",
+        )
+    return found
+
+
+def _asked(sinks: Sequence[SinkNode], pipeline: str) -> tuple[dict[str, SinkLedger], dict[str, str]]:
+    """Return what ledgers say, and of the others why they say nothing."""
+    said: dict[str, SinkLedger] = {}
+    problems: dict[str, str] = {}
+    for node in sinks:
+        if node.guarantee is Guarantee.AT_LEAST_ONCE:
+            problems[node.name] = "keeps no ledger, so it cannot say what it holds"
+            continue
+        try:
+            found = ledger_of(node, pipeline)
+        except Exception as error:  # whatever a driver raises: the other sinks are asked nevertheless
+            problems[node.name] = first_line(error)
+            continue
+        if found is None:
+            problems[node.name] = "has no ledger of this pipeline"
+        else:
+            said[node.name] = found
+    return said, problems
+
+
+def _spec(node: Node) -> IdentifiedSpec | None:
+    given: Any = node.spec.given if isinstance(node.spec, MarkedSpec) else node.spec
+    return given if isinstance(given, IdentifiedSpec) else None
+
+
+def _between(pipeline: Pipeline, source: Node, sinks: Sequence[SinkNode]) -> tuple[list[Node], list[SinkNode]]:
+    """Return the operators between a source and sinks, and those of the sinks that are downstream of it."""
+    downstream = {source}
+    for node in pipeline.nodes:  # inputs come first
+        if downstream.intersection(node.inputs):
+            downstream.add(node)
+    reached = [sink for sink in sinks if downstream.intersection(sink.inputs)]
+    upstream: set[Node] = {node for sink in reached for node in sink.inputs}
+    for node in reversed(pipeline.nodes):
+        if node in upstream:
+            upstream.update(node.inputs)
+    return [node for node in pipeline.nodes if node in downstream & upstream and not node.is_source], reached
+
+
+def _found(node: Node, read: ReadId, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None) -> Any:
+    """Return the place of a row, its number there, and the position that covers it; None where there is none."""
+    spec = _spec(node)
+    assert spec is not None
+    if not isinstance(spec.given, TraceableSpec):
+        return None
+    with _past(node, spec, ledgers, checkpoint) as (place_of_past, until):
+        for place in spec.given.places(node.name, place_of_past, until):
+            number = read.number(position_key(node.name, place.place))
+            if number is not None and place.begin <= number < place.end and _is_read_at(place, read, spec):
+                return place, number, number if place.position is None else place.position
+    return None
+
+
+def _is_read_at(place: KnownPlace, read: ReadId, spec: IdentifiedSpec) -> bool:
+    """Return whether rows of the id's time are read at a position, where several have rows of one place."""
+    if spec.id_time is None or spec.id_time != spec.timestamp or read.ticks is None:
+        return True
+    unit = 1000 if pa.types.is_timestamp(spec.schema.field(spec.id_time).type) else 1
+    is_behind = place.since is not None and read.ticks < place.since // unit
+    return not is_behind and (place.before is None or read.ticks <= (place.before - 1) // unit)
+
+
+@contextmanager
+def _past(
+    node: Node, spec: IdentifiedSpec, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None
+) -> Iterator[tuple[str, dict[str, Position]]]:
+    """Give the workspace of a source, and the positions up to which something is known of it."""
+    until: dict[str, Position] = {}
+    for ledger in ledgers.values():
+        for segment, position in ledger.held.positions.get(node.name, {}).items():
+            until[segment] = max(int(position), int(until.get(segment, 0)))
+    if checkpoint is not None:
+        place = workspace(checkpoint, node.name)
+        planned = [step.ended.positions.get(node.name, {}) for step in all_steps(checkpoint)[-1:]]
+        for segment, position in (pair for each in (*planned, spec.reached(node.name, place)) for pair in each.items()):
+            until[segment] = max(int(position), int(until.get(segment, 0)))
+        yield place, until
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-trace-") as scratch:
+        told = [
+            [each for each in ledger.explanations if each.source == node.name] for ledger in ledgers.values()
+        ]  # each sink has a beginning of the same list
+        longest = max(told, key=len, default=[])
+        if longest and isinstance(spec.given, ExplainedSpec):
+            spec.restore(node.name, scratch, longest)
+        yield scratch, until
+
+
+def _told(
+    sink: SinkNode,
+    source: str,
+    segment: str,
+    position: int,
+    ledgers: Mapping[str, SinkLedger],
+    problems: Mapping[str, str],
+) -> TracedSink:
+    if sink.name not in ledgers:
+        return TracedSink(sink.name, sink.kind, None, problem=problems.get(sink.name, ""))
+    held = ledgers[sink.name].held
+    at = held.positions.get(source, {}).get(segment, 0)
+    return TracedSink(sink.name, sink.kind, position < int(at), held.epoch, held.generation)
+
+
+def _epoch(checkpoint: Path | None, source: str, segment: str, position: int) -> tuple[int | None, int | None]:
+    """Return the epoch that read a position, and its batch time, where the logs of the engine still have it."""
+    for step in all_steps(checkpoint) if checkpoint is not None else ():
+        begin = int(step.start.get(source, {}).get(segment, 0))
+        if begin <= position < int(step.ended.positions.get(source, {}).get(segment, 0)):
+            return step.ended.epoch, step.ended.batch_us
+    return None, None
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    return " or ".join(repr(node.name) for node in nodes)

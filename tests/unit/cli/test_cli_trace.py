@@ -1,0 +1,151 @@
+"""``holdfast trace``: where a row came from, by its id and the ledgers of the sinks (design/0022)."""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.checkpoint.explained import workspace
+from holdfast.cli.app import app
+from holdfast.cli.target import load_target
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+
+SCRIPT = """
+    import holdfast as hf
+
+    def trips(source, extra=()):
+        return hf.Pipeline("trips", source | hf.filter("km >= 0", name="kept") | hf.select("*", name="all")
+                           | hf.write.sqlite("trips.db", table="trips", name="table"), *extra)
+
+    SCHEMA = "city STRING, km BIGINT"
+    lines = trips(hf.read.files("lines", schema=SCHEMA, max_files_per_epoch=1, name="rides") | hf.row_id())
+    parquet = trips(hf.read.files("parquet", format="parquet", schema=SCHEMA, block_size="100 B", max_files_per_epoch=1,
+                                  name="rides") | hf.row_id())
+    rated = hf.Pipeline("trips", hf.read.rate(1000, start="2024-01-01", max_rows_per_epoch=50, name="rides")
+                        | hf.row_id() | hf.write.sqlite("trips.db", table="trips", name="table"))
+    plain = trips(hf.read.files("lines", schema=SCHEMA, name="rides"))
+    feed = hf.read.files("lines", schema=SCHEMA, max_files_per_epoch=1, name="rides") | hf.row_id()
+    beside = trips(feed, [feed | hf.write.foreach_batch(print, idempotent=True, name="function")])
+    function = hf.Pipeline("trips", feed | hf.write.foreach_batch(print, idempotent=True, name="function"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    (tmp_path / "flows.py").write_text(textwrap.dedent(SCRIPT))
+    for kind in ("lines", "parquet"):
+        (tmp_path / kind).mkdir()
+    for number in range(6):
+        rows = [{"city": "Ulm", "km": number * 10 + km} for km in range(5)]
+        (tmp_path / "lines" / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "parquet" / f"{number}.parquet", row_group_size=2)
+
+
+def ran(name, epochs=4, keeps=False):
+    """Let the table hold so many epochs; return the rows that were read, by their ids."""
+    pipeline = load_target(f"flows.py:{name}")
+    (source,) = pipeline.sources
+    place = workspace(Path("checkpoint"), "rides")
+    opened = source.spec.open("rides", place)
+    at, found = opened.initial(), {}
+    table_node = next(node for node in pipeline.sinks if node.name == "table")
+    sink = table_node.spec.connect("table", "trips", source.spec.schema)
+    sink.open(RunIdentity("trips", 1))
+    for epoch in range(1, epochs + 1):
+        end = opened.latest(at, bounded=False)
+        spans = opened.spans(at, end, parallelism=2)
+        table = pa.Table.from_batches([batch for span in spans for batch in opened.read(span)])
+        found.update({row["row_id"]: row for row in table.to_pylist()})
+        told = tuple(source.spec.explanations("rides", place, 0))
+        record = EpochRecord("trips", epoch, 1, {"rides": end}, explanations=told)
+        sink.publish([Publication(record, (Carried(table),))], Held())
+        at = end
+    sink.close()
+    if not keeps:
+        shutil.rmtree("checkpoint")
+    return found
+
+
+def asked(name, row_id, *options):
+    found = CliRunner().invoke(app, ["trace", f"flows.py:{name}", "--id", row_id, *options])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def told(name, row_id, *options):
+    code, said, problem = asked(name, row_id, "--json", *options)
+    assert code == 0, problem
+    return json.loads(said)
+
+
+def test_a_row_is_traced_to_its_file_and_line_without_a_checkpoint():
+    for row_id, row in [*ran("lines").items()][::3]:
+        found = told("lines", row_id)
+        number, line = divmod(row["km"], 10)
+        assert found["place"] == f"{number}.json, the block that begins at byte 0"
+        assert (found["number"], found["segment"], found["position"]) == (line, "log", number)
+        assert found["operators"] == ["kept", "all"]
+        (sink,) = found["sinks"]
+        assert (sink["name"], sink["is_published"], sink["epoch"], sink["generation"]) == ("table", True, 4, 1)
+    assert not Path("checkpoint").exists()
+
+
+def test_a_row_of_parquet_is_traced_to_its_row_of_the_file():
+    for row_id, row in [*ran("parquet").items()][::3]:
+        found = told("parquet", row_id)
+        number, at = divmod(row["km"], 10)
+        assert (found["place"], found["number"]) == (f"{number}.parquet", at)
+
+
+def test_a_generated_row_is_traced_to_its_value_and_time():
+    rows = ran("rated")
+    for row_id in [*rows][::70]:
+        found = told("rated", row_id)
+        value = rows[row_id]["value"]
+        assert (found["number"], found["position"]) == (value, value)
+        assert found["ticks"] == 1_704_067_200_000 + value
+
+
+def test_people_are_told_in_lines():
+    row_id = next(iter(ran("lines")))
+    _, said, _ = asked("lines", row_id, "--sink", "table")
+    assert said.splitlines() == [
+        "source     rides (files): 0.json, the block that begins at byte 0, row 0; position log=0",
+        "operators  kept, all",
+        "sink       table (sqlite): published, in epoch 4 (generation 1) or before",
+    ]
+
+
+def test_a_sink_that_cannot_say_what_it_holds_says_so():
+    row_id = [*ran("beside", keeps=True)][-1]
+    for options in ([], ["--checkpoint", "checkpoint"]):
+        table, function = told("beside", row_id, *options)["sinks"]
+        assert table["is_published"]
+        assert (function["is_published"], function["problem"]) == (
+            None, "keeps no ledger, so it cannot say what it holds",
+        )  # fmt: skip
+    alone = told("function", row_id, "--checkpoint", "checkpoint")
+    assert alone["place"] == "3.json, the block that begins at byte 0"
+
+
+def test_what_cannot_be_traced_is_refused_with_the_cure():
+    known = [*ran("lines", 2)]
+    for name, row_id, options, said in [
+        ("lines", "7", [], "is no row id"),
+        ("lines", known[0], ["--sink", "tabel"], "has no sink 'tabel'"),
+        ("plain", known[0], [], "gives its rows ids"),
+        ("lines", known[0][:-4] + "0000", [], "no place has a row of this id"),
+        ("function", known[0], [], "--checkpoint DIR"),
+    ]:
+        code, _, problem = asked(name, row_id, *options)
+        assert code == 2
+        assert said in " ".join(problem.split()), problem
