@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 UNTIL = "2026-01-01T00:00:15Z"
 
 
-@pytest.mark.parametrize("way", ["arrow", "spark"])
+@pytest.mark.parametrize("way", ["arrow", pytest.param("spark", marks=pytest.mark.nightly)])
 def test_a_run_ends_by_itself_when_the_slower_source_has_passed_the_time(
     spark: SparkSession, tmp_path: Path, way: str
 ) -> None:

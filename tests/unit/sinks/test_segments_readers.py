@@ -22,6 +22,7 @@ from holdfast.sinks.segments.readers.dataset import place_of
 from holdfast.sinks.segments.readers.source import SegmentsSource
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sources.from_time import from_time
 from holdfast.testing import drive
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.sinks.test_segments import SCHEMA, WORDS, opened, publish, sealed, whatever
@@ -220,3 +221,17 @@ def test_a_pipeline_can_stand_behind_it(tmp_path: Path) -> None:
     given = [[{"id": 2, "word": "b"}]]
     assert drive(counted, {"words": given}) == [[{"word": "b", "id": 2}]]
     sink.close()
+
+
+def test_reading_begins_at_a_time_and_passes_sealed_files_over_that_lie_before_it(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "out", seal=(whatever,))
+    for epoch, ids in enumerate(([1, 2], [3, 9], [20]), start=1):
+        publish(sink, epoch, [(number, "a") for number in ids])
+        sink.sealing.tend()
+    publish(sink, 4, [(4, "b"), (30, "b")])
+    sink.close()
+    stream = hf.read.segments(tmp_path / "out", timestamp="id", name="in")
+    source = from_time(stream.node.spec, 5).open("in", str(tmp_path / "work"))
+    end = drain(source, source.initial())[-1]
+    assert sorted(row["id"] for row in rows_between(source, source.initial(), end)) == [9, 20, 30]
+    assert end == {"files": 3}, "one of three sealed files is not read, and the journal is"

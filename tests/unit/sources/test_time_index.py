@@ -18,8 +18,9 @@ import holdfast as hf
 from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.log import FileLog
 from holdfast.sources.files.spec import FilesSource
-from holdfast.sources.files.times import TimeRange, of_blocks
+from holdfast.sources.files.times import of_blocks
 from holdfast.sources.from_time import from_time
+from holdfast.store.time_ranges import TimeRange
 from tests.unit.sources.reading import everything
 
 INDEXED = {

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import Corrupt, Diverged
+from holdfast.sources.files import index
 from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rate import RateSpec
 from holdfast.sources.until.spec import has_passed, up_to
@@ -401,3 +402,23 @@ def test_a_row_has_the_same_id_in_whichever_run_it_is_read(tmp_path: Path, way: 
     once = ids(tmp_path / "once", [None])
     assert len(set(once.values())) == 7
     assert ids(tmp_path / "thrice", [4, 13, None]) == once
+
+
+@pytest.mark.parametrize("way", ["json", "parquet"])
+def test_the_first_rows_do_not_wait_for_the_times_of_a_large_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    world = Arrivals(tmp_path / "in", [("a", [n, n + 10]) for n in range(9)], way)
+    while world.arrive():
+        pass
+    monkeypatch.setattr(index, "_SPENT_MAX", 90)
+    monkeypatch.setattr(index, "_FOOTER", 30)
+    source = up_to(world.streams["a"].node.spec, 5).open("a", str(tmp_path / "work"))
+    end = source.latest(source.initial(), bounded=False)
+    assert 1 <= int(end["log"]) < 5
+    assert not has_passed(source, end)
+    driver = Driver(world.streams, str(tmp_path / "work2"), world.arrive)
+    assert driver.run(5)
+    assert sorted(driver.rows) == below(world.rows, 5)
+    assert not driver.run()
+    assert sorted(driver.rows) == sorted(world.rows)

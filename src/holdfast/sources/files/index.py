@@ -15,13 +15,18 @@ from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.identity import FileIdentity
 from holdfast.sources.files.log import Block, LoggedFile
 from holdfast.sources.files.reading import read_parts
-from holdfast.sources.files.times import TimeRange
+from holdfast.store.time_ranges import TimeRange, united
 
 if TYPE_CHECKING:
     from holdfast.sources.files.spec import FilesSourceSpec
 
 
 _NEVER = -(2**63)
+_SPENT_MAX = 1 << 28
+"""Bytes that are read for the index before an epoch is planned with what is known: the first rows should not wait for
+all ranges of a large directory."""
+_FOOTER = 1 << 18
+"""What opening a file for its footer counts for."""
 
 
 class _Known(NamedTuple):
@@ -61,6 +66,16 @@ class TimeIndex:
 
     def __init__(self, spec: FilesSourceSpec) -> None:
         self._spec = spec
+        self._spent = 0
+
+    @property
+    def has_spent_much(self) -> bool:
+        """Whether an epoch should be planned with what is known by now: bytes were read since :meth:`begin_epoch`."""
+        return self._spent >= _SPENT_MAX
+
+    def begin_epoch(self) -> None:
+        """Forget what was spent."""
+        self._spent = 0
 
     def divided(self, cut: LoggedFile, path: str, identity: FileIdentity) -> LoggedFile:
         """Return a file without the blocks of which every row is before the time from which rows are wanted, and with
@@ -120,6 +135,7 @@ class TimeIndex:
         ranges: list[TimeRange | None] = [None] * len(cut.blocks)
         if spec.layout.format == "parquet" and cut.blocks:
             column = spec.schema.field(str(spec.timestamp))
+            self._spent += _FOOTER
             ranges = times.of_blocks(whole, column, [(block.start, block.end) for block in cut.blocks])
         for block, range_ in zip(cut.blocks, ranges, strict=True):
             if spec.before is None or (range_ is not None and spec.marker is None):
@@ -130,6 +146,7 @@ class TimeIndex:
     def _learned(self, part: FilePart, range_: TimeRange | None) -> _Known:
         """Read a block; rows that are rejected are no reason to leave it out, and a bad one is its reader's to name."""
         spec, column = self._spec, str(self._spec.timestamp)
+        self._spent += part.size
         found: list[TimeRange | None] = []
         bounds: list[int] = []
         try:
@@ -138,7 +155,7 @@ class TimeIndex:
                 bounds += bounds_for_all(batch, column, spec.marker) if spec.marker is not None else []
         except HoldfastError:
             return _Known(range_)
-        learned = times.united(each for each in found if each is not None)
+        learned = united(each for each in found if each is not None)
         if spec.marker is None and learned is not None:
             bounds.append(learned.high)
         return _Known(learned, learned is None, not spec.rejects, max(bounds, default=None))

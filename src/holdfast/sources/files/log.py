@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import Explanation
 from holdfast.sources.files.identity import FileIdentity
-from holdfast.sources.files.times import TimeRange
 from holdfast.store import sealed
 from holdfast.store.increments import Increments, newest_object
+from holdfast.store.time_ranges import TimeRange
 
 _WHAT = "the file log"
 _IDENTITY = "identity"

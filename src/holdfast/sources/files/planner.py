@@ -103,7 +103,8 @@ class FilePlanner:
         if not frozen:
             self._discover()
         misses = 0
-        while self._waiting and not is_full:
+        self._index.begin_epoch()
+        while self._waiting and not is_full and not (self._index.has_spent_much and end > start):
             again = self._log_more(self.log.blocks[start:end])
             misses += bool(again)
             if misses == _MISSES:  # what is found again is some of what was missed before
@@ -163,6 +164,7 @@ class FilePlanner:
         looked_at = read_count = 0
         for found in self._waiting:
             is_full = (file_room is not None and read_count >= file_room) or (row_room is not None and row_room <= 0)
+            is_full = is_full or (self._index.has_spent_much and read_count > 0)
             if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
                 break
             looked_at += 1

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from holdfast.errors import Corrupt, Diverged
 from holdfast.ports import Explanation
 from holdfast.positions import SourcePositions
-from holdfast.sources.files.times import TimeRange
 from holdfast.store import sealed
 from holdfast.store.increments import Increments
+from holdfast.store.time_ranges import TimeRange
 
 FIRST = 1 << 40
 """The first ordinal of a log of pieces."""

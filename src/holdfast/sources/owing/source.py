@@ -15,10 +15,11 @@ import pyarrow as pa
 from holdfast.ports import Exhaustible, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import bounds_for_all
-from holdfast.sources.files.times import TimeRange, of_rows, united
+from holdfast.sources.files.times import of_rows
 from holdfast.sources.identified import Numbered, NumberedSource
 from holdfast.sources.owing.log import FIRST, LoggedPiece, Owed, OwingLog
 from holdfast.sources.until.between import numbered_between, rows_between
+from holdfast.store.time_ranges import TimeRange, united
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.checks import building
@@ -23,6 +24,7 @@ from holdfast.positions import SourcePositions
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.readers import dataset
 from holdfast.store import durable, sealed
+from holdfast.store.time_ranges import of_groups, united
 from holdfast.types.schema import to_arrow
 
 SEGMENT = "files"
@@ -50,6 +52,8 @@ class SegmentsSourceSpec:
     growing: bool = True
     timestamp: str | None = None
     max_files_per_epoch: int | None = None
+    since: int | None = None
+    """No row before this time is wanted, microseconds or ticks; no argument of users."""
     kind: str = field(default="segments", init=False)
     rejects: bool = field(default=False, init=False)
     bounded: bool = field(default=True, init=False)
@@ -64,6 +68,10 @@ class SegmentsSourceSpec:
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def from_time(self, at_us: int) -> SegmentsSourceSpec:
+        """Return the source without sealed files of which every row is before a time."""
+        return replace(self, since=at_us)
 
     def open(self, name: str, workspace: str) -> SegmentsSource:
         """Return the source; what it reads is fixed when it is first asked for positions."""
@@ -212,6 +220,8 @@ class SegmentsSource:
         files = []
         for segment in found.sealed:
             path = _linked(dataset.place_of(found.directory, segment), links, is_copied=False)
+            if self._is_before(path):
+                continue
             files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition))
         for file in found.growing if self.spec.growing else ():
             path = _linked(file.path, links, is_copied=True)
@@ -219,6 +229,18 @@ class SegmentsSource:
             files.append(_File(path, file.size_bytes, count, None, tuple(sorted(file.sealed))))
         durable.sync_directory(links)
         return files
+
+    def _is_before(self, path: str) -> bool:
+        """Return whether a sealed file is known to have no row at or after the time where reading begins."""
+        since, column = self.spec.since, self.spec.timestamp
+        if since is None or column is None:
+            return False
+        try:
+            with pq.ParquetFile(path) as file:
+                times = united(range_ for _, _, range_ in of_groups(file, self.spec.schema.field(column)))
+        except pa.ArrowException:
+            return False  # who reads it says what is wrong
+        return times is not None and times.high < since
 
     def _note(self, files: Sequence[_File]) -> None:
         body = [[file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed)] for file in files]
