@@ -74,9 +74,10 @@ def pipeline_of(inputs: Path, target: Path, *, has_more: bool = False) -> Any:
 
 def side_throughput(inputs: str, out: str, rounds: int, epochs: int, rows: int) -> dict[str, Any]:
     """Measure both sides in turns."""
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
+    session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
     found: dict[str, list[Any]] = {"off": [], "on": []}
     _throughput(session, Path(inputs), Path(out) / "warm", epochs, 1000)
     for number in range(rounds):
@@ -117,9 +118,10 @@ def _throughput(session: Any, inputs: Path, target: Path, epochs: int, every_ms:
 def side_restore(inputs: str, out: str, keys: int, rows: int) -> dict[str, Any]:
     """Measure a start over state: of the same graph, then of a changed one."""
     import holdfast as hf
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
+    session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
     source, target = Path(out) / "inputs", Path(out) / "work"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(inputs, source)

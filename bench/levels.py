@@ -51,7 +51,8 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> None:
 def _side(inputs: str, out: str, side: str) -> dict[str, Any]:
     import holdfast as hf
     from holdfast.config import Settings
-    from holdfast.spark.launch.early import is_evaluated_outside
+    from holdfast.spark.launch.early import rows_in_jvm
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
     def checksum(windows: pa.RecordBatch) -> pa.RecordBatch:
@@ -80,10 +81,10 @@ def _side(inputs: str, out: str, side: str) -> dict[str, Any]:
         return windows | hf.map_batches(checksum, "windows BIGINT, n BIGINT, total BIGINT", name="found")
 
     asked = hf.Pipeline("asked", graph(Path(inputs) / "warm") | hf.write.console(name="asked_out"))
-    is_quick = is_evaluated_outside(asked, Settings())
-    assert is_quick or side != "arrow", "the expression is not evaluated in Arrow"
-    assert not is_quick or side != "spark", "the function that only Spark had is evaluated in Arrow"
-    session = create_session("local[2]", "3g", is_quick=is_quick)
+    rows = rows_in_jvm(asked, Settings())
+    assert rows is RowsInJvm.NONE or side != "arrow", "the expression is not evaluated in Arrow"
+    assert rows is not RowsInJvm.NONE or side != "spark", "the function that only Spark had is evaluated in Arrow"
+    session = create_session("local[2]", "3g", rows=rows)
 
     def run(directory: Path, target: Path) -> Ran:
         return run_holdfast(session, graph(directory), ("windows", "n", "total"), target)

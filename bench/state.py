@@ -54,13 +54,14 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
     def checksum(windows: pa.RecordBatch) -> pa.RecordBatch:
         counted, total = (pc.sum(windows.column(name)).as_py() or 0 for name in ("n", "total"))
         return pa.RecordBatch.from_pydict({"windows": [windows.num_rows], "counted": [counted], "total": [total]})
 
-    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
+    session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(

@@ -43,6 +43,7 @@ def write_input(directory: Path, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
     def checksum(changed: pa.RecordBatch) -> pa.RecordBatch:
@@ -50,7 +51,7 @@ def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
             {"keys": [changed.num_rows], "counted": [pc.sum(changed.column("n")).as_py()]}
         )
 
-    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
+    session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(

@@ -64,6 +64,7 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import create_session
 
     def checksum(sets: pa.RecordBatch) -> pa.RecordBatch:
@@ -74,7 +75,7 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
             present += len(value) - value.null_count
         return pa.RecordBatch.from_pydict({"sets": [sets.num_rows], "present": [present], "total": [total]})
 
-    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
+    session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         streams = {

@@ -272,7 +272,8 @@ class Settings(BaseSettings):
         "up to four processors one collector thread; it is ready about a second sooner, and slower with rows.  "
         "`full`: as Java and Spark have it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map` "
         "or `foreach_batch`, no `sql` that Spark evaluates, no expression that only Spark has (the log says how a "
-        "pipeline is evaluated); else full.  "
+        "pipeline is evaluated); where it evaluates such only between operators with state, full, but for one "
+        "collector thread and a second compiler that takes only what is hot for good; else full.  "
         "The first pipeline of a process decides for those that share its session.",
     )
 

@@ -13,6 +13,7 @@ import pytest
 from holdfast.spark.launch import class_archive, command
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm import options_for
+from holdfast.spark.launch.jvm_options import RowsInJvm
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +30,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("given", ["", "-Dmine=1 -Xlog:gc=off"])
 def test_the_command_is_the_one_of_sparks_launcher(environment: dict[str, str], given: str) -> None:
-    jvm = options_for("700m", is_quick=True, has_archive=False)
+    jvm = options_for("700m", rows=RowsInJvm.NONE, has_archive=False)
     environment |= {"SPARK_SUBMIT_OPTS": given}
     ours = command.composed(environment, jvm.settings, jvm.for_java)
     settings = [part for part in ours if part.startswith("spark.")]
@@ -54,7 +55,7 @@ def test_the_command_is_the_one_of_sparks_launcher(environment: dict[str, str], 
     "variable", ["SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"]
 )
 def test_what_only_sparks_scripts_understand_is_left_to_them(environment: dict[str, str], variable: str) -> None:
-    jvm = options_for("1g", is_quick=False, has_archive=False)
+    jvm = options_for("1g", rows=RowsInJvm.ALL, has_archive=False)
     assert command.composed(environment, jvm.settings, jvm.for_java)
     assert not command.composed({**environment, variable: "/somewhere"}, jvm.settings, jvm.for_java)
     assert not command.composed({**environment, "SPARK_SUBMIT_OPTS": '"open'}, jvm.settings, jvm.for_java)

@@ -426,9 +426,10 @@ def explain(
 
 
 def _session(settings: Settings) -> Any:
+    from holdfast.spark.launch.jvm_options import RowsInJvm
     from holdfast.spark.launch.session import session_of
 
-    return session_of(settings, is_evaluated_outside=True)
+    return session_of(settings, rows=RowsInJvm.NONE)
 
 
 def _beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str] | None) -> dict[str, Any]:

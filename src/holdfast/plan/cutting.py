@@ -159,6 +159,19 @@ def stages_in_arrow(
         return None
 
 
+def first_in_spark(pipeline: Pipeline) -> SparkPart | None:
+    """Return the first part of a pipeline with state that Spark's plan computes: stage 0, else what stands behind it.
+
+    None where there is none.
+    """
+    try:
+        build_stages(pipeline, as_it_is, "", buckets=1, partitions=1, prefix=_refuse)
+    except _NeedsSpark as found:
+        part: SparkPart = found.args[0]
+        return part
+    return None
+
+
 def left_to_spark(pipeline: Pipeline) -> tuple[Node, ...]:
     """Check a graph as a start does, as far as it can be checked without Spark; return what cannot.
 
@@ -174,10 +187,8 @@ def left_to_spark(pipeline: Pipeline) -> tuple[Node, ...]:
     """
     nodes: Sequence[Node] = ()
     if has_state(pipeline):
-        try:
-            build_stages(pipeline, as_it_is, "", buckets=1, partitions=1, prefix=_refuse)
-        except _NeedsSpark as found:
-            nodes = found.args[0].nodes
+        part = first_in_spark(pipeline)
+        nodes = () if part is None else part.nodes
     elif build_program(pipeline, as_it_is, "") is None:
         nodes = pipeline.nodes
     return tuple(node for node in nodes if not node.is_source or node.kind == "spark")

@@ -11,9 +11,9 @@ import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
 from holdfast.spark.launch import class_archive, early, jvm, session
-from holdfast.spark.launch.early import begin, is_evaluated_outside, warm_up
+from holdfast.spark.launch.early import begin, rows_in_jvm, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
-from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
+from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.resume.context import StartOptions, context_of
 
 
@@ -21,18 +21,19 @@ class Started(Exception):
     """The session is asked for."""
 
 
-def asks_for_a_quick_one(monkeypatch: pytest.MonkeyPatch, directory: Path, stream: hf.Stream, **settings: Any) -> bool:
-    """Return whether a start asks for a JVM that is ready soon; nothing is started."""
+def asks_for_one_for(monkeypatch: pytest.MonkeyPatch, directory: Path, stream: hf.Stream, **settings: Any) -> RowsInJvm:
+    """Return for which rows the JVM is optimised that a start asks for; nothing is started."""
 
-    def create_session(master: str, memory: str, *, is_quick: bool, has_archive: bool) -> None:
-        raise Started(is_quick)
+    def create_session(master: str, memory: str, *, rows: RowsInJvm, has_archive: bool) -> None:
+        raise Started(rows)
 
     monkeypatch.setattr(session, "create_session", create_session)
     pipeline = hf.Pipeline("p", stream | hf.write.sqlite(directory / "p.db", table="t", name="t"))
     asked = StartOptions(pipeline, str(directory / "c"), available_now(), None, False, None, Settings(**settings))
     with pytest.raises(Started) as started:
         context_of(asked)
-    return bool(started.value.args[0])
+    asked_for: RowsInJvm = started.value.args[0]
+    return asked_for
 
 
 ROWS = hf.read.rows([[{"k": "a", "n": 1}]], schema="k STRING, n BIGINT", name="rows")
@@ -46,36 +47,51 @@ STATE_BEHIND_SPARK = IN_SPARK | hf.reduce(by="k", n=hf.count(), name="sums_of_ma
 def test_a_jvm_that_evaluates_no_row_is_ready_soon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: hf.Stream
 ) -> None:
-    assert asks_for_a_quick_one(monkeypatch, tmp_path, stream)
+    assert asks_for_one_for(monkeypatch, tmp_path, stream) is RowsInJvm.NONE
 
 
 @pytest.mark.parametrize("stream", [IN_SPARK, STATE_BEHIND_SPARK], ids=["stateless", "state"])
 def test_a_jvm_that_evaluates_rows_optimises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: hf.Stream
 ) -> None:
-    assert not asks_for_a_quick_one(monkeypatch, tmp_path, stream)
-    assert asks_for_a_quick_one(monkeypatch, tmp_path, stream, jvm="quick")
+    assert asks_for_one_for(monkeypatch, tmp_path, stream) is RowsInJvm.ALL
+    assert asks_for_one_for(monkeypatch, tmp_path, stream, jvm="quick") is RowsInJvm.NONE
+
+
+def test_a_jvm_that_evaluates_rows_between_operators_with_state_alone_optimises_what_stays_hot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    between = WITH_STATE | hf.select("k", n="bround(n, 0)", name="rounded") | hf.reduce(by="k", m=hf.sum("n"), name="m")
+    assert asks_for_one_for(monkeypatch, tmp_path, between) is RowsInJvm.BETWEEN_STATE
+    assert asks_for_one_for(monkeypatch, tmp_path, between, columnar=False) is RowsInJvm.ALL
+    assert asks_for_one_for(monkeypatch, tmp_path, between, jvm="full") is RowsInJvm.ALL
+    behind_spark = STATE_BEHIND_SPARK | hf.map(lambda frame: frame, name="again")
+    assert asks_for_one_for(monkeypatch, tmp_path, behind_spark) is RowsInJvm.ALL
+    assert "-XX:+UseSerialGC" in options_of_java(RowsInJvm.BETWEEN_STATE, {}, 2)
+    assert not any(
+        "Tier" in option for option in options_of_java(RowsInJvm.BETWEEN_STATE, {"_JAVA_OPTIONS": "-Xint"}, 2)
+    )
 
 
 @pytest.mark.parametrize("settings", [{"jvm": "full"}, {"columnar": False}], ids=["full", "through Spark's plan"])
 def test_it_can_be_said_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: dict[str, Any]) -> None:
-    assert not asks_for_a_quick_one(monkeypatch, tmp_path, IN_ARROW, **settings)
+    assert asks_for_one_for(monkeypatch, tmp_path, IN_ARROW, **settings) is RowsInJvm.ALL
 
 
 def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
-    assert quick_options({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}, 2) == ()
-    assert quick_options({"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC",)
+    assert options_of_java(RowsInJvm.NONE, {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}, 2) == ()
+    assert options_of_java(RowsInJvm.NONE, {"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC",)
 
 
 def test_a_large_machine_keeps_javas_collector() -> None:
-    assert quick_options({}, 16) == ("-XX:TieredStopAtLevel=1",)
+    assert options_of_java(RowsInJvm.NONE, {}, 16) == ("-XX:TieredStopAtLevel=1",)
 
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:
     frames = hf.Pipeline("p", IN_ARROW | hf.write.foreach_batch(lambda frame, epoch: None, name="frames"))
-    assert not is_evaluated_outside(frames, Settings())
+    assert rows_in_jvm(frames, Settings()) is RowsInJvm.ALL
     table = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
-    assert is_evaluated_outside(table, Settings())
+    assert rows_in_jvm(table, Settings()) is RowsInJvm.NONE
 
 
 def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
@@ -91,8 +107,8 @@ def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
     monkeypatch.setattr(jvm, "begin", lambda options: None)
     pipeline = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
     begin(pipeline, {})
-    assert is_evaluated_outside(pipeline, Settings())
-    assert not is_evaluated_outside(pipeline, Settings(columnar=False))
+    assert rows_in_jvm(pipeline, Settings()) is RowsInJvm.NONE
+    assert rows_in_jvm(pipeline, Settings(columnar=False)) is RowsInJvm.ALL
     assert looked == [pipeline]
 
 
@@ -100,8 +116,8 @@ def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
 def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_any(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, several: tuple[hf.Stream, hf.Stream]
 ) -> None:
-    def create_session(master: str, memory: str, *, is_quick: bool, has_archive: bool) -> None:
-        raise Started(is_quick)
+    def create_session(master: str, memory: str, *, rows: RowsInJvm, has_archive: bool) -> None:
+        raise Started(rows)
 
     monkeypatch.setattr(session, "create_session", create_session)
     pipelines = [
@@ -110,7 +126,7 @@ def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_a
     ]
     with pytest.raises(Started) as started:
         hf.start_all(pipelines, checkpoint=str(tmp_path))
-    assert started.value.args == (several[1] is IN_ARROW,)
+    assert started.value.args == (RowsInJvm.NONE if several[1] is IN_ARROW else RowsInJvm.ALL,)
 
 
 def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
@@ -129,7 +145,7 @@ def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
     archive.touch()
     monkeypatch.setattr(class_archive, "path_for", lambda environment: archive)
     monkeypatch.setattr(session, "_started_with", started_with)
-    ours, plain = options_for("1g", is_quick=True, has_archive=True), plain_options("1g")
+    ours, plain = options_for("1g", rows=RowsInJvm.NONE, has_archive=True), plain_options("1g")
     assert session._started({}, ours) == "a session"
     assert tried == [ours, plain]
     assert not archive.exists()  # it may have been that
@@ -148,7 +164,7 @@ def test_a_jvm_is_begun_for_a_start_unless_the_start_has_a_session_or_hooks_come
     settings = Settings(driver_memory="512 MiB", class_archive="off")
     begin(pipeline, {"settings": settings})
     assert [options.memory for options in begun] == ["512m"]
-    assert begun[0] == options_for("512m", is_quick=True, has_archive=False)
+    assert begun[0] == options_for("512m", rows=RowsInJvm.NONE, has_archive=False)
     begun.clear()
     begin(pipeline, {"settings": settings, "session": object()})
     begin(pipeline, {"settings": settings, "master": "spark://host:7077"})

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import has_state, stages_in_arrow
+from holdfast.plan.cutting import first_in_spark, has_state
 from holdfast.plan.program_build import as_it_is, build_program
 from holdfast.spark.launch import class_archive, jvm
-from holdfast.spark.launch.jvm_options import JvmOptions, is_quick
+from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
 
-_in_arrow: WeakKeyDictionary[Pipeline, bool] = WeakKeyDictionary()
-"""Whether all of a graph is evaluated in Arrow: a start asks for its JVM and its session, and a graph may be large."""
+_known: WeakKeyDictionary[Pipeline, RowsInJvm] = WeakKeyDictionary()
+"""What the JVM evaluates of a graph: a start asks for its JVM and its session, and a graph may be large."""
 
 
 def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
@@ -45,20 +44,28 @@ def jvm_options(pipeline: Pipeline, settings: Settings) -> JvmOptions:
     """Return the options of the JVM for a pipeline with a local master."""
     return jvm.options_for(
         f"{settings.driver_memory_mib}m",
-        is_quick=is_quick(settings.jvm, is_evaluated_outside=is_evaluated_outside(pipeline, settings)),
+        rows=rows_to_expect(settings.jvm, rows_in_jvm(pipeline, settings)),
         has_archive=settings.class_archive != class_archive.OFF,
     )
 
 
-def is_evaluated_outside(pipeline: Pipeline, settings: Settings) -> bool:
-    """Tell whether the JVM evaluates no row of a pipeline: with state, rows pass through it in packets of Arrow."""
+def rows_in_jvm(pipeline: Pipeline, settings: Settings) -> RowsInJvm:
+    """Return which rows of a pipeline the JVM evaluates: with state, others pass through it in packets of Arrow."""
     is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
     if is_given_frames or not settings.columnar:
-        return False
-    if pipeline not in _in_arrow:
-        build = partial(stages_in_arrow, is_columnar=True) if has_state(pipeline) else build_program
-        _in_arrow[pipeline] = build(pipeline, as_it_is, "") is not None
-    return _in_arrow[pipeline]
+        return RowsInJvm.ALL
+    if pipeline not in _known:
+        _known[pipeline] = _rows_of(pipeline)
+    return _known[pipeline]
+
+
+def _rows_of(pipeline: Pipeline) -> RowsInJvm:
+    if not has_state(pipeline):
+        return RowsInJvm.ALL if build_program(pipeline, as_it_is, "") is None else RowsInJvm.NONE
+    part = first_in_spark(pipeline)
+    if part is None:
+        return RowsInJvm.NONE
+    return RowsInJvm.BETWEEN_STATE if part.heads else RowsInJvm.ALL
 
 
 def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
@@ -80,7 +87,7 @@ def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
         return  # it would be an application of its own there, and hold executors
     session = importlib.import_module("holdfast.spark.launch.session")
     # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
-    base = session.session_of(settings, is_evaluated_outside=is_evaluated_outside(pipeline, settings))
+    base = session.session_of(settings, rows=rows_in_jvm(pipeline, settings))
     session.run_session(base, 1)
 
 

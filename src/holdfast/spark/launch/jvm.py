@@ -32,7 +32,7 @@ import holdfast
 from holdfast.spark import private
 from holdfast.spark.launch import class_archive, command, forking
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
+from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
 
 log = logging.getLogger("holdfast.run")
@@ -71,22 +71,22 @@ def plain_options(memory: str) -> JvmOptions:
     return JvmOptions(memory, (own_log,))
 
 
-def options_for(memory: str, *, is_quick: bool, has_archive: bool) -> JvmOptions:
+def options_for(memory: str, *, rows: RowsInJvm, has_archive: bool) -> JvmOptions:
     """Return the options of a JVM of ours.
 
     Parameters
     ----------
     memory : str
         Its heap.
-    is_quick : bool
-        Whether it is to be ready soon rather than quick with rows.
+    rows : RowsInJvm
+        For which rows it is to be optimised.
     has_archive : bool
         Whether it may use the archive of Spark's classes.
     """
     plain = plain_options(memory)
-    quick = quick_options(os.environ, os.cpu_count() or 1) if is_quick else ()
+    chosen = options_of_java(rows, os.environ, os.cpu_count() or 1)
     archive = class_archive.options(os.environ) if has_archive else ()
-    return JvmOptions(memory, (*plain.for_java, *quick, *archive))
+    return JvmOptions(memory, (*plain.for_java, *chosen, *archive))
 
 
 @dataclass(frozen=True)

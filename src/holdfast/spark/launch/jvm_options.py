@@ -3,7 +3,8 @@
 A JVM that plans epochs, writes Spark's logs and hands packets of Arrow on runs little code, and seldom: what its second
 compiler would win is less than what it costs, in a start and (measured with state: ``design/0014``) after it.  One
 compiler is enough for it, and on a small machine one collector thread.  Where the JVM evaluates rows, Spark's own
-defaults stay.
+defaults stay; where it evaluates rows between operators with state alone, the second compiler is for what is hot for
+good: what rows go through, and not what plans epochs.
 """
 
 from __future__ import annotations
@@ -11,26 +12,45 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 ONE_COLLECTOR = "-XX:+UseSerialGC"
+
+HOT_FROM = 100_000
+"""Calls of a method, or turns of a loop, from which the second compiler compiles it; Java's own figures are 5000 and
+40 000.  Rows bring that about within an epoch; what plans epochs takes hundreds of them."""
+
+LATE_COMPILER = tuple(
+    f"-XX:Tier4{what}Threshold={HOT_FROM}" for what in ("Invocation", "MinInvocation", "Compile", "BackEdge")
+)
 
 OPTIONS_OF_JAVA = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 """Variables by which users give options to every JVM, or to Spark's."""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
-_COMPILER = re.compile(r"-XX:[+-]?Tiered\w*|-Xint\b|-Xcomp\b")
+_COMPILER = re.compile(r"-XX:[+-]?Tier\w*|-Xint\b|-Xcomp\b")
+
+
+class RowsInJvm(IntEnum):
+    """Which rows a JVM evaluates; what several pipelines bring into one is the highest."""
+
+    NONE = 0
+    BETWEEN_STATE = 1
+    ALL = 2
 
 
 FEW_PROCESSORS = 4
 """Up to this number, one collector thread keeps up with the packets that pass through the JVM (measured with two)."""
 
 
-def quick_options(environment: Mapping[str, str], processors: int) -> tuple[str, ...]:
-    """Return options for a JVM that evaluates no row, apart from those that the user has chosen.
+def options_of_java(rows: RowsInJvm, environment: Mapping[str, str], processors: int) -> tuple[str, ...]:
+    """Return options for a JVM by what rows it evaluates, apart from those that the user has chosen.
 
     Parameters
     ----------
+    rows : RowsInJvm
+        What it evaluates.
     environment : mapping of str to str
         The variables of the process.  A JVM does not start with two collectors.
     processors : int
@@ -38,28 +58,33 @@ def quick_options(environment: Mapping[str, str], processors: int) -> tuple[str,
 
     Examples
     --------
-    >>> quick_options({}, 2)
+    >>> options_of_java(RowsInJvm.NONE, {}, 2)
     ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC')
-    >>> quick_options({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}, 2)
+    >>> options_of_java(RowsInJvm.NONE, {"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}, 2)
     ('-XX:TieredStopAtLevel=1',)
+    >>> options_of_java(RowsInJvm.ALL, {}, 2)
+    ()
     """
+    if rows is RowsInJvm.ALL:
+        return ()
     given = " ".join(environment.get(name, "") for name in OPTIONS_OF_JAVA)
-    compiler = () if _COMPILER.search(given) else (ONE_COMPILER,)
+    wanted = (ONE_COMPILER,) if rows is RowsInJvm.NONE else LATE_COMPILER
+    compiler = () if _COMPILER.search(given) else wanted
     collector = () if _COLLECTOR.search(given) or processors > FEW_PROCESSORS else (ONE_COLLECTOR,)
     return (*compiler, *collector)
 
 
-def is_quick(choice: str, *, is_evaluated_outside: bool) -> bool:
-    """Return whether a JVM is to be ready soon rather than quick with rows.
+def rows_to_expect(choice: str, rows: RowsInJvm) -> RowsInJvm:
+    """Return for which rows a JVM is to be optimised.
 
     Parameters
     ----------
     choice : str
         The setting ``HOLDFAST_JVM``.
-    is_evaluated_outside : bool
-        Whether the JVM evaluates no row.
+    rows : RowsInJvm
+        What it will evaluate, as far as that is known.
     """
-    return choice == "quick" or (choice == "auto" and is_evaluated_outside)
+    return {"quick": RowsInJvm.NONE, "full": RowsInJvm.ALL}.get(choice, rows)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from holdfast.errors import Unavailable
 from holdfast.spark import private
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
-from holdfast.spark.launch import class_archive, forking, jvm_options
+from holdfast.spark.launch import class_archive, forking
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, has_begun, launch, options_for, plain_options
-from holdfast.spark.launch.jvm_options import JvmOptions
+from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
 
 log = logging.getLogger("holdfast.run")
 
@@ -96,26 +96,26 @@ LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
 
-def session_of(settings: Settings, *, is_evaluated_outside: bool) -> SparkSession:
+def session_of(settings: Settings, *, rows: RowsInJvm) -> SparkSession:
     """Return the session of this process, created as the settings say when there is none.
 
     Parameters
     ----------
     settings : Settings
         Of the run, or of a command.
-    is_evaluated_outside : bool
-        Whether the JVM evaluates no row, or few.
+    rows : RowsInJvm
+        What the JVM evaluates, but for a few.
     """
     return create_session(
         settings.master,
         f"{settings.driver_memory_mib}m",
-        is_quick=jvm_options.is_quick(settings.jvm, is_evaluated_outside=is_evaluated_outside),
+        rows=rows_to_expect(settings.jvm, rows),
         has_archive=settings.class_archive != class_archive.OFF,
     )
 
 
 def create_session(
-    master: str, driver_memory: str, *, is_quick: bool = False, has_archive: bool = False
+    master: str, driver_memory: str, *, rows: RowsInJvm = RowsInJvm.ALL, has_archive: bool = False
 ) -> SparkSession:
     """Return the session of this process, created when there is none.
 
@@ -125,8 +125,8 @@ def create_session(
         Spark master; ``local[N]`` gets a failure limit of four like a cluster's.
     driver_memory : str
         Heap of the JVM, as Spark writes it (``"2g"``).
-    is_quick : bool
-        Whether the JVM is to be ready soon rather than quick with rows; of a local master only.
+    rows : RowsInJvm
+        For which rows the JVM is to be optimised; of a local master only.
     has_archive : bool
         Whether the JVM may use the archive of Spark's classes, which is made where there is none; of a local master
         only.
@@ -145,7 +145,7 @@ def create_session(
     is_local = master.startswith("local")
     if master.startswith("local[") and "," not in master:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
-    jvm = options_for(driver_memory, is_quick=is_quick and is_local, has_archive=has_archive and is_local)
+    jvm = options_for(driver_memory, rows=rows if is_local else RowsInJvm.ALL, has_archive=has_archive and is_local)
     options = {
         "spark.master": master,
         "spark.app.name": "holdfast",

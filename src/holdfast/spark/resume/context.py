@@ -22,7 +22,7 @@ from holdfast.resume.graph_record import Graph, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
-from holdfast.spark.launch.early import is_evaluated_outside
+from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import warm_workers
 from holdfast.spark.resume.directory import Directory, directory_of
@@ -146,9 +146,7 @@ def context_of(asked: StartOptions) -> StartContext:
     begun = noted_beginning(store)
     token = uuid.uuid4().hex
     program = program_of(pipeline, asked.settings, token)
-    base_session = asked.session or session_of(
-        asked.settings, is_evaluated_outside=is_evaluated_outside(pipeline, asked.settings)
-    )
+    base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     if asked.session is None and asked.settings.master.startswith("local"):

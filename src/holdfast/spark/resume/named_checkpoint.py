@@ -19,6 +19,7 @@ from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_
 from holdfast.resume.graph_record import read_graph
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
+from holdfast.spark.launch.jvm_options import RowsInJvm
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.state.reader import stored_state
 
@@ -73,7 +74,7 @@ def create(
             try:
                 seed = seed_of(directory, below)
                 operators = stored_state(
-                    lambda: run_session(session_of(settings, is_evaluated_outside=True), 1),
+                    lambda: run_session(session_of(settings, rows=RowsInJvm.NONE), 1),
                     store,
                     directory,
                     below,

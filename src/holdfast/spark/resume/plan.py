@@ -26,6 +26,7 @@ from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
+from holdfast.spark.launch.jvm_options import RowsInJvm
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.physical_plan import compiled_stages
 from holdfast.spark.read import SourceReader
@@ -274,6 +275,6 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
 
     stages = stages_in_arrow(pipeline, as_spark_has_it, "plan", is_columnar=settings.columnar)
     if stages is None:
-        session = run_session(session_of(settings, is_evaluated_outside=True), 1)
+        session = run_session(session_of(settings, rows=RowsInJvm.NONE), 1)
         stages = compiled_stages(pipeline, session, is_columnar=settings.columnar)
     return stages

@@ -18,7 +18,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.sources.until.ending import ends_at
 from holdfast.spark.failure import translate
-from holdfast.spark.launch.early import is_evaluated_outside
+from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
@@ -181,8 +181,8 @@ def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any)
             do="give each pipeline a name of its own.",
         )
     settings = options.get("settings") or Settings()
-    if settings.jvm == "auto" and not all(is_evaluated_outside(each, settings) for each in pipelines):
-        # They share a JVM, which the first one starts: rows of another one enter it.
+    if settings.jvm == "auto" and len({rows_in_jvm(each, settings) for each in pipelines}) > 1:
+        # They share a JVM, which the first one starts: other rows of another one enter it.
         options["settings"] = Settings(**{**settings.model_dump(), "jvm": "full"})
     runs: list[Run] = []
     try:
