@@ -42,8 +42,8 @@ def check_commands(work: Path) -> None:
         if number % 3 != 1 or number >= paces.DROPPED
     ]
     assert sqlite_rows(work / "controlled.db", "SELECT id, camera, gust FROM rows ORDER BY id") == wanted
-    kinds = sqlite_rows(work / "controlled.db", "SELECT kind FROM holdfast_control ORDER BY number")
-    assert kinds == ["schema", "partition", "schema", "partition"]
+    noted = sqlite_rows(work / "controlled.db", "SELECT number, command FROM holdfast_control")
+    assert noted == list(enumerate(paces.COMMANDS.values(), start=1))
     held = hf.segments.open(work / "controlled").to_arrow().sort_by("id")
     assert [tuple(row.values()) for row in held.select(["id", "camera", "gust"]).to_pylist()] == wanted
     assert str(held.schema.field("gust").type) == "double"

@@ -127,6 +127,17 @@ def test_a_sink_that_can_say_more_is_listened_to():
     assert (report.held.generation, report.orphans) == (9, ("p/1/2/3/0",))
 
 
+class ControlledSink(FakeSink):
+    def control_counts(self):
+        return {"schema": 2, "partition": 1}
+
+
+def test_a_sink_says_how_many_control_rows_it_has_carried_out():
+    inspection = replace(an_inspection(), sinks=(asked(FakeNode(ControlledSink(7))),))
+    assert "  control rows: 2 changed its columns, 1 dropped partitions" in list(inspection_lines(inspection))
+    assert asked(FakeNode(FakeSink(7))).controls == {}
+
+
 def open_epochs(*epochs):
     return [
         DecisionSummary(epoch, 1, Standing.OPEN, {"rides": {"log": epoch}}, rows={"target": 3, "other": 1})

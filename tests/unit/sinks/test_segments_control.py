@@ -74,6 +74,7 @@ def ids(path: Path) -> list[int]:
 
 def test_what_grows_when_the_columns_change_seals_into_a_file_of_the_old_ones(tmp_path: Path) -> None:
     sink = opened(tmp_path)
+    assert sink.staging == "Arrow files (control rows have an order, so the driver writes)"
     publish(sink, 1, [(1, "mo"), (2, "tu")])
     sink.sealing.tend()
     assert sealed(sink) == []

@@ -268,7 +268,7 @@ class Columns:
         own = own if own.type == field.type else own.cast(field.type)
         if extra is None:
             return own
-        texts = pc.map_lookup(extra, pa.scalar(field.name), "last")
+        texts = pc.map_lookup(extra, pa.scalar(field.name, extra.type.key_type), "last")
         try:
             given = pc.cast(texts, field.type)
         except pa.ArrowException as error:
@@ -296,11 +296,12 @@ def _maps(extra: pa.Array) -> pa.Array:
 def _items(text: str) -> list[tuple[str, str | None]]:
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # JSON can write halves of characters, which no text has
         if not isinstance(found, dict) or any(isinstance(value, (dict, list)) for value in found.values()):
             raise ValueError("it is no object of plain values")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRow(
-            f"A row has extra values that cannot be read: {text[:200]}.",
+            f"A row has extra values that cannot be read: {text[:200]!a}.",
             why=f"{error}.",
             do='correct it where it is made: a JSON object, column -> value; or choose on_bad_row="reject".',
         ) from error

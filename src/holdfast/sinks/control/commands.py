@@ -127,8 +127,9 @@ def parsed(text: str) -> Command:
     """
     try:
         body = json.loads(text)
-    except ValueError as error:
-        raise wrong(text, f"it is not JSON: {error}") from error
+        json.dumps(body, ensure_ascii=False).encode()  # JSON can write halves of characters, which no text has
+    except (ValueError, RecursionError) as error:
+        raise wrong(ascii(text), f"it is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise wrong(text, "it is no JSON object")
     found: Command
@@ -141,6 +142,9 @@ def parsed(text: str) -> Command:
             found = DropPartition(values)
         case _:
             raise wrong(text, "it has other members than a command has, or values of other kinds")
+    texts = (*found.values, *found.values.values()) if isinstance(found, DropPartition) else (found.column,)
+    if any("\0" in each for each in texts if each is not None):
+        raise wrong(text, "it holds the character NUL")
     if isinstance(found, DropPartition):
         if not found.values:
             raise wrong(text, "it names no column, and would drop everything")

@@ -85,7 +85,6 @@ class SegmentsSink:
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
-    staging = "journal files, one for each task"
 
     def __init__(
         self,
@@ -138,6 +137,13 @@ class SegmentsSink:
         )
         self._tending = Tending(self.sealing) if is_tended else None
         self._is_at_work = False
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged."""
+        if self._control is not None:
+            return "Arrow files (control rows have an order, so the driver writes)"
+        return "journal files, one for each task"
 
     def __repr__(self) -> str:
         return f"SegmentsSink({self.name!r}, {self.places.directory!r})"

@@ -57,6 +57,9 @@ def test_a_type_that_no_column_can_have_is_refused_where_it_is_written_and_where
         "", "drop", "[]", "{}", '{"do": "drop_table"}', '{"do": "widen", "column": "id"}',
         '{"do": "drop_partition", "values": {}}', '{"do": "drop_partition", "values": {"day": 1}}',
         '{"do": "add_column", "column": "gust", "type": "double", "default": "0"}',
+        '{"do": "drop_partition", "values": {"day": "\\u0000"}}',
+        '{"do": "drop_partition", "values": {"\\ud800": "1"}}',
+        "[" * 100_000,
     ],
 )  # fmt: skip
 def test_what_is_no_command_is_a_bad_row(text: str) -> None:
@@ -127,7 +130,7 @@ def test_extra_values_may_be_a_json_object_as_text() -> None:
     assert found.column("gust").to_pylist() == [1.5, None, 2.0, None]
     assert found.column("calm").to_pylist() == [True, None, None, None]
     assert now.conformed(given.slice(1, 1), CONTROL).column("gust").to_pylist() == [None]
-    for wrong in ("no", "[]", '{"gust": [1]}', "7"):
+    for wrong in ("no", "[]", '{"gust": [1]}', "7", '{"gust": "\\ud800"}', "[" * 100_000):
         with pytest.raises(BadRow, match="cannot be read"):
             now.conformed(given.set_column(4, "extra", pa.array([wrong] * 4)), CONTROL)
 
