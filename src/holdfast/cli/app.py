@@ -210,14 +210,16 @@ def inspect(
             raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
         pipeline = None if target is None else load_target(target)
         directory = checkpoint_directory(checkpoint)
-        if pipeline is not None and not frame.has_run(directory):
-            found = foreseen(pipeline, checkpoint, directory, settings, None)
+        has_run = frame.has_run(directory)
+        inspection = frame.inspected(checkpoint, pipeline) if has_run or pipeline is None else None
+        if pipeline is not None and (inspection is None or not (inspection.spark or inspection.owner.is_alive)):
+            found = foreseen(pipeline, checkpoint, directory, settings, inspection, only_if_lost=True)
             if found.is_lost:
                 lines = [*words.inspection_lines(found.inspection), *words.lost_lines(checkpoint, pipeline.name, found)]
                 answer = {**inspected_json(found.inspection), "recovery": words.foreseen_json(found)}
                 frame.answer(answer, lines, as_json)
                 return
-        inspection = frame.inspected(checkpoint, pipeline)
+        inspection = inspection or frame.inspected(checkpoint, pipeline)
         frame.answer(inspected_json(inspection), words.inspection_lines(inspection), as_json)
 
 
@@ -345,7 +347,7 @@ def plan_(
             more = {"behind": behind, "time_indexes": indexes, "warnings": minded}
             frame.print_json({**words.foreseen_json(found), **more})
         else:
-            if found.is_lost:
+            if found.is_lost and inspection is None:
                 frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
             else:
                 frame.print_lines(words.plan_lines(pipeline.name, planned))

@@ -165,8 +165,10 @@ def first_lines(checkpoint: str, pipeline: str, found: Foreseen) -> Iterator[str
 
 def lost_lines(checkpoint: str, pipeline: str, found: Foreseen, *, shows_refusal: bool = True) -> Iterator[str]:
     """Say that a checkpoint is lost, by what the sinks hold, and how a start would go on."""
-    known = f"nothing has run in it, and sinks of pipeline {pipeline!r} hold epochs"
-    yield f"checkpoint {checkpoint} is lost, or new: {known}."
+    what, nothing = f"checkpoint {checkpoint}", "nothing has run in it, and "
+    if found.inspection.pipeline:
+        what, nothing = f"Spark's part of checkpoint {checkpoint}", ""
+    yield f"{what} is lost, or new: {nothing}sinks of pipeline {pipeline!r} hold epochs."
     yield from _unasked_lines(found)
     if found.plan is not None and found.plan.case is None and found.plan.refusal is None:
         for name, said in found.asked.said.items():

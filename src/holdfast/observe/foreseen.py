@@ -31,7 +31,7 @@ class Foreseen:
     plan : Plan, optional
         None for a first start: nothing has run, and no sink holds an epoch.
     is_lost : bool
-        Nothing has run in the checkpoint, and a sink holds epochs.
+        Spark has no directory in the checkpoint, and a sink holds something.
     """
 
     inspection: Inspection
@@ -49,6 +49,7 @@ def foreseen(
     *,
     drop_state: frozenset[str] = frozenset(),
     begins: StartAt | None = None,
+    only_if_lost: bool = False,
 ) -> Foreseen:
     """Return what a start would do.  Changes nothing; raises as :func:`holdfast.spark.resume.plan.plan`.
 
@@ -64,6 +65,8 @@ def foreseen(
         With the sinks' answers; None where nothing has run in the checkpoint.
     drop_state, begins
         As the start would be asked for.
+    only_if_lost : bool
+        Make no plan unless :attr:`Foreseen.is_lost`: with state it may need Java.
     """
     from holdfast.spark.resume.plan import plan
 
@@ -77,6 +80,8 @@ def foreseen(
         elif not begins:
             return Foreseen(found, asked)
         held, last_epoch = asked.held(pipeline), 0
+    elif only_if_lost and not asked.has_epochs:
+        return Foreseen(inspection, asked)
     else:
         # During a live run the sinks and Spark's log would be read at different moments: a comparison would be wrong.
         found = inspection
@@ -84,4 +89,4 @@ def foreseen(
         last_epoch = max([found.last_done, *found.open_epochs])
     last_epoch = max([last_epoch, *(each.epoch for each in (held or {}).values())])
     planned = plan(pipeline, store, directory, settings, held, last_epoch, drop_state, begins, asked.said)
-    return Foreseen(found, asked, planned, inspection is None and asked.has_epochs)
+    return Foreseen(found, asked, planned, asked.has_epochs)

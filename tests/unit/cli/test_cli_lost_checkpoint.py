@@ -98,6 +98,30 @@ def test_the_recovery_is_said_before_it_runs(command):
 
 
 @pytest.mark.parametrize("command", ["plan", "inspect"])
+def test_of_a_checkpoint_that_has_lost_what_is_sparks_and_what_is_of_the_sources_too(command):
+    ran(table=6, files=4)
+    Path("ckpt").mkdir()
+    Path("ckpt/identity.json").write_text('{"pipeline": "trips", "format": 1}')
+    code, said, _ = asked(command)
+    assert code == 0
+    lines = said.splitlines()
+    head = "Spark's part of checkpoint ckpt is lost, or new: sinks of pipeline 'trips' hold epochs."
+    assert (head in lines) == (command == "inspect")
+    assert "start    row E: the pipeline continues where the sinks are" in lines
+    assert "source rides  is read from log=4 on; what its positions mean comes from the sinks" in lines
+    assert "sink table  holds up to epoch 6: of what is read it skips source 'rides' from log=4 to log=6" in lines
+    assert "sink by_city  holds nothing: it gets all that is read" in lines
+    assert os.listdir("ckpt") == ["identity.json"]
+
+
+def test_of_a_run_that_died_before_it_had_anything_inspect_says_nothing_of_a_loss():
+    Path("ckpt").mkdir()
+    Path("ckpt/identity.json").write_text('{"pipeline": "trips", "format": 1}')
+    code, said, _ = asked("inspect", "counted")
+    assert (code, "lost" in said) == (0, False)
+
+
+@pytest.mark.parametrize("command", ["plan", "inspect"])
 def test_programs_are_told_the_same(command):
     ran(table=3, files=2)
     code, said, _ = asked(command, "pipeline", "--json")
