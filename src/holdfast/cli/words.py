@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.commit.ledger import Standing
@@ -113,9 +115,7 @@ def behind_lines(inspection: Inspection) -> Iterator[str]:
 
 def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[str]:
     """Say what recovery would do, epoch by epoch and sink by sink: the words of ``resolve --dry-run``."""
-    for sink, answer in inspection.answers:
-        if epoch in (None, answer.epoch):
-            yield f"epoch {answer.epoch}, {sink}: {_answer(answer)}"
+    yield from _by_epoch((a.epoch, sink, _answer(a)) for sink, a in inspection.answers if epoch in (None, a.epoch))
     for sink_report in inspection.sinks:
         if sink_report.problem:
             yield f"{sink_report.name}: {sink_report.problem}"
@@ -327,12 +327,11 @@ def resolved_lines(
 ) -> Iterator[str]:
     """Say what recovery did, where the pipeline is now, and how its next start continues."""
     resumption = resolved.resumption
-    for each in resumption.resolved:
-        if epoch in (None, each.epoch):
-            yield (
-                f"epoch {each.epoch}, {each.sink}: ledger {each.decision.name.lower()}, "
-                f"sink {each.outcome.name.lower()} -> {_done(each.verdict)}"
-            )
+    done = [each for each in resumption.resolved if epoch in (None, each.epoch)]
+    said = "ledger {}, sink {} -> {}"
+    yield from _by_epoch(
+        (e.epoch, e.sink, said.format(e.decision.name.lower(), e.outcome.name.lower(), _done(e.verdict))) for e in done
+    )
     if not any(each.decision is Decision.COMMIT for each in resumption.resolved):
         yield "no epoch was in doubt."
     for sink, held in resumption.held.items():
@@ -341,6 +340,18 @@ def resolved_lines(
     yield f"{pipeline} is resolved, as generation {resumption.generation}. {then}"
     if resolved.case is not None:
         yield from _case_lines(resolved.case)
+
+
+def _by_epoch(said: Iterable[tuple[int, str, str]]) -> Iterator[str]:
+    """Say something of each epoch in each sink: (epoch, sink, what); of many epochs in a row at once."""
+    several = list(said)
+    if len({epoch for epoch, _, _ in several}) <= DECISIONS_SHOWN:
+        yield from (f"epoch {epoch}, {sink}: {what}" for epoch, sink, what in several)
+        return
+    for (sink, what), alike in groupby(sorted(several, key=itemgetter(1, 0)), key=itemgetter(1, 2)):
+        epochs = [epoch for epoch, _, _ in alike]
+        shown = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
+        yield f"{shown}, {sink}: {what}"
 
 
 def _owner(owner: Owner) -> str:

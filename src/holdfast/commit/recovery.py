@@ -94,7 +94,8 @@ CASES: tuple[Case, ...] = (
         Decision.COMMIT,
         Outcome.ABSENT,
         Verdict.PUBLISH,
-        "The driver died between the decision and this sink's publish; or its connection broke before the COMMIT.",
+        "The driver died between the decision and this sink's publish, for which the epoch may have waited "
+        "(commit_every); or its connection broke before the COMMIT.",
     ),
     Case(
         Decision.COMMIT,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.schemas import note_schema
-from holdfast.cli.words import inspection_lines
+from holdfast.cli.words import inspection_lines, verdict_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
@@ -157,6 +157,16 @@ def test_what_waits_for_a_sink_with_a_pace_is_no_finding_while_a_run_is_alive():
         assert "epoch 6: it will be published" not in text
         assert ("! decided, and not known to be published everywhere: epoch 5, 6, 7." in text) == is_found
     assert "nothing waits for it" in "\n".join(inspection_lines(an_inspection_of(node)))
+
+
+def test_of_many_epochs_that_wait_a_dry_run_says_what_becomes_of_all_at_once():
+    node = FakeNode(FakeSink(4), pace=SinkPace(every_us=30_000_000))
+    for count, lines in ((3, ["epoch 5", "epoch 6", "epoch 7"]), (40, ["epochs 5 to 44"])):
+        inspection = an_inspection(*open_epochs(*range(5, 5 + count)), last_done=4)
+        said = verdict_lines(replace(inspection, sinks=(asked(node, inspection),)))
+        assert [line.partition(" -> ")[0] for line in said] == [
+            f"{line}, target: ledger commit, sink absent" for line in lines
+        ]
 
 
 def an_inspection_of(node):
