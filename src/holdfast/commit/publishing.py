@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from holdfast import faults
@@ -197,6 +198,7 @@ class Publisher:
             self.begin(group)  # now: the other thread may be faster than the one that takes these steps
             steps = []
         steps += [partial(self.publish, name, of) for name, of in of_sinks.items() if of and name not in paced]
+        steps += [partial(self._note_given, entry) for entry in group if self._is_to_be_noted(entry)]
         late: list[Step] = [partial(self.publish, name, due[name]) for name in self._delivery.names if name in due]
         if late:
             late.append(self._move_floor)
@@ -228,6 +230,23 @@ class Publisher:
         with self._unpublished_lock:
             for entry in group:
                 self._unpublished.get(entry.record.epoch, set()).discard(name)
+
+    def _is_to_be_noted(self, entry: Underway) -> bool:
+        """Whether an epoch that waits for a sink went to one that cannot be asked whether it has it."""
+        parts, paced = entry.decided.parts, self._held_back.sinks
+        return not paced.isdisjoint(parts) and not all(map(self._delivery.remembers, parts))
+
+    def _note_given(self, entry: Underway) -> None:
+        """Take out of a decision the sinks that have its rows and cannot say so; one durable write.
+
+        A crash before gives them the epoch again, as they must expect of their guarantee; without this write each crash
+        would give them everything that waits for other sinks.
+        """
+        assert entry.key is not None
+        decided = entry.decided
+        left = {name: parts for name, parts in decided.parts.items() if self._delivery.remembers(name)}
+        with self._failures.noting(entry.record.epoch):
+            self._ledger.amend(entry.key, replace(decided, parts=left))
 
     def _move_floor(self) -> None:
         """Note what all sinks with a pace of their own hold; one durable write.  A crash before leaves it too low."""

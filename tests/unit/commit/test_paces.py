@@ -13,7 +13,7 @@ from holdfast.commit.pace.requests import CommitRequests, ask_to_commit
 from holdfast.commit.transaction import State
 from holdfast.errors import BadRow, Fenced, Unavailable
 from holdfast.graph.pace import SinkPace
-from holdfast.ports import Carried, EpochRecord, Task
+from holdfast.ports import Carried, EpochRecord, Guarantee, Task
 from holdfast.store import checked_json
 from holdfast.testing import (
     Failure,
@@ -43,7 +43,9 @@ class Bench:
 
     def open(self, paces=None, names=NAMES, *, is_first=False, keeps_trace=False, **options):
         self.sinks = {
-            name: SimulatedSink(name, self.targets[name], process=self.process, failures=self.failures)
+            name: SimulatedSink(
+                name, self.targets[name], process=self.process, failures=self.failures, **options.pop(name, {})
+            )
             for name in names
         }
         made = Coordinator(
@@ -432,6 +434,18 @@ def test_a_start_after_one_that_died_in_the_middle_does_the_rest(bench):
     bench.failures.add("slow", "publish", Failure.BREAK_AFTER)
     bench.open(EVERY_THOUSAND)
     assert bench.ids("slow") == [1, 2, 3, 4, 5, 6]
+    assert set(bench.standings().values()) == {Standing.DONE}
+
+
+def test_a_sink_that_cannot_be_asked_gets_nothing_again_because_epochs_wait_for_another(bench):
+    for crash in (False, True):
+        coordinator = bench.open(EVERY_THOUSAND, fast={"guarantee": Guarantee.AT_LEAST_ONCE})
+        assert bench.ids("fast") == ([1, 2, 3] if crash else [])
+        assert bench.ids("slow") == ([1, 2, 3] if crash else [])
+        for epoch in (4, 5) if crash else (1, 2, 3):
+            commit(coordinator, epoch)
+    coordinator.flush()
+    assert bench.ids("fast") == bench.ids("slow") == [1, 2, 3, 4, 5]
     assert set(bench.standings().values()) == {Standing.DONE}
 
 
