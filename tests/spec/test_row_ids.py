@@ -21,7 +21,7 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Span
 from holdfast.quarantine.mask import Address, Mask, lettered, one_row
 from holdfast.quarantine.refit import refitted
 from holdfast.sources.from_time import from_time
-from holdfast.testing import close, drive
+from holdfast.testing import bound, close, drive
 
 SCHEMA = "n BIGINT, k STRING, at BIGINT"
 ROWS = [{"n": n, "k": "abc"[n % 3], "at": n // 4} for n in range(40)]
@@ -82,6 +82,27 @@ def test_ids_do_not_depend_on_where_epochs_end_nor_on_buckets(name: str) -> None
         assert driven(stream, cut(ROWS, places), buckets) == whole
 
     try_cut()
+
+
+def test_bounds_pass_it_by_the_columns_that_it_does_not_add() -> None:
+    """A window leaves at a bound, for all keys or for one, as it does without ids."""
+    rows = hf.read.rows([], schema=SCHEMA, timestamp="at", name="in")
+    given = [*ROWS[:8], bound(9, {"k": "a"}), *ROWS[8:20], bound(3), *ROWS[20:]]
+    epochs = {"in": [given[:9], given[9:22], given[22:]]}
+
+    def windows(stream: Any) -> list[list[tuple[Any, ...]]]:
+        made = stream | hf.aggregate(window=hf.tumbling(3), by="k", timestamps="ascending", n=hf.count(), name="w")
+        return [
+            [(row["k"], row["window_start"], row["n"]) for row in epoch] for epoch in drive(made, epochs, buckets=2)
+        ]
+
+    plain = windows(rows)
+    assert any(plain)
+    assert windows(rows | hf.row_id("k", "n")) == plain
+    of_ids = rows | hf.row_id("k", into="id") | hf.aggregate(window=hf.tumbling(3), by="id", n=hf.count(), name="w")
+    by_id = [len(epoch) for epoch in drive(of_ids, epochs, buckets=2)]
+    assert plain[0]
+    assert by_id[0] == 0  # a bound for a key of the source is none for an id
 
 
 def test_a_changed_graph_elsewhere_changes_no_id() -> None:

@@ -23,7 +23,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.observe.times import utc
 from holdfast.ports import ExplainedSpec, Guarantee, SinkLedger
-from holdfast.positions import Position
+from holdfast.positions import Position, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
@@ -218,17 +218,35 @@ def _between(pipeline: Pipeline, source: Node, sinks: Sequence[SinkNode]) -> tup
     return [node for node in pipeline.nodes if node in downstream & upstream and not node.is_source], reached
 
 
-def _found(node: Node, read: ReadId, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None) -> Any:
-    """Return the place of a row, its number there, and the position that covers it; None where there is none."""
+def _found(
+    node: Node, read: ReadId, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None
+) -> tuple[KnownPlace, int, int] | None:
     spec = _spec(node)
     assert spec is not None
-    if not isinstance(spec.given, TraceableSpec):
-        return None
     with _past(node, spec, ledgers, checkpoint) as (place_of_past, until):
-        for place in spec.given.places(node.name, place_of_past, until):
-            number = read.number(position_key(node.name, place.place))
-            if number is not None and place.begin <= number < place.end and _is_read_at(place, read, spec):
-                return place, number, number if place.position is None else place.position
+        return read_at(spec, node.name, read, place_of_past, until)
+
+
+def read_at(
+    spec: IdentifiedSpec, name: str, read: ReadId, workspace: str, until: SourcePositions
+) -> tuple[KnownPlace, int, int] | None:
+    """Return the place of a row of a source, its number there, and the position that covers it; None if it has none.
+
+    Parameters
+    ----------
+    spec, name : IdentifiedSpec, str
+        The source.
+    read : ReadId
+        The row's id.
+    workspace : str
+        The source's directory.
+    until : mapping of str to int or str
+        Positions before which the row is.
+    """
+    for place in spec.given.places(name, workspace, until) if isinstance(spec.given, TraceableSpec) else ():
+        number = read.number(position_key(name, place.place))
+        if number is not None and place.begin <= number < place.end and _is_read_at(place, read, spec):
+            return place, number, number if place.position is None else place.position
     return None
 
 

@@ -12,10 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import holdfast as hf
 from holdfast.checkpoint.explained import workspace
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
+from holdfast.observe.trace import read_at
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.sources.until.spec import up_to
+from holdfast.types.row_ids import ReadId
 
 SCRIPT = """
     import holdfast as hf
@@ -149,3 +153,36 @@ def test_what_cannot_be_traced_is_refused_with_the_cure():
         code, _, problem = asked(name, row_id, *options)
         assert code == 2
         assert said in " ".join(problem.split()), problem
+
+
+@pytest.mark.parametrize("kind", ["rows", "json", "parquet"])
+def test_a_row_that_was_owed_is_traced_to_the_position_at_which_it_was_read(tmp_path, kind):
+    """A source that is read up to a time reads the rest of the same place later (design/0021)."""
+    lists = [[{"n": 10 * number + n, "at": at} for n, at in enumerate([1, 30, 12, 3])] for number in range(3)]
+    schema = "n BIGINT, at BIGINT"
+    directory = tmp_path / "timed"
+    directory.mkdir()
+    for number, rows in enumerate(lists):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), directory / f"{number}")
+        else:
+            (directory / f"{number}").write_text(text)
+    if kind == "rows":
+        stream = hf.read.rows(lists, schema=schema, timestamp="at", name="in")
+    else:
+        stream = hf.read.files(directory, format=kind, schema=schema, timestamp="at", name="in")
+    spec = (stream | hf.row_id()).node.spec
+    place, seen = str(tmp_path / "work"), 0
+    at = spec.open("in", place).initial()
+    for ends in (5, 20, None):
+        source = up_to(spec, ends).open("in", place)
+        while (end := source.latest(at, bounded=False)) != at:
+            for span in source.spans(at, end, parallelism=2):
+                for row in (row for batch in source.read(span) for row in batch.to_pylist()):
+                    known, number, position = read_at(spec, "in", ReadId.of(row["row_id"]), place, end)
+                    assert at.get(known.segment, 0) <= position < end[known.segment]
+                    assert number == row["n"] % 10
+                    seen += 1
+            at = end
+    assert seen == 12

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +195,55 @@ def test_an_idempotent_function_needs_rows_with_ids() -> None:
         hf.write.foreach_batch(print, idempotent=True, id=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidPipeline, match=r"id='id', and is not idempotent(?s:.*)idempotent=True"):
         hf.write.foreach_batch(print, id="id")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_target_with_a_unique_index_has_each_row_once_though_epochs_come_again_and_end_elsewhere(
+    tmp_path: Path, seed: int
+) -> None:
+    """Killed between the function and the note, again and again; the next run cuts what was not noted otherwise."""
+    chance = random.Random(seed)
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        lines = "".join(f'{{"id": {number * 40 + n}}}\n' for n in range(40))
+        (tmp_path / "in" / f"{number}").write_text(lines)
+    spec = (hf.read.files(tmp_path / "in", schema="id BIGINT", name="in") | hf.row_id()).node.source_spec
+    source = spec.open("in", os.fspath(tmp_path / "source"))
+    end = source.latest(source.initial(), bounded=False)["log"]
+    target = sqlite3.connect(":memory:")
+    target.execute("create table t (id bigint, row_id text unique)")
+    repeated = 0
+
+    def save(rows: pa.Table, epoch: int) -> None:
+        nonlocal repeated
+        pairs = list(zip(rows["id"].to_pylist(), rows["row_id"].to_pylist(), strict=True))
+        before = target.total_changes
+        target.executemany("insert into t values (?, ?) on conflict do nothing", pairs)
+        repeated += len(pairs) - (target.total_changes - before)
+
+    def kill(point: str, epoch: int) -> None:
+        if chance.random() < 0.4:
+            raise _Killed
+
+    at, generation = 0, 0
+    while at < end:
+        generation += 1
+        sink = ForeachBatchSpec(save, idempotent=True).connect("out", "numbers", spec.schema)
+        sink.bind(lambda rows, schema: rows, os.fspath(tmp_path / "work"))
+        held = sink.open(RunIdentity("numbers", generation))
+        at, epoch = int(held.positions.get("in", {}).get("log", 0)), held.epoch
+        faults.install(kill)
+        try:
+            while at < end:
+                until, epoch = chance.randint(at + 1, end), epoch + 1
+                spans = source.spans({"log": at}, {"log": until}, parallelism=chance.randint(1, 3))
+                parts = [Carried(pa.Table.from_batches(source.read(span), spec.schema)) for span in spans]
+                record = EpochRecord("numbers", epoch, generation, {"in": {"log": until}})
+                sink.publish([Publication(record, parts)], Held())
+                at = until
+        except _Killed:
+            continue
+        finally:
+            faults.install(None)
+    assert target.execute("select count(*), count(distinct id) from t").fetchone() == (320, 320)
+    assert generation == 1 or repeated
