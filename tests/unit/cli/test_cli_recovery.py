@@ -620,7 +620,7 @@ def test_a_checkpoint_that_is_a_file_is_said_to_be_one(command, place):
     assert "is a file." in answer.stderr
 
 
-@pytest.mark.parametrize("option", ["--every", "--commit-every", "--at"])
+@pytest.mark.parametrize("option", ["--every", "--commit-every", "--at", "--until"])
 def test_an_option_of_run_that_cannot_be_read_is_named_as_it_was_typed(option):
     answer = holdfast("run", "flows.py:one", "--checkpoint", "ckpt", option, "-1s")
     assert answer.exit_code == 2

@@ -9,8 +9,9 @@ import pytest
 import holdfast as hf
 from holdfast.cli import words
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.event_time import TimeUnit, begin_at, commit_every_ticks, common_unit
+from holdfast.graph.event_time import TimeUnit, begin_at, commit_every_ticks, common_unit, end_at
 from holdfast.ports import Held
+from holdfast.sources.until.ending import ends_at
 from holdfast.testing import drive
 
 TICKS = hf.read.rows([], schema="k STRING, t BIGINT, v INT", timestamp="t", name="ticks").node
@@ -92,3 +93,25 @@ def test_sources_of_two_units_cannot_begin_at_one_number():
 )
 def test_inspect_shows_pts_in_the_unit_of_the_timestamps(unit, shown):
     assert shown in words._held(Held(3, 1, {}, 1_700_000_000_000_000), unit)
+
+
+def test_the_end_of_a_run_is_in_the_unit_of_the_timestamps_and_after_its_beginning():
+    nanoseconds = 1_767_225_600_000_000_001
+    assert end_at(nanoseconds, [TICKS], at=None) == end_at(str(nanoseconds), [TICKS], at=5) == nanoseconds
+    assert end_at("1970-01-01T00:00:01Z", [TIMED], at=0) == 1_000_000
+    assert end_at(None, [TIMED, TICKS], at=None) is None
+    with pytest.raises(InvalidPipeline, match=r"until='1970-01-01' is not after the time at which"):
+        end_at("1970-01-01", [TIMED], at=0)
+    with pytest.raises(InvalidPipeline, match="until='tomorrow' does not fit the timestamps of source 'ticks'"):
+        end_at("tomorrow", [TICKS], at=None)
+    with pytest.raises(InvalidPipeline, match="until=7 has no unit"):
+        end_at(7, [TIMED, TICKS], at=None)
+
+
+def test_a_source_that_cannot_leave_rows_for_later_is_named():
+    for node, why in ((UNTIMED, "declares no timestamp"), (hf.read.spark("rate", name="ticker").node, "cannot leave")):
+        pipeline = hf.Pipeline("p", hf.Stream(node) | hf.write.memory(name="out"))
+        with pytest.raises(InvalidPipeline, match=f"source '{node.name}' cannot be read up to a time") as caught:
+            ends_at(pipeline, 7, at=None)
+        assert why in str(caught.value)
+        assert ends_at(pipeline, None, at=None) is None
