@@ -15,6 +15,7 @@ from holdfast.errors import InternalError
 from holdfast.plan import chunks
 from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, from_batch, in_order, rank_of
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels import opened
 from holdfast.plan.levels.opened import CHUNK, Closing, Opening, ThroughPlan, opened_schema
 from holdfast.plan.routes import column_name, end_column_name
 from holdfast.plan.stages import Stages
@@ -115,7 +116,7 @@ def test_a_graph_is_driven_with_what_stands_in_for_spark() -> None:
 TIMES = 5
 
 
-def row_for_row() -> tuple[Opening, Closing, Stages, int]:
+def row_for_row(*, is_gathered: bool = False) -> tuple[Opening, Closing, Stages, int]:
     """Return both ends of a detour whose plan computes one column of each row, and leaves another as it is."""
     first = counting(hf.read.rows([], schema=SCHEMA, name="given"), name="first")
     times = StandIn(lambda rows: rows, lambda schema: pa.schema([("k", pa.string()), ("n", pa.int64())]))
@@ -126,7 +127,7 @@ def row_for_row() -> tuple[Opening, Closing, Stages, int]:
     assert stage.detour is not None
     ((target, schema),) = stage.detour.heads
     k, n = (column_name(0, schema.names.index(name)) for name in ("k", "n"))
-    through = ThroughPlan(frozenset({n}), ((k, None),), is_row_for_row=True)
+    through = ThroughPlan(frozenset({n}), ((k, None),), is_row_for_row=True, is_gathered=is_gathered)
     opening = Opening(stage.detour, opened_schema([schema], through), through)
     return opening, Closing(2, stage, stages.routing, through), stages, target
 
@@ -150,6 +151,48 @@ def test_a_column_that_stays_goes_by_the_places_of_rows_where_the_plan_makes_one
     made = [chunk for batch in closing(evaluated(each) for each in pieces) for chunk in from_batch(batch)]
     (out,) = [decode(chunk.data).to_pylist() for chunk in made if chunk.kind == ROWS]
     assert out == [{"k": f"{n}", "n": n * TIMES} for n in range(7)]
+
+
+def evaluated_in_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Compute what a plan over arrays computes."""
+    (read,) = (name for name in batch.schema.names if name != CHUNK)
+    made = [None if values is None else [n and n * TIMES for n in values] for values in batch.column(read).to_pylist()]
+    arrays = [batch.column(CHUNK), pa.array(made, pa.list_(pa.int64()))]
+    return pa.RecordBatch.from_arrays(arrays, names=[CHUNK, end_column_name(0, 1)])
+
+
+@pytest.mark.parametrize("counts", [(0,), (3,), (4, 0, 9), (1, 8)])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_rows_that_go_through_in_arrays_are_the_same_ones_behind_it(
+    counts: tuple[int, ...], is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of no row, of rows for less than an array, and for several of them; between them bounds, as they were."""
+    monkeypatch.setattr(opened, "GATHERED", 4)
+    monkeypatch.setattr(opened, "ROWS_AT_ONCE", 6)
+    opening, closing, stages, target = row_for_row(is_gathered=True)
+    bound = Chunk(target, 0, BOUNDS, rank_of(1, 0, 0), 99, "first", encode(pa.table({"b": [1]})))
+    given: list[Chunk] = []
+    wanted = []
+    for number, count in enumerate(counts):
+        rows = [{"k": f"{number}.{n}", "n": n if n % 3 else None, "inputs": "", "epoch": 1} for n in range(count)]
+        data = encode(pa.Table.from_pylist(rows, schema=OUT))
+        given += [Chunk(target, 0, ROWS, rank_of(1, 0, number), 1, "", data), bound]
+        wanted += [{"k": row["k"], "n": None if row["n"] is None else row["n"] * TIMES} for row in rows]
+    batches = list(opening(iter([stages.routing.to_batch(given, 2)])))
+    assert {batch.num_rows for batch in batches if batch.column(CHUNK).null_count} <= {1, 2}, "six rows are two arrays"
+    pieces = [batch.slice(n, 1) for batch in batches for n in range(batch.num_rows)] if is_apart else batches
+    made = [chunk for batch in closing(evaluated_in_arrays(each) for each in pieces) for chunk in from_batch(batch)]
+    assert [row for chunk in made if chunk.kind == ROWS for row in decode(chunk.data).to_pylist()] == wanted
+    assert [bytes(chunk.data) for chunk in made if chunk.kind == BOUNDS] == [bound.data] * len(counts)
+
+
+def test_an_array_that_is_lost_on_the_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "GATHERED", 4)
+    opening, closing, stages, target = row_for_row(is_gathered=True)
+    data = encode(pa.Table.from_pylist([{"k": "a", "n": n, "inputs": "", "epoch": 1} for n in range(9)], schema=OUT))
+    head, arrays = opening(iter([stages.routing.to_batch([Chunk(target, 0, ROWS, 1, 1, "", data)], 2)]))
+    with pytest.raises(InternalError, match="made 5 rows of 9"):
+        list(closing(evaluated_in_arrays(each) for each in (head, arrays.slice(1))))
 
 
 def test_a_row_that_is_lost_on_the_way_is_noticed() -> None:

@@ -17,6 +17,9 @@ a row the columns that the plan computes with, and back the columns that it comp
 are stay in the head, as one value of bytes, and are put beside the computed ones again: by the places of the rows,
 where the plan makes one of each, else by the number that each row then has.  A tag is there only where there are
 several heads, or several ends.
+
+Where what the plan computes follows from the values of one row, and these have few bytes each, a row of the plan is
+thousands of opened rows: of each column one array goes in, or comes back (:mod:`holdfast.spark.plans.elementwise`).
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ KEPT = (CHUNK, NUMBER)
 
 ROWS_AT_ONCE = 2**16
 """So many rows are handed to Spark in a batch."""
+
+GATHERED = 2**12
+"""So many rows are one row of arrays.
+
+With 512 it costs as much.  Spark asks whether a batch is large enough only between two of its rows.
+"""
 
 _ADDRESS = ("operator", "label", "data")
 """What of a chunk its head does not say: its address, which it has at a level, and its data, which follow."""
@@ -82,11 +91,15 @@ class ThroughPlan:
         For each end, column by column: the column of opened rows that it is, as it was; None: a computed one.
     is_row_for_row : bool
         Whether the plan makes exactly one row of each, in their order.
+    is_gathered : bool
+        Whether a row of the plan holds the values of many rows, as arrays.  Then it is row for row, too, and there is
+        one head and one end.
     """
 
     reads: frozenset[str]
     stays: tuple[tuple[str | None, ...], ...]
     is_row_for_row: bool
+    is_gathered: bool = False
 
     @property
     def is_numbered(self) -> bool:
@@ -113,8 +126,9 @@ def opened_schema(schemas: Sequence[pa.Schema], through: ThroughPlan | None = No
     through : ThroughPlan, optional
         What is left out; None: nothing.
     """
+    is_gathered = through is not None and through.is_gathered
     columns = [
-        pa.field(column_name(tag, index), nullable_type(column.type))
+        pa.field(column_name(tag, index), pa.list_(column.type) if is_gathered else nullable_type(column.type))
         for tag, schema in enumerate(schemas)
         for index, column in enumerate(schema)
         if through is None or column_name(tag, index) in through.reads
@@ -170,8 +184,21 @@ class Opening:
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             count = min(ROWS_AT_ONCE, rows.num_rows - start)
             columns = {name: _as_one(read.column(name).slice(start, count)) for name in read.schema.names}
+            if self.through.is_gathered:
+                yield self._gathered(count, columns)
+                continue
             numbers = pa.array(np.arange(start, start + count, dtype=np.int32))
             yield self._batch(count, {STEP: pa.repeat(pa.scalar(tag, pa.int32()), count), NUMBER: numbers, **columns})
+
+    def _gathered(self, count: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Return rows as few rows of arrays."""
+        ends = pa.array([*range(0, count, GATHERED), count], pa.int32())
+        kinds = {name: self.schema.field(name).type for name in columns}
+        arrays = {
+            name: pa.ListArray.from_arrays(ends, fitted_column(column, kinds[name].value_type), kinds[name])
+            for name, column in columns.items()
+        }
+        return self._batch(len(ends) - 1, arrays)
 
     def _chunks(self, chunks: Sequence[bytes]) -> pa.RecordBatch:
         tags = pa.repeat(pa.scalar(PASSING, pa.int32()), len(chunks))
@@ -197,6 +224,14 @@ def _unpacked(data: pa.Buffer) -> tuple[Chunk, bool]:
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     is_whole, said = json.loads(bytes(data[_LENGTH_BYTES:end]))
     return Chunk(data=data.slice(end), **said), is_whole
+
+
+def _scattered(rows: pa.Table) -> pa.Table:
+    """Return rows of arrays as the rows that they hold."""
+    columns = {name: rows.column(name) for name in rows.schema.names if name != CHUNK}
+    return pa.table(
+        {name: pa.chunked_array([part.flatten() for part in column.chunks]) for name, column in columns.items()}
+    )
 
 
 def _as_one(column: pa.ChunkedArray) -> pa.Array:
@@ -299,6 +334,8 @@ class _Closed:
             return
         head_of = present(self._head, "rows came back from Spark's plan before the head of their chunk.")
         rows = pa.Table.from_batches(waiting)
+        if self._through.is_gathered:
+            rows = _scattered(rows)
         stayed = decode(head_of.data) if len(head_of.data) else None
         for end, (head, schema) in enumerate(zip(self._routes.sinks, self._routes.schemas, strict=True)):
             mine = rows.filter(pc.equal(rows.column(TAG), end)) if len(self._routes.sinks) > 1 else rows

@@ -6,7 +6,7 @@ Each name says in which version it was seen, what it leans on, and what to do wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -117,6 +117,55 @@ def renamed(session: SparkSession, expression: Any, attribute: Any) -> Column:
         expression, attribute.name(), attribute.exprId(), attribute.qualifier(), nothing, _seq(session, [])
     )
     return private.column_of(session, alias)
+
+
+_OF_MORE_THAN_ROWS = ("PYTHON_UDF", "SCALA_UDF", "HIGH_ORDER_FUNCTION", "PLAN_EXPRESSION", "WINDOW_EXPRESSION")
+
+
+def is_of_one_row(session: SparkSession, expression: Any) -> bool:
+    """Tell whether an expression's value follows from its own row, and Spark's own functions compute it of that.
+
+    Seen in 4.3: ``Expression.deterministic``, and the patterns of ``TreePattern``: UDFs are called by plan nodes of
+    their own, functions with functions in them have variables, subqueries have plans.  If these change: say that none
+    is.
+    """
+    patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    return bool(expression.deterministic()) and not any(
+        expression.containsPattern(getattr(patterns, name)()) for name in _OF_MORE_THAN_ROWS
+    )
+
+
+def replaced(session: SparkSession, expression: Any, by: Mapping[int, Any]) -> Any:
+    """Return an expression, resolved, with others in the place of columns, which are named by their identities.
+
+    Seen in 4.3: ``TreeNode.withNewChildren``, which keeps the place in a text that errors show.
+    """
+    if private.kind_of(expression) == "AttributeReference":
+        return by[private.identity_of(expression)]
+    children = private.listed(expression.children())
+    made = [replaced(session, child, by) for child in children]
+    if all(new is old for new, old in zip(made, children, strict=True)):
+        return expression
+    return expression.withNewChildren(_seq(session, made))
+
+
+def values_of_template(transform: Any) -> list[Any]:
+    """Return the members of the struct that a ``transform`` makes of each element.
+
+    Seen in 4.3: children of ``ArrayTransform`` are its array and a ``LambdaFunction``, whose are its body and its
+    variables; those of ``CreateNamedStruct`` are names and values, in turns.
+    """
+    body = private.listed(private.listed(transform.children())[1].children())[0]
+    return private.listed(body.children())[1::2]
+
+
+def with_body(session: SparkSession, transform: Any, body: Any) -> Any:
+    """Return a ``transform`` with another body, of the same variables: see :func:`values_of_template`."""
+    array, function = private.listed(transform.children())
+    _, *variables = private.listed(function.children())
+    return transform.withNewChildren(
+        _seq(session, [array, function.withNewChildren(_seq(session, [body, *variables]))])
+    )
 
 
 def references_of(expression: Any) -> set[int]:

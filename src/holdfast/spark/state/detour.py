@@ -8,7 +8,7 @@ stand-in is made of the stream afterwards: functions of users are called once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,7 @@ from holdfast.plan.stages import SparkPart, Stage
 from holdfast.spark import private
 from holdfast.spark.compile import compile_opened
 from holdfast.spark.plans import catalyst
+from holdfast.spark.plans.elementwise import over_arrays
 from holdfast.spark.plans.traced import Trace
 
 
@@ -43,7 +44,7 @@ class CompiledDetour:
     Parameters
     ----------
     stand_in : DataFrame
-        No rows, with the columns of opened ones.
+        No rows, with the columns of opened ones: arrays of them, where rows are gathered.
     frame : DataFrame
         What the part makes of it, without the columns that stay in the heads of chunks.
     schemas : tuple of pa.Schema
@@ -79,6 +80,13 @@ class CompiledDetour:
         names += [end_column_name(end, index) for end in range(len(ends)) for index in through.computed(end)]
         schemas = tuple(private.arrow_schema(end) for end in ends)
         frame = catalyst.collapsed(made.select(*names))
+        if through.is_row_for_row and STEP not in stand_in.columns and TAG not in names:
+            in_arrays = replace(through, is_gathered=True)
+            arrays = session.createDataFrame(
+                [], private.spark_schema(opened_schema(list(part.heads.values()), in_arrays))
+            )
+            if (gathered := over_arrays(frame, stand_in, arrays, CHUNK)) is not None:
+                return CompiledDetour(arrays, gathered, schemas, analysis, in_arrays)
         return CompiledDetour(stand_in, frame, schemas, analysis, through)
 
     def behind(self, chunks: DataFrame, task: BatchTask, stage: Stage) -> DataFrame:
