@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 import holdfast as hf
 from holdfast.testing.stand_in import StandIn
+from holdfast.types.row_ids import ids_of_columns, key_of
 from tests.sim.flows import FAR, KEYS, Flow, Graph, Lines, Row
 
 PLAIN = "k STRING, t BIGINT, v BIGINT"
@@ -184,6 +185,23 @@ def _explode(graph: Graph, flow: Flow) -> None:
     )
     columns = (*flow.columns, column)
     graph.flows.append(replace(flow, stream=stream, lines=lines, columns=columns, is_strict=False))
+
+
+def _row_id(graph: Graph, flow: Flow) -> None:
+    """An id of key, time and value, with the time that the graph knows."""
+    name = graph.name("row_id")
+    column, timestamp = f"id_{name}", flow.stream.timestamp
+    numbers = sorted({flow.time, flow.value})
+    stream = flow.stream | hf.row_id("k", *numbers, into=column, name=name)
+
+    def identified(row: Row) -> Row:
+        values = [pa.array([row["k"]], pa.string())]
+        values += [pa.array([row[each]], pa.int64()) for each in numbers]
+        times = None if timestamp is None else pa.array([row[timestamp]], pa.int64())
+        return {**row, column: ids_of_columns(key_of("columns", name), values, times)[0].as_py()}
+
+    lines = {key: [identified(row) for row in rows] for key, rows in flow.lines.items()}
+    graph.flows.append(replace(flow, stream=stream, lines=lines, columns=(*flow.columns, column)))
 
 
 def _is_small(flow: Flow) -> bool:
@@ -475,6 +493,7 @@ MAKERS: Mapping[str, Maker] = {
     "map": Maker(_map),
     "sql": Maker(_sql, weight=2),
     "map_batches": Maker(_map_batches),
+    "row_id": Maker(_row_id),
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),

@@ -116,6 +116,7 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "map": lambda bad, rows: bad | hf.map(lambda df: df, name="op"),
     "sql": lambda bad, rows: bad | hf.sql("select * from input where raw <> 'no'", name="op"),
     "map_batches": lambda bad, rows: bad | hf.map_batches(_read, PLAIN, timestamp="t", name="op"),
+    "row_id": lambda bad, rows: bad | hf.row_id("raw", "position", name="op"),
     "aggregate": lambda bad, rows: bad | hf.aggregate(by="raw", window=hf.total(), emit="changes", n=hf.count(),
                                                       name="op"),
     "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),
