@@ -143,7 +143,7 @@ def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
     assert len(auditor.seen["counts"]) < len(without[1].seen["counts"])
 
 
-@pytest.mark.parametrize("seed", [4, 5])
+@pytest.mark.parametrize("seed", [pytest.param(4, marks=pytest.mark.nightly), 5])
 def test_a_sink_with_a_pace_of_its_own_holds_what_lies_before_an_older_pts(seed: int) -> None:
     world, auditor = windows().world(seed)
     world.setting = replace(world.setting, paces={"counts": SinkPace(every_epochs=4)})

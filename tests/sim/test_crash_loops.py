@@ -91,8 +91,16 @@ def test_every_crash_with_commit_thread_and_grouping_is_survived(count):
     crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_ticks=2_000), pairs=False)
 
 
-@BOTH
-@pytest.mark.parametrize("threaded", [False, True], ids=["alone", "threaded"])
+@pytest.mark.parametrize(
+    ("load", "threaded"),
+    [
+        (LOAD, True),
+        (CARRIED, False),
+        pytest.param(LOAD, False, marks=pytest.mark.nightly),
+        pytest.param(CARRIED, True, marks=pytest.mark.nightly),
+    ],
+    ids=["staged-threaded", "carried", "staged", "carried-threaded"],
+)
 def test_every_single_crash_with_a_sink_that_has_a_pace_of_its_own_is_survived(load, threaded):
     slow = replace(load, row_count=6, snapshot_share=0.2)
     report = crash_loop(lambda: world(2, load=slow, commit_thread=threaded, paces=PACES), pairs=False)

@@ -209,11 +209,11 @@ class Inspection:
 
     @property
     def open_without_reason(self) -> tuple[int, ...]:
-        """Those of them that do not only wait for sinks with a pace of their own."""
-        paced = {sink.name: sink for sink in self.sinks if sink.pace}
-        waiting = {epoch for sink in paced.values() for epoch in sink.waiting}
-        others = {a.epoch for name, a in self.answers if name not in paced and a.verdict is not Verdict.SKIP}
-        return tuple(epoch for epoch in self.open_epochs if epoch not in waiting or epoch in others)
+        """Those of them that some sink lacks, or may lack, which has no pace of its own to wait for."""
+        fine = {(sink, answer.epoch) for sink, answer in self.answers if answer.verdict is Verdict.SKIP}
+        fine |= {(sink.name, epoch) for sink in self.sinks for epoch in sink.waiting}
+        is_open = [d for d in self.decisions if d.standing is Standing.OPEN]
+        return tuple(d.epoch for d in is_open if not d.rows or any((name, d.epoch) not in fine for name in d.rows))
 
     @property
     def answers(self) -> tuple[tuple[str, Answer], ...]:

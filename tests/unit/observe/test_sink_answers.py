@@ -147,7 +147,8 @@ def open_epochs(*epochs):
 
 def test_what_waits_for_a_sink_with_a_pace_is_no_finding_while_a_run_is_alive():
     node = FakeNode(FakeSink(4), pace=SinkPace(every_us=30_000_000))
-    inspection = an_inspection(*open_epochs(5, 6, 7), planned=7, last_done=4)
+    waiting = [replace(each, rows={"target": 3}) for each in open_epochs(5, 6, 7)]
+    inspection = an_inspection(*waiting, planned=7, last_done=4)
     report = asked(node, inspection)
     assert (report.pace, report.waiting, report.waiting_rows) == ("30 s", (5, 6, 7), 9)
     for is_alive, is_found in ((True, False), (False, True)):
@@ -180,6 +181,11 @@ def test_an_epoch_that_another_sink_lacks_too_is_a_finding():
     inspection = an_inspection(*open_epochs(5, 6), last_done=4)
     reports = inspect_sinks(FakePipeline([slow, other]), store, inspection)
     assert replace(inspection, sinks=reports).open_without_reason == (6,)
+    assert inspection.open_without_reason == (5, 6), "nobody was asked"
+    assert replace(inspection, sinks=reports[:1]).open_without_reason == (5, 6), "one did not answer"
+    other.sink.holds = slow.sink.holds = 9
+    reports = inspect_sinks(FakePipeline([slow, other]), store, inspection)
+    assert replace(inspection, sinks=reports).open_without_reason == (), "they are forgotten little by little"
 
 
 @pytest.mark.parametrize(
