@@ -231,9 +231,7 @@ class CallbackSpec:
     def open(self, name: str, workspace: str) -> Source:
         """Return the source; the journal is opened when it is first needed."""
         source = CallbackSource(self, name, workspace)
-        if self.timestamp is None:
-            return source
-        return OwingSource(source, SEGMENT, self.timestamp, workspace, self.before, self.marker)
+        return source if self.timestamp is None else OwingSource(source, self, SEGMENT, name, workspace)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None

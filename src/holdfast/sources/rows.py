@@ -61,9 +61,7 @@ class RowsSpec:
     def open(self, name: str, workspace: str) -> Source:
         """Return the source; in the workspace are the digests of the rows that it delivered, and what it owes."""
         source = RowsSource(self, name, workspace)
-        if self.timestamp is None:
-            return source
-        return OwingSource(source, SEGMENT, self.timestamp, workspace, self.before, self.marker)
+        return source if self.timestamp is None else OwingSource(source, self, SEGMENT, name, workspace)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None

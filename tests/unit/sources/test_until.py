@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import Corrupt, Diverged
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.sources.files import index
 from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rate import RateSpec
@@ -422,3 +422,18 @@ def test_the_first_rows_do_not_wait_for_the_times_of_a_large_directory(
     assert sorted(driver.rows) == below(world.rows, 5)
     assert not driver.run()
     assert sorted(driver.rows) == sorted(world.rows)
+
+
+@pytest.mark.parametrize("way", ["json", "feed"])
+def test_rows_are_owed_by_the_timestamp_that_they_were_left_by(tmp_path: Path, way: str) -> None:
+    world = Arrivals(tmp_path / "in", [("a", [1, 12])], way)
+    world.arrive()
+    driver = Driver(world.streams, str(tmp_path / "work"), world.arrive)
+    driver.run(10)
+    spec = world.streams["a"].node.spec
+    other = replace(spec, schema=spec.schema.append(pa.field("u", pa.int64())), timestamp="u")
+    with pytest.raises(InvalidPipeline, match="source 'a' owes rows by the timestamp t BIGINT, and now has u BIGINT"):
+        other.open("a", str(tmp_path / "work" / "a")).latest(driver.offsets[-1]["a"], bounded=False)
+    driver.run()
+    other.open("a", str(tmp_path / "work" / "a")).latest(driver.offsets[-1]["a"], bounded=False)
+    assert sorted(driver.rows) == [("a1000", 1), ("a1001", 12)]

@@ -15,6 +15,7 @@ from holdfast.sources.files.access import FilePart
 from holdfast.sources.files.identity import FileIdentity
 from holdfast.sources.files.log import Block, LoggedFile
 from holdfast.sources.files.reading import read_parts
+from holdfast.sources.until.spec import shown_timestamp
 from holdfast.store.time_ranges import TimeRange, united
 
 if TYPE_CHECKING:
@@ -111,8 +112,13 @@ class TimeIndex:
                 later.append(timed)
             else:
                 read.append(timed if known.is_timeless else _up_to(timed, spec.before))
+        is_owed = bool(later) or any(block.before is not None for block in read)
         return cut._replace(
-            blocks=tuple(read), passed_over=passed_over, later=tuple(later), reached=max(reached, default=None)
+            blocks=tuple(read),
+            passed_over=passed_over,
+            later=tuple(later),
+            reached=max(reached, default=None),
+            by=shown_timestamp(spec) if is_owed else "",
         )
 
     def due(self, owed: Iterable[Block]) -> Iterator[Block]:

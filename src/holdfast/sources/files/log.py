@@ -79,6 +79,8 @@ class LoggedFile(NamedTuple):
         Blocks of which no row is below the time where reading ends: they are owed.
     reached : int, optional
         The highest time that it shows the source to have reached.
+    by : str
+        By which timestamp rows of it are owed; empty: none are.
     """
 
     name: str
@@ -88,6 +90,7 @@ class LoggedFile(NamedTuple):
     passed_over: int = 0
     later: tuple[Block, ...] = ()
     reached: int | None = None
+    by: str = ""
 
 
 def whole(name: str, size: int) -> LoggedFile:
@@ -137,6 +140,8 @@ class FileLog:
         """What was left of blocks when a run ended at a time, in the order in which they were logged."""
         self.reached: int | None = None
         """The highest time that the source is known to have reached: of what was logged while a run had an end."""
+        self.owed_by = ""
+        """By which timestamp."""
         self._increments = Increments(directory, _WHAT, is_read_only=is_read_only)
         self.refresh()
 
@@ -220,6 +225,7 @@ class FileLog:
             later = index.get("later", ())
             self.passed_over = self.passed_over.plus(index.get("passed_over", 0), has_rest=bool(blocks or later))
             self._settle([_block(name, size, identity, fields) for fields in later], of_blocks=len(blocks))
+            self.owed_by = index.get("by", self.owed_by)
             reached = index.get("reached")
             if reached is not None:
                 self.reached = reached if self.reached is None else max(reached, self.reached)
@@ -241,6 +247,7 @@ def _entry(file: LoggedFile) -> list[Any]:
         "passed_over": file.passed_over or None,
         "later": [_fields(block) for block in file.later] or None,
         "reached": file.reached,
+        "by": file.by or None,
     }
     index = {name: value for name, value in known.items() if value is not None}
     entry = [file.name, file.size, [_fields(block) for block in file.blocks], file.identity]

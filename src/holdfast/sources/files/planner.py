@@ -18,6 +18,7 @@ from holdfast.sources.files.identity import FileIdentity, of_status
 from holdfast.sources.files.index import TimeIndex
 from holdfast.sources.files.listing import NOT_THERE, named, shown
 from holdfast.sources.files.log import Block, FileLog, LoggedFile, whole
+from holdfast.sources.until.spec import check_timestamp
 
 if TYPE_CHECKING:
     from holdfast.sources.files.spec import FilesSourceSpec
@@ -51,6 +52,8 @@ class FilePlanner:
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
         self._index = TimeIndex(spec)
+        if self.log.owed:
+            check_timestamp(spec, name, self.log.owed_by)
         if self.log.is_new and spec.start == "latest":
             self._skip_what_is_there()
 

@@ -78,6 +78,8 @@ class OwingLog:
         """Ordinals in use, an open piece apart."""
         self.reached: int | None = None
         """The highest time that the source is known to have reached."""
+        self.owed_by = ""
+        """By which timestamp rows are owed."""
         self._increments: Increments | None = None
         self.refresh()
 
@@ -114,6 +116,7 @@ class OwingLog:
         owed: Sequence[Owed],
         following: int,
         reached: int | None,
+        by: str,
     ) -> None:
         """Add pieces, or read what another planner was faster to add.  Durable when it returns.
 
@@ -131,6 +134,8 @@ class OwingLog:
             The first entry that is in none of them, and not owed.
         reached : int, optional
             The time that they show the source to have reached.
+        by : str
+            By which timestamp rows are owed.
         """
         if self._increments is None or self.is_new:
             sealed.prepare(self.directory)
@@ -142,6 +147,7 @@ class OwingLog:
             "owed": owed,
             "next": following,
             "reached": reached,
+            "by": by,
         }
         if self._increments.put(json.dumps(entry, separators=(",", ":")).encode()):
             self._apply(json.loads(json.dumps(entry)))
@@ -177,7 +183,7 @@ class OwingLog:
             self.base = increment["base"]
         if (last := self.open_piece) is not None:
             self.pieces[-1] = last._replace(size=increment["first"] - last.ordinal)
-        self.end, self.next = increment["first"], increment["next"]
+        self.end, self.next, self.owed_by = increment["first"], increment["next"], increment["by"]
         for entry, size, since, before in increment["pieces"]:
             self.pieces.append(LoggedPiece(self.end, entry, size, since, before))
             for one in range(entry, entry + (size or 0)):

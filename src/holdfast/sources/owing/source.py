@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
-from holdfast.ports import Exhaustible, Source, Span
+from holdfast.ports import Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import bounds_for_all
 from holdfast.sources.files.times import of_rows
 from holdfast.sources.identified import Numbered, NumberedSource
 from holdfast.sources.owing.log import FIRST, LoggedPiece, Owed, OwingLog
 from holdfast.sources.until.between import numbered_between, rows_between
+from holdfast.sources.until.spec import check_timestamp, shown_timestamp
 from holdfast.store.time_ranges import TimeRange, united
 
 
@@ -29,6 +30,18 @@ class SpanBetween:
     span: Span
     since: int | None
     before: int | None
+
+
+class OwingSpec(SourceSpec, Protocol):
+    """The declaration of such a source."""
+
+    @property
+    def before(self) -> int | None:
+        """Where this run ends, exclusive: microseconds, or ticks."""
+
+    @property
+    def marker(self) -> str | None:
+        """The column that marks bound rows, where a run has an end."""
 
 
 class _Entry(NamedTuple):
@@ -47,38 +60,37 @@ class OwingSource:
     ----------
     source : Source
         Its positions are numbers of entries in one segment; an epoch of it takes whole ones.
-    segment, column : str
-        That segment, and the timestamp.
-    workspace : str
-        The source's directory.
-    before : int, optional
-        Where this run ends, exclusive: microseconds, or ticks.
-    marker : str, optional
-        The column that marks bound rows.
+    spec : OwingSpec
+        Its declaration, with a timestamp.
+    segment : str
+        That segment.
+    name, workspace : str
+        Its name and directory.
 
     Notes
     -----
     One durable write an epoch while a run has an end, and until what it owed is read; otherwise none.
     """
 
-    def __init__(
-        self, source: Source, segment: str, column: str, workspace: str, before: int | None, marker: str | None
-    ) -> None:
+    def __init__(self, source: Source, spec: OwingSpec, segment: str, name: str, workspace: str) -> None:
         self.source = source
+        self.spec = spec
         self.segment = segment
-        self.column = column
+        self.name = name
         self.workspace = workspace
-        self.before = before
-        self.marker = marker
+        self.column = str(spec.timestamp)
+        self.before, self.marker = spec.before, spec.marker
         self._opened: OwingLog | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (OwingSource, (self.source, self.segment, self.column, self.workspace, self.before, self.marker))
+        return (OwingSource, (self.source, self.spec, self.segment, self.name, self.workspace))
 
     @property
     def _log(self) -> OwingLog:
         if self._opened is None:
             self._opened = OwingLog(self.workspace)
+            if self._opened.owed:
+                check_timestamp(self.spec, self.name, self._opened.owed_by)
         return self._opened
 
     # --- planning ---------------------------------------------------------------------------------------------------
@@ -241,7 +253,15 @@ class OwingSource:
         reached: int | None = None,
     ) -> None:
         closed_at = self._log.end if self._log.open_piece is None else ordinal
-        self._log.append(at, closed_at=closed_at, pieces=pieces, owed=owed, following=following, reached=reached)
+        self._log.append(
+            at,
+            closed_at=closed_at,
+            pieces=pieces,
+            owed=owed,
+            following=following,
+            reached=reached,
+            by=shown_timestamp(self.spec),
+        )
 
     def _divided(self, entries: Sequence[_Entry]) -> tuple[list[LoggedPiece], list[Owed]]:
         """Return the pieces that this run reads of entries, neighbours of one time together, and what it leaves."""

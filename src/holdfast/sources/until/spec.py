@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, cast, runtime_checkable
 
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
@@ -71,6 +74,32 @@ def _limited(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
         return cast("SourceSpec", replace(spec, given=_limited(spec.given, before, marker)))
     assert isinstance(spec, LimitableSpec)
     return spec.up_to(before, marker)
+
+
+def shown_timestamp(spec: SourceSpec) -> str:
+    """Return a source's timestamp and its unit, by which rows are owed; empty where it has none."""
+    if spec.timestamp is None:
+        return ""
+    is_time = pa.types.is_timestamp(spec.schema.field(spec.timestamp).type)
+    return f"{spec.timestamp} {'TIMESTAMP' if is_time else 'BIGINT'}"
+
+
+def check_timestamp(spec: SourceSpec, name: str, owed_by: str) -> None:
+    """Refuse another timestamp than the one by which a source owes rows.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is another one, or there is none any more.
+    """
+    now = shown_timestamp(spec)
+    if now != owed_by:
+        raise InvalidPipeline(
+            f"source {name!r} owes rows by the timestamp {owed_by}, and now has {now or 'none'}.",
+            why="a run that ended at a time has left rows; they are told from those that it read by that column.",
+            do="restore it, let a run without until= read what is left, and change it then.",
+            participant=name,
+        )
 
 
 def has_passed(source: Source, positions: SourcePositions) -> bool:
