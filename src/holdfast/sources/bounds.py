@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Bounded, Source, SourceSpec, Span
-from holdfast.positions import SourcePositions
-from holdfast.sources.wrapped import WrappedSource
+from holdfast.ports import Source, SourceSpec, Span
+from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 
 
 @dataclass(frozen=True)
-class MarkedSpec:
+class MarkedSpec(WrappedSpec):
     """Declaration of a source with bound rows among its rows.
 
     Parameters
@@ -31,34 +30,13 @@ class MarkedSpec:
         That column.
     """
 
-    given: SourceSpec
     marker: str
-
-    @property
-    def kind(self) -> str:
-        """Kind of the source."""
-        return self.given.kind
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows: without the mark."""
         schema = self.given.schema
         return schema.remove(schema.get_field_index(self.marker))
-
-    @property
-    def timestamp(self) -> str | None:
-        """The column that holds event time, and in a bound row the bound."""
-        return self.given.timestamp
-
-    @property
-    def rejects(self) -> bool:
-        """Whether malformed rows become rows of the side output."""
-        return self.given.rejects
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends."""
-        return isinstance(self.given, Bounded) and self.given.bounded
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -67,16 +45,6 @@ class MarkedSpec:
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""
         return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))
-
-    def obstacle(
-        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
-    ) -> str:
-        """Return why reading cannot continue at these positions."""
-        return self.given.obstacle(name, workspace, positions, until)
-
-    def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the latest positions of the source."""
-        return self.given.reached(name, workspace)
 
 
 class MarkedSource(WrappedSource):

@@ -7,19 +7,18 @@ here, by the timestamps of the rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import REJECT_COLUMN, Bounded, SeekableSpec, Source, SourceSpec, Span
-from holdfast.positions import SourcePositions
+from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.until.between import is_from
-from holdfast.sources.wrapped import WrappedSource
+from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 
 
 def obstacle(spec: SourceSpec) -> str:
@@ -44,7 +43,7 @@ def from_time(spec: SourceSpec, at_us: int | None) -> SourceSpec:
 
 
 @dataclass(frozen=True)
-class ClippedSpec:
+class ClippedSpec(WrappedSpec):
     """Declaration of a source without the rows before a time.
 
     Parameters
@@ -55,53 +54,13 @@ class ClippedSpec:
         Microseconds of Unix time; ticks where the timestamps are BIGINTs.
     """
 
-    given: SourceSpec
     at_us: int
-
-    @property
-    def kind(self) -> str:
-        """Kind of the source."""
-        return self.given.kind
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of its rows."""
-        return self.given.schema
-
-    @property
-    def timestamp(self) -> str | None:
-        """The column that holds event time."""
-        return self.given.timestamp
-
-    @property
-    def rejects(self) -> bool:
-        """Whether malformed rows become rows of the side output: these stay, as they have no time."""
-        return self.given.rejects
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends."""
-        return isinstance(self.given, Bounded) and self.given.bounded
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Arguments for display and fingerprint: those of the source."""
-        return self.given.arguments()
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""
         column = self.given.timestamp
         assert column is not None
         return cast("Source", ClippedSource(self.given.open(name, workspace), column, self.at_us))
-
-    def obstacle(
-        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
-    ) -> str:
-        """Return why reading cannot continue at these positions."""
-        return self.given.obstacle(name, workspace, positions, until)
-
-    def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the latest positions of the source."""
-        return self.given.reached(name, workspace)
 
 
 class ClippedSource(WrappedSource):

@@ -21,18 +21,12 @@ import pyarrow as pa
 from holdfast.errors import invariant
 from holdfast.ports import (
     REJECT_COLUMN,
-    Bounded,
-    ExplainedSpec,
-    Explanation,
-    Guarantee,
-    Guaranteeing,
     SeekableSpec,
     Source,
-    SourceSpec,
     Span,
 )
 from holdfast.positions import SourcePositions
-from holdfast.sources.wrapped import WrappedSource
+from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 from holdfast.types.row_ids import U64, Key, ids_of_numbers, key_of
 
 ROWS_MAX = 1 << 32
@@ -116,7 +110,7 @@ def numbered(place: str, first: int, batch: pa.RecordBatch) -> Numbered:
 
 
 @dataclass(frozen=True)
-class IdentifiedSpec:
+class IdentifiedSpec(WrappedSpec):
     """Declaration of a source whose rows have an id.
 
     Parameters
@@ -129,39 +123,13 @@ class IdentifiedSpec:
         The column that the time of an id is taken from; None: ids have no time.
     """
 
-    given: SourceSpec
     column: str
     id_time: str | None
-
-    @property
-    def kind(self) -> str:
-        """Kind of the source."""
-        return self.given.kind
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
         return self.given.schema.append(pa.field(self.column, pa.string(), nullable=False))
-
-    @property
-    def timestamp(self) -> str | None:
-        """The column that holds event time."""
-        return self.given.timestamp
-
-    @property
-    def rejects(self) -> bool:
-        """Whether malformed rows become rows of the side output."""
-        return self.given.rejects
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends."""
-        return isinstance(self.given, Bounded) and self.given.bounded
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What it promises for each row."""
-        return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -172,29 +140,10 @@ class IdentifiedSpec:
         """Open the source."""
         return cast("Source", IdentifiedSource(self.given.open(name, workspace), self, name))
 
-    def obstacle(
-        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
-    ) -> str:
-        """Return why reading cannot continue at these positions."""
-        return self.given.obstacle(name, workspace, positions, until)
-
-    def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the latest positions of the source."""
-        return self.given.reached(name, workspace)
-
     def from_time(self, at_us: int) -> IdentifiedSpec:
         """Return the declaration of the same source that begins at a time; the ids stay."""
         assert isinstance(self.given, SeekableSpec)
         return replace(self, given=self.given.from_time(at_us))
-
-    def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
-        """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
-        return self.given.explanations(name, workspace, after) if isinstance(self.given, ExplainedSpec) else ()
-
-    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
-        """Make these durable."""
-        assert isinstance(self.given, ExplainedSpec)
-        self.given.restore(name, workspace, explanations)
 
 
 class IdentifiedSource(WrappedSource):

@@ -1,10 +1,98 @@
-"""Sources around a source: what one of them does not do itself is delegated to the source inside."""
+"""Sources around a source: what one of them does not do itself is delegated to the source inside.
+
+The same for their declarations, of which everything that is optional is asked by its type: so it stands here once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.ports import Source
+import pyarrow as pa
+
+from holdfast.ports import (
+    Bounded,
+    Confidential,
+    ExplainedSpec,
+    Explanation,
+    Guarantee,
+    Guaranteeing,
+    Source,
+    SourceSpec,
+)
+from holdfast.positions import SourcePositions
+
+
+@dataclass(frozen=True)
+class WrappedSpec:
+    """Declaration of a source around another one; whatever it does not say itself, it says of that one.
+
+    Parameters
+    ----------
+    given : SourceSpec
+        The declaration inside.
+    """
+
+    given: SourceSpec
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source."""
+        return self.given.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.given.schema
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time."""
+        return self.given.timestamp
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the side output."""
+        return self.given.rejects
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends."""
+        return isinstance(self.given, Bounded) and self.given.bounded
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
+
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a secret travels to executors."""
+        return isinstance(self.given, Confidential) and self.given.sends_secret
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        return self.given.arguments()
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return why reading cannot continue at these positions."""
+        return self.given.obstacle(name, workspace, positions, until)
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the latest positions of the source."""
+        return self.given.reached(name, workspace)
+
+    def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
+        """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
+        return self.given.explanations(name, workspace, after) if isinstance(self.given, ExplainedSpec) else ()
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make these durable."""
+        assert isinstance(self.given, ExplainedSpec)
+        self.given.restore(name, workspace, explanations)
 
 
 class WrappedSource:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as hf
-from holdfast.ports import Backlogged, Bounded, Exhaustible
+from holdfast.ports import Backlogged, Bounded, Confidential, Exhaustible, ExplainedSpec, Guarantee, Guaranteeing
 from holdfast.quarantine.mask import LetteredSource
+from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.from_time import ClippedSource, from_time
-from holdfast.sources.wrapped import WrappedSource, innermost
+from holdfast.sources.wrapped import WrappedSource, WrappedSpec, innermost
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 
@@ -76,3 +78,37 @@ def test_a_source_that_happens_to_have_a_source_is_no_wrapper():
     assert innermost(tool) is tool
     around: Any = Around(Around(tool, "inner"), "outer")
     assert innermost(around) is tool
+
+
+@pytest.mark.parametrize("way", ["bound rows", "from a time", "ids"])
+def test_what_positions_mean_is_told_and_restored_whatever_is_around_the_declaration(tmp_path: Path, way: str):
+    """It was not: with bound rows, or begun at a time, sinks were told nothing, and a lost log stayed lost."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"k": "a", "t": 7}\n')
+    bounds = "is_bound" if way == "bound rows" else None
+    given = hf.read.files(str(tmp_path / "in"), schema=SCHEMA, timestamp="t", bounds=bounds, name="s")
+    spec: Any = (given | hf.row_id() if way == "ids" else given).node.source_spec
+    spec = from_time(spec, 5 if way == "from a time" else None)
+    assert isinstance(spec, WrappedSpec)
+    lost, new = str(tmp_path / "lost"), str(tmp_path / "new")
+    source = spec.open("s", lost)
+    start = source.initial()
+    end = source.latest(start, bounded=False)
+    assert end != start
+    assert isinstance(spec, ExplainedSpec)
+    told = spec.explanations("s", lost, 0)
+    assert told
+    spec.restore("s", new, told)
+    assert spec.explanations("s", new, 0) == told
+    assert not spec.obstacle("s", new, end)
+
+
+def test_a_declaration_around_another_promises_and_hides_what_that_does(tmp_path: Path):
+    given = replace(hf.read.rows([], schema=SCHEMA, timestamp="t", name="s").node.source_spec)
+    object.__setattr__(given, "guarantee", Guarantee.AT_LEAST_ONCE)
+    object.__setattr__(given, "sends_secret", True)
+    spec = MarkedSpec(given, "is_bound")
+    assert isinstance(spec, Guaranteeing)
+    assert spec.guarantee is Guarantee.AT_LEAST_ONCE
+    assert isinstance(spec, Confidential)
+    assert spec.sends_secret
