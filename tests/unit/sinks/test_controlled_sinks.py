@@ -165,6 +165,16 @@ def test_several_epochs_of_one_transaction_see_each_others_commands(target: Targ
     sink.close()
 
 
+def test_a_command_that_was_left_out_after_the_sink_had_taken_it_counts_for_no_later_epoch(target: Target) -> None:
+    """Another sink refused it: its epoch comes again without rows, and waits for its group."""
+    sink = opened(target)
+    assert sink.admit(publication(1, carried([GUST])))
+    assert not sink.admit(publication(1, carried([])))
+    with pytest.raises(BadRow, match="'gust', which the sink does not have"):
+        sink.admit(publication(2, carried([(1, "mo", {"gust": "1.5"})])))
+    sink.close()
+
+
 def test_a_wrong_command_is_refused_before_anything_is_decided_and_changes_nothing(target: Target) -> None:
     sink = opened(target)
     publish(sink, 1, [(1, "mo")])

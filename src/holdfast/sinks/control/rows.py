@@ -78,6 +78,10 @@ class Awaited:
         if found is not None:
             self._waiting[epoch] = Publication(publication.record, (Carried(found),))
 
+    def forget(self, epoch: int) -> None:
+        """Drop the commands of an epoch: it comes again without rows, since all of them were left out meanwhile."""
+        self._waiting.pop(epoch, None)
+
     def before(self, epoch: int, held: int) -> Sequence[Publication]:
         """Return those of epochs before one that the sink does not hold."""
         self._waiting = {number: each for number, each in sorted(self._waiting.items()) if number > held}

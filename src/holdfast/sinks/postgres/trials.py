@@ -103,6 +103,7 @@ class PostgresTrials:
     def _admit_commands(self, publication: Publication, earlier: Earlier, control: PostgresControl) -> bool:
         """Try the rows, behind the commands of epochs that wait: what they may be depends on these."""
         if not any(part.row_count for part in publication.parts):
+            control.awaited.forget(publication.record.epoch)
             return False
         with self._session.explained():
             connection = self._session.connection()

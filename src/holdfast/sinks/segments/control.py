@@ -91,6 +91,7 @@ class SegmentsControl:
     def admit(self, publication: Publication, holdings: Holdings) -> bool:
         """Go through an epoch without writing, behind those that wait."""
         if not any(part.row_count for part in publication.parts):
+            self._awaited.forget(publication.record.epoch)
             return False
         columns = self.columns(holdings.changes)
         for each in (*self._awaited.before(publication.record.epoch, holdings.last.epoch), publication):

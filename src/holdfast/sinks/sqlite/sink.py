@@ -148,6 +148,7 @@ class SqliteSink:
     ) -> bool:
         """Try the rows, behind the commands of epochs that wait: what they may be depends on these."""
         if not any(part.row_count for part in publication.parts):
+            awaited.forget(publication.record.epoch)
             return False
         with self._explained():
             row = self._row(self._trials.connection())
