@@ -7,7 +7,7 @@ alone, so a replay has the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -166,10 +166,10 @@ def from_batch(batch: pa.RecordBatch) -> list[Chunk]:
     return [Chunk(data=data[index].as_buffer(), **row) for index, row in enumerate(rows)]
 
 
-def encode(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream."""
+def encode(table: pa.Table, *, moves: bool = True) -> bytes:
+    """Return a table as an Arrow IPC stream; compressed where it is large, unless it stays in its process."""
     sink = pa.BufferOutputStream()
-    options = COMPRESSED if table.nbytes >= COMPRESSED_FROM else None
+    options = COMPRESSED if moves and table.nbytes >= COMPRESSED_FROM else None
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
@@ -365,12 +365,15 @@ class Packer:
         Order of this task among all, see :func:`rank_of`.
     passage : int
         Number under which chunks without a bucket travel.
+    staying : collection of int
+        Targets, without state, whose chunks the same task takes up again.
     """
 
-    def __init__(self, routing: Routing, rank: int, passage: int) -> None:
+    def __init__(self, routing: Routing, rank: int, passage: int, staying: Collection[int] = ()) -> None:
         self._routing = routing
         self._rank = rank
         self._passage = passage
+        self._staying = staying
         self._gathered: dict[int, list[pa.RecordBatch]] = {}
         self._size = 0
         self._seq = 0
@@ -389,7 +392,8 @@ class Packer:
             target = self._routing.targets[number]
             rows = pa.Table.from_batches([fitted(batch, target.schema) for batch in batches], target.schema)
             if not target.operator:
-                yield self._chunk(number, self._passage, ROWS, "", encode(rows))
+                data = encode(rows, moves=number not in self._staying)
+                yield self._chunk(number, self._passage, ROWS, "", data)
                 continue
             for bucket, part in divided(rows, target.key, self._routing.buckets):
                 yield self._chunk(number, bucket, ROWS, "", encode(part))

@@ -16,6 +16,7 @@ from holdfast.plan import chunks
 from holdfast.plan.chunks import BOUNDS, ROWS, Chunk, Packer, decode, encode, from_batch, in_order, rank_of
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels import opened
+from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.opened import CHUNK, Closing, Opening, ThroughPlan, opened_schema
 from holdfast.plan.routes import column_name, end_column_name
 from holdfast.plan.stages import Stages
@@ -103,6 +104,25 @@ def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_
     assert sorted(first) == sorted((f"{bucket}", n) for bucket in range(4) for n in of_key)
     by_key = {k: [n for key, n in first if key == k] for k in "0123"}
     assert by_key == dict.fromkeys("0123", of_key)
+
+
+def test_chunks_that_are_opened_in_the_task_that_packs_them_are_not_compressed() -> None:
+    """A level's, for the detour right behind it; what crosses a shuffle, the JVM copies several times."""
+    stages = cut(StandInPlan(STAND_INS), 1)
+    first, second = levels_of(stages, "t")
+    packers = [first._packer(0, 0), second._packer(0, 0)]
+    head, plain = (
+        next(number for number, target in enumerate(stages.routing.targets) if target.input == name)
+        for name in ("opened/first", "plain")
+    )
+    rows = pa.RecordBatch.from_pylist([{"k": "a", "n": n, "inputs": "", "epoch": 1} for n in range(9000)], schema=OUT)
+    sizes = []
+    for packer in packers:
+        made = [*packer.add(head, rows), *packer.add(plain, rows), *packer.rows()]
+        assert [decode(chunk.data) for chunk in made] == [pa.Table.from_batches([rows])] * 2
+        sizes.append({chunk.target: len(bytes(chunk.data)) for chunk in made})
+    assert sizes[0][head] > rows.nbytes > 4 * sizes[0][plain]
+    assert sizes[1][head] == sizes[1][plain] == sizes[0][plain]
 
 
 def test_a_graph_is_driven_with_what_stands_in_for_spark() -> None:

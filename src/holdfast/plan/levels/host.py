@@ -74,10 +74,16 @@ def levels_of(
 ) -> tuple[Level, ...]:
     """Return the levels of a graph that keep state, in their order."""
     return tuple(
-        Level(number, stage, stages.routing, token, seeds, parts)
+        Level(number, stage, stages.routing, token, seeds, parts, _opened_behind(stages, number))
         for number, stage in enumerate(stages.stages)
         if stage.hosted
     )
+
+
+def _opened_behind(stages: Stages, number: int) -> frozenset[int]:
+    """Return the targets of a detour right behind a level: its chunks are opened in the level's own task."""
+    detour = stages.stages[number + 1].detour if number + 1 < len(stages.stages) else None
+    return frozenset() if detour is None else frozenset(target for target, _ in detour.heads)
 
 
 def call_bucket(

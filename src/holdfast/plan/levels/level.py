@@ -8,7 +8,7 @@ chunks that it yields are addressed to the next level.  A task of Spark is such 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -96,6 +96,8 @@ class Level:
         The initial state of buckets that the store does not have.
     parts : SnapshotParts, optional
         Takes the tables of each bucket that is called in a barrier.
+    staying : collection of int
+        Targets whose chunks are opened in the task that hosts the level: those of a detour behind it.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Level:
         token: str,
         seeds: Seeds | None = None,
         parts: SnapshotParts | None = None,
+        staying: Collection[int] = (),
     ) -> None:
         self.number = number
         self._stage = stage
@@ -113,6 +116,7 @@ class Level:
         self._token = token
         self._seeds = seeds
         self._snapshot_parts = parts
+        self._staying = staying
 
     @property
     def token(self) -> str:
@@ -173,12 +177,15 @@ class Level:
             if head is None:
                 yield chunk
                 continue
-            packer = packers.setdefault(chunk.rank, Packer(self._routing, chunk.rank, chunk.bucket))
+            packer = packers.setdefault(chunk.rank, self._packer(chunk.rank, chunk.bucket))
             yield from self._computed(head, decode(chunk.data), packer, counts)
         for packer in packers.values():
             yield from packer.rows()
         if counts.found:
             yield packer.report("", counts.report())
+
+    def _packer(self, rank: int, passage: int) -> Packer:
+        return Packer(self._routing, rank, passage, self._staying)
 
     def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
@@ -201,7 +208,7 @@ class Level:
         if record is not stored:
             bucket.cells.put_record(record.to_json())
         self._hold(bucket, record, state)
-        packer = Packer(self._routing, rank_of(self.number, hosted.number, bucket.number), bucket.number)
+        packer = self._packer(rank_of(self.number, hosted.number, bucket.number), bucket.number)
         counts = Counts({})
         given: dict[str, GivenRows] = {}
         for output, rows in result.outputs.items():
