@@ -99,6 +99,7 @@ KINDS = [("parquet", ("word",)), ("parquet", ()), ("json", ())]
 NAMES = ["partitioned", "flat", "lines"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format_name", "partition_by"),
     [KINDS[0], *(pytest.param(*kind, marks=NIGHTLY) for kind in KINDS[1:])],

@@ -38,6 +38,7 @@ class Ledgers:
                 moves.append((row.epoch, row.record.pts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("play", PLAYS)
 def test_between_any_two_writes_each_sink_holds_exactly_what_lies_before_its_pts(play: str) -> None:
     for seed in range(6):
@@ -90,6 +91,7 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(play: str, events: in
     assert count * first * second > 1000, "hardly any pair of places to die"
 
 
+@pytest.mark.slow
 def test_a_death_before_a_write_is_one_after_the_write_before_it() -> None:
     """So it is enough for pairs to try one of the two."""
     done = [writes_until(crash) for crash in itertools.islice(places(), 40)]

@@ -259,6 +259,7 @@ def test_what_the_sink_holds_is_the_same_before_and_after(tmp_path: Path) -> Non
     assert (held.epoch, held.positions) == (12, {"lines": {"log": 12}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compact", [True, False])
 def test_a_rewind_finds_every_epoch_that_it_could_go_back_to_without_compaction(tmp_path: Path, compact: bool) -> None:
     """design/0005, "Compaction": only epochs that no rewind can withdraw."""
@@ -396,6 +397,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 # --- readers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [(), ("word",)])
 def test_a_reader_that_asks_the_log_sees_each_row_once_at_every_moment(
     tmp_path: Path, partition_by: tuple[str, ...]

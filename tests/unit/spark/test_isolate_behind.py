@@ -162,6 +162,7 @@ def test_a_row_is_left_out_where_it_fails_and_no_other_one_that_let_it_go(tmp_pa
     assert world.store.keys("poison/") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_crash_at_every_write_of_a_search_behind_state_leaves_out_no_other_row(tmp_path: Path, is_done: bool) -> None:
     bad: Bad = {"sums": {25}, "counts": {11}}
