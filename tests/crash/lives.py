@@ -109,11 +109,12 @@ class Lives:
         """Run, and die as soon as something holds."""
         process = self.start()
         try:
-            victim = jvm_of(process).pid if is_jvm else process.pid
             while not holds():
                 assert process.poll() is None, f"{what} was not reached:\n{self.said()}"
                 time.sleep(0.005)
             time.sleep(pause_s)
+            # NB not before: a JVM that ends at once is replaced, and to kill the dead one changes nothing.
+            victim = jvm_of(process).pid if is_jvm else process.pid
             os.kill(victim, signal.SIGKILL)
             assert process.wait(timeout=120) != 0
         finally:
