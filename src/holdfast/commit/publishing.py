@@ -172,12 +172,15 @@ class Publisher:
         """Publish in the commit thread where that is safe, else here."""
         steps = self._steps(group)
         is_staged = all(entry.key and entry.decided.is_staged for entry in group)
+        is_first = self._held_back.took_first
         if self._lane is not None and is_staged and (self._paced_lane is not None or self._held_back.took_staged):
             self._lane.submit(steps)
-            return
-        self._wait_for_the_rest()
-        for step in steps:
-            step()
+        else:
+            self._wait_for_the_rest()
+            for step in steps:
+                step()
+        if is_first:  # until it holds something it is taken for a sink that was added, if the checkpoint is lost
+            self.wait()
 
     def _steps(self, group: Sequence[Underway]) -> list[Step]:
         """Return what there is to do, in order: at most one durable write per step.

@@ -357,6 +357,16 @@ def test_while_a_sink_with_a_pace_commits_the_others_get_their_epochs(bench):
     coordinator.close()
 
 
+def test_no_other_sink_gets_a_second_epoch_before_a_sink_with_a_pace_has_its_first(bench):
+    """However slow that is: while it holds nothing, a lost checkpoint would leave it without what the others have."""
+    coordinator = bench.open(EVERY_THREE, commit_thread=True, is_first=True)
+    blocked = Blocked(bench.sinks["slow"])
+    threading.Timer(0.1, blocked.may_go_on.set).start()
+    commit(coordinator, 1)
+    assert bench.ids("slow") == [1]
+    coordinator.close()
+
+
 def test_epochs_that_a_sink_got_at_once_are_forgotten_little_by_little_in_order(bench):
     coordinator = bench.open({"slow": SinkPace(every_epochs=20)})
     counts = []

@@ -78,6 +78,8 @@ class HeldBack:
         self._hurried: frozenset[str] = frozenset()
         self.took_staged = True
         """Whether the driver held no row of what was taken last."""
+        self.took_first = False
+        """Whether some of what was taken last is the first that a sink gets."""
 
     @property
     def sinks(self) -> frozenset[str]:
@@ -145,6 +147,7 @@ class HeldBack:
         taken = {}
         due = self._due()
         self.took_staged = not any(self._queues[name].waiting.size_bytes for name in due)
+        self.took_first = any(self._queues[name].is_new for name in due)
         for name in due:
             queue = self._queues[name]
             entries, queue.entries, queue.waiting = queue.entries, [], SinkBacklog()
