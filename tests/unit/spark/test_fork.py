@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
@@ -16,7 +17,7 @@ from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.plan.levels.seed import seed_of
-from holdfast.ports import Held, Store
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
 from holdfast.resume.graph_diff import NodeVerdict
@@ -29,7 +30,7 @@ from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
-from tests.starts import begun
+from tests.starts import begun, start_of
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 GRAPH = Graph("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
@@ -239,3 +240,20 @@ def test_a_start_that_is_asked_for_another_beginning_meanwhile_is_refused(origin
     beginning = Beginning(store, tmp_path / "own", "spark/1", "forked", pipeline().sources, first=asked)
     with pytest.raises(InvalidPipeline, match="it has begun already"):
         begun(beginning, {})
+
+
+def test_where_the_checkpoint_is_lost_that_knew_the_time_the_refusal_says_what_to_do_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sinks know what was read, and not since when."""
+    given = hf.read.rows([{"at": 5}], schema="at BIGINT", timestamp="at", name="given")
+    timed = hf.Pipeline("timed", given | hf.write.sqlite(tmp_path / "t.db", table="t", name="table"))
+    schema = pa.schema([("at", pa.int64())])
+    sink = timed.sinks[0].spec.connect("table", "timed", schema)
+    sink.open(RunIdentity("timed", 1))
+    record = EpochRecord("timed", 1, 1, {"given": {"rows": 1}})
+    sink.publish([Publication(record, (Carried(pa.table({"at": [5]}, schema)),))], Held())
+    sink.close()
+    with pytest.raises(InvalidPipeline, match="sink 'table' holds epoch 1") as refused:
+        start_of(timed, str(tmp_path / "checkpoint"), schema, monkeypatch, at=3)
+    assert "leave out the rows before that time with hf.filter" in refused.value.do

@@ -45,6 +45,11 @@ from holdfast.store.unwritten import UnwrittenStore
 
 log = logging.getLogger("holdfast.checkpoint")
 
+_WITHOUT_THE_TIME = (
+    ", and leave out the rows before that time with hf.filter: the checkpoint that knew the time is lost, and sinks do "
+    "not know it."
+)
+
 
 @dataclass(frozen=True)
 class StartAt:
@@ -291,7 +296,8 @@ class Fork:
         return InvalidPipeline(
             f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch {each.epoch}.",
             why="what the sink holds was published from other positions: rows would be missing, or there twice.",
-            do="give the pipeline another name and new targets; or leave the option out, to go on where it is.",
+            do="give the pipeline another name and new targets; or leave the option out, to go on where it is"
+            + ("." if self.begins.at_us is None else _WITHOUT_THE_TIME),
             pipeline=self.pipeline.name,
             participant=name,
             epoch=each.epoch,
