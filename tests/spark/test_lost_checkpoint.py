@@ -60,6 +60,20 @@ def test_a_lost_spark_directory_costs_nothing(tmp_path: Path, spark: SparkSessio
     check(tmp_path, FILES)
 
 
+def test_a_sink_that_lacks_the_first_epoch_of_all_gets_it_without_any_checkpoint(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """It was taken for a sink that had been added, which begins where the others are."""
+    write_files(tmp_path, range(3))
+    die_at("after-publish", 1)  # SQLite holds epoch 1, the files do not
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    faults.install(None)
+    shutil.rmtree(tmp_path / "checkpoint")
+    run(tmp_path, spark)
+    check(tmp_path, 3)
+
+
 def test_sinks_that_stopped_at_different_epochs_meet_again_without_spark_and_ledger(
     tmp_path: Path, spark: SparkSession
 ) -> None:

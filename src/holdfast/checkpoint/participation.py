@@ -8,7 +8,7 @@ a part, and an epoch that a sink was left out of, because others held it before 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.errors import Corrupt, Diverged, invariant
 from holdfast.ports import Held, Store
@@ -56,6 +56,27 @@ class Participation:
         for name in sorted(self._unnoted.intersection(held)):
             if held[name].is_empty:
                 self._check_new(name)
+
+    def begun_together(self, held: Mapping[str, Held]) -> dict[str, Held]:
+        """Return what sinks hold where the checkpoint may be lost: without it nobody knows who has taken part.
+
+        A sink that holds nothing is new, and begins where the others are.  But no sink gets a second epoch before every
+        one has its first.  Where none is beyond the first epoch of all, and the checkpoint knows of none of them, the
+        run may have died between two sinks: the one that holds nothing lacks that epoch, from the beginning.
+
+        Parameters
+        ----------
+        held : mapping of str to Held
+            What sinks answered.
+        """
+        known = {name: each for name, each in held.items() if name in self._unnoted}
+        holders = [name for name, each in known.items() if not each.is_empty]
+        if not holders or any(known[name].epoch > 1 or self._is_noted(name) for name in holders):
+            return dict(held)
+        stops = tuple(known[name].positions for name in holders if known[name].epoch)
+        return {
+            name: replace(each, stops=stops) if name in known and each.is_empty else each for name, each in held.items()
+        }
 
     def note_holding(self, held: Mapping[str, Held]) -> None:
         """Record each sink that holds something: the run that published it may have died before it could."""

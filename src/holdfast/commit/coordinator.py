@@ -189,7 +189,12 @@ class Coordinator:
 
     # --- takeover and recovery ------------------------------------------------------------------------------------
 
-    def open(self, on_refused: OnRefused | None = None, on_behind: OnBehind | None = None) -> Resumption:
+    def open(
+        self,
+        on_refused: OnRefused | None = None,
+        on_behind: OnBehind | None = None,
+        understood: Callable[[Mapping[str, Held]], Mapping[str, Held]] | None = None,
+    ) -> Resumption:
         """Take over: fence every older run, resolve what it left, sweep, and return the state of the pipeline.
 
         Parameters
@@ -201,6 +206,8 @@ class Coordinator:
             Receives the sinks that have lost what is done in them, and what all sinks hold, before anything is
             resolved. What is decided for those sinks is not published in them, and forgotten: it raises where a replay
             cannot to replay it to them.
+        understood : callable, optional
+            Receives what all sinks answered, and returns what that means by the checkpoint; None: what they say.
 
         Raises
         ------
@@ -220,6 +227,8 @@ class Coordinator:
             self._ledger.identify()
             self._generation = take_over(self._ledger, self._delivery, self._patience, self._clock, self._run)
             self._stories.generation = self._generation
+            if understood is not None:
+                self._delivery.held.update(understood(dict(self._delivery.held)))
             takeover = self._ledger.fence()
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.participation import Participation
 from holdfast.config import Settings
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.ledgers import AskedLedgers, ask_ledgers
 from holdfast.observe.sink_answers import held_when_resolved, inspect_sinks
+from holdfast.resume.directory_header import newest_directory
 from holdfast.store.local import open_store
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ def foreseen(
         found = inspection
         held = None if found.owner.is_alive else held_when_resolved(pipeline, found)
         last_epoch = max([found.last_done, *found.open_epochs])
+    if held is not None and not newest_directory(store):
+        held = Participation(pipeline.name, store, held).begun_together(held)
     last_epoch = max([last_epoch, *(each.epoch for each in (held or {}).values())])
     planned = plan(pipeline, store, directory, settings, held, last_epoch, drop_state, begins, asked.said)
     return Foreseen(found, asked, planned, asked.has_epochs)

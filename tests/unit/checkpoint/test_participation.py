@@ -94,3 +94,32 @@ def test_a_sink_that_was_emptied_is_refused_by_itself_before_anything_is_resolve
     participation.check({"table": Held(7, 1, {}, None)})
     with pytest.raises(Diverged, match="'files' holds nothing"):
         participation.check({"files": NOTHING})
+
+
+FIRST = {"rows": {"log": 1}}
+
+
+@pytest.mark.parametrize(
+    ("held", "lacking"),
+    [
+        ({"table": Held(1, 1, FIRST), "files": NOTHING}, ["files"]),
+        ({"table": Held(2, 1, {"rows": {"log": 2}}), "files": NOTHING}, []),
+        ({"table": NOTHING, "files": NOTHING}, []),
+        ({"table": Held(1, 1, FIRST), "files": Held(1, 1, FIRST)}, []),
+    ],
+)
+def test_without_a_checkpoint_a_sink_without_the_first_epoch_of_all_lacks_it(held: dict[str, Held], lacking: list[str]):
+    """The run died between two sinks.  Beyond the first epoch a sink that holds nothing can only be a new one."""
+    found = Participation("trips", SimulatedStore(), held).begun_together(held)
+    assert [name for name, each in found.items() if each.stops] == lacking
+    assert all(each == held[name] for name, each in found.items()), "apart from where it stops"
+    assert all(found[name].stops == (FIRST,) for name in lacking)
+
+
+def test_with_a_checkpoint_that_knows_a_holder_a_sink_that_holds_nothing_is_new():
+    store = SimulatedStore()
+    held = {"table": Held(1, 1, FIRST), "files": NOTHING, "console": NOTHING}
+    Participation("trips", store, ["table"]).note(["table"], 1)
+    assert Participation("trips", store, ["table", "files"]).begun_together(held)["files"].is_empty
+    without = Participation("trips", SimulatedStore(), ["table", "files"]).begun_together(held)
+    assert (without["files"].is_empty, without["console"].is_empty) == (False, True), "a console remembers nothing"

@@ -98,8 +98,10 @@ class Starting:
                 owned = _Owned(
                     self.asked, context, physical, change, sinks, coordinator, participation, remembering, given_state
                 )
-                resumption = coordinator.open(on_behind=owned.check_replayable)
                 has_begun = newest_directory(context.store) > 0
+                resumption = coordinator.open(
+                    on_behind=owned.check_replayable, understood=None if has_begun else participation.begun_together
+                )
                 explained.restore(pipeline.sources, context.directory, sinks, resumption.held, has_begun=has_begun)
                 header = owned.settled(resumption)
                 held = resumption.held.values()
