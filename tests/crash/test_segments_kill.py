@@ -28,10 +28,11 @@ import sys
 import pyarrow as pa
 from holdfast import segments
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
-from holdfast.sinks.segments import manifest, tending
+from holdfast.sinks.segments import manifest
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sinks.tending import thread
 
-manifest.ENTRIES_MAX, tending.PAUSE_S = 20, 0.01
+manifest.ENTRIES_MAX, thread.PAUSE_S = 20, 0.01
 directory, generation, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 schema = pa.schema([("id", pa.int64()), ("day", pa.int64())])
 spec = SegmentsSinkSpec(directory, partition_by=("day",), target_size="{TARGET} B", compression=None, sort_by=("id",))
