@@ -199,6 +199,11 @@ class EpochEnd:
     batch_us: int
     pts: int | None = None
 
+    @property
+    def step_time(self) -> tuple[int, int]:
+        """Its number and batch time as steps saw them."""
+        return self.step_epoch, self.batch_us
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON value."""
         positions = {source: dict(segments) for source, segments in self.positions.items()}

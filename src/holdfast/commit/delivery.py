@@ -283,7 +283,8 @@ class Delivery:
         if explained is not None:
             numbers = {each.source: each.number for of in publications for each in of.record.explanations}
             explained = {**explained, **{of: max(number, explained.get(of, 0)) for of, number in numbers.items()}}
-        self.held[name] = Held(last.epoch, before.generation, last.positions, last.pts, explained)
+        held = Held(last.epoch, before.generation, last.positions, last.pts, explained, step_time=last.step_time)
+        self.held[name] = held
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:

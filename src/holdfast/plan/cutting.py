@@ -54,6 +54,11 @@ def stateful_names(pipeline: Pipeline) -> list[str]:
     return [node.name for node in pipeline.nodes if _keeps_state(node)]
 
 
+def watches_clock(pipeline: Pipeline) -> bool:
+    """Return whether any operator decides by batch time."""
+    return any(_watches_clock(node) for node in pipeline.nodes)
+
+
 def has_idle_rule(pipeline: Pipeline) -> bool:
     """Return whether any operator has a rule about how long no row arrived."""
     return any(_wakes(node) for node in pipeline.nodes)

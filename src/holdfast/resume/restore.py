@@ -2,7 +2,8 @@
 
 The newest snapshot whose files are whole, and which every sink covers, is taken.  The epochs that came after it, as
 far as a sink holds them, are replayed with the ends and the batch times that they had: a step that depends on
-batch time decides as it did.  What has no record is replayed as one epoch up to the positions of each sink.
+batch time decides as it did.  What has no record is replayed as one epoch up to the positions of each sink, with the
+number and the time of the epoch that the sink holds last, where it tells them: what falls due later is not muted.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ class Restoration:
     manifest : Manifest
         The snapshot.
     replayed : tuple of EpochEnd
-        Epochs after it whose ends are known, in order.
+        Epochs after it whose ends are known, in order; behind them those up to the sinks that tell their time.
     stops : tuple of Positions
-        What sinks hold beyond those, in order: replayed as one epoch each.
+        What sinks hold beyond those, in order: replayed as one epoch each, at the time of the replay.
     refused : tuple of (SnapshotKey, str)
         Newer snapshots that could not be used, with the reason.
+    told_count : int
+        How many of the last in ``replayed`` end where sinks stand, and have the times that these tell.
     """
 
     manifest: Manifest
     replayed: tuple[EpochEnd, ...]
     stops: tuple[Positions, ...]
     refused: tuple[tuple[SnapshotKey, str], ...] = ()
+    told_count: int = 0
 
     @property
     def seek(self) -> tuple[Positions, ...]:
@@ -133,7 +137,8 @@ def _planned(
         log.warning("the progress records do not fit the sinks: what follows the snapshot is replayed as one epoch")
         replayed, cuts = [], [start]
         beyond = [each.positions for each in held if not _same(each.positions, start)]
-    stops = ascending(beyond) or []
+    timed, stops = _timed(ascending(beyond) or [], held, (replayed or [manifest.ended])[-1])
+    replayed += timed
     epochs = [manifest.ended.step_epoch, *(ended.step_epoch for ended in replayed)]
     invariant(
         all(one < next_ for one, next_ in pairwise(epochs)),
@@ -142,7 +147,27 @@ def _planned(
         pipeline=manifest.pipeline,
         epoch=manifest.ended.epoch,
     )
-    return Restoration(manifest, tuple(replayed), tuple(stops), refused)
+    return Restoration(manifest, tuple(replayed), tuple(stops), refused, len(timed))
+
+
+def _timed(
+    stops: Sequence[Positions], held: Sequence[Held], before: EpochEnd
+) -> tuple[list[EpochEnd], Sequence[Positions]]:
+    """Return the epochs that end where sinks stand, as far as these tell their times, and the other positions.
+
+    Of two sinks at one position the lower number counts.  Numbers ascend, as steps must see them; those of sinks that
+    were written with another checkpoint may not, and then the present is as good as any time.
+    """
+    found: list[EpochEnd] = []
+    for place, stop in enumerate(stops):
+        there = [each for each in held if each.step_time is not None and _same(each.positions, stop)]
+        first = min(there, key=lambda each: each.step_time or (0, 0), default=None)
+        if first is None or first.step_time is None or first.step_time[0] <= before.step_epoch:
+            return found, stops[place:]
+        step_epoch, batch_us = first.step_time
+        before = EpochEnd(first.epoch, step_epoch, stop, batch_us, first.pts)
+        found.append(before)
+    return found, ()
 
 
 def replayed_from(start: Positions, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:

@@ -5,6 +5,7 @@ Invariant: for each source the numbers are dense from 1, and what a number says 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.errors import Diverged, invariant
@@ -13,6 +14,9 @@ from holdfast.store.increments import MERGED_AT_A_TIME
 
 EXPLANATIONS = "holdfast_positions"
 """Table of an SQL sink, beside the ledger: what the positions in it mean."""
+
+STEP_TIME = ""
+"""In that table, in the place of a source: the row with number and time of the last epoch, which is replaced."""
 
 
 def lacking(publications: Iterable[Publication], held: Mapping[str, int], node: str) -> list[Explanation]:
@@ -68,12 +72,32 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def parted(rows: Iterable[tuple[str, int, str]]) -> list[Explanation]:
-    """Return the explanations of rows (source, first number, text)."""
+    """Return the explanations of rows (source, first number, text); :data:`STEP_TIME` is none."""
     return [
         Explanation(source, number, text)
         for source, first, several in rows
+        if source != STEP_TIME
         for number, text in enumerate(several.split("\n"), first)
     ]
+
+
+def numbers(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return source -> highest number, of rows of both."""
+    return {source: number for source, number in rows if source != STEP_TIME}
+
+
+def step_time_in(row: tuple[str] | None) -> tuple[int, int] | None:
+    """Return what the row of :data:`STEP_TIME` says; None where there is none of the epoch that is held.
+
+    Examples
+    --------
+    >>> step_time_in(("[12, 1700000000000000]",)), step_time_in(None)
+    ((12, 1700000000000000), None)
+    """
+    if row is None:
+        return None
+    step_epoch, batch_us = json.loads(row[0])
+    return step_epoch, batch_us
 
 
 def needed(publications: Sequence[Publication]) -> bool:

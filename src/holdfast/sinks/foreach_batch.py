@@ -187,7 +187,8 @@ class ForeachBatchSink:
                 error.add_note(f"raised by the function of sink {self.name!r}, in epoch {record.epoch}")
                 raise
             faults.reach("publish-uncommitted", record.epoch)
-            self._note(Held(record.epoch, self._generation, record.positions, record.pts))
+            held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
+            self._note(held)
             for name in staged:
                 self._engine.staging.remove(name)
 
@@ -253,7 +254,8 @@ class ForeachBatchSink:
         with durable.explained(f"reading {path}"):
             try:
                 with open(path, "rb") as file:
-                    return Held(**json.load(file))
+                    noted = json.load(file)
+                    return Held(**{**noted, "step_time": tuple(noted["step_time"]) if "step_time" in noted else None})
             except FileNotFoundError:
                 return Held()
             except (ValueError, TypeError) as error:
@@ -265,7 +267,7 @@ class ForeachBatchSink:
                 ) from error
 
     def _note(self, held: Held) -> None:
-        durable.replace(self._engine.note, json.dumps(asdict(held)).encode(), aside=self._engine.aside)
+        durable.replace(self._engine.note, json.dumps(_noted(held)).encode(), aside=self._engine.aside)
 
     def _check(self, held: Held, generation: int, *, is_open: bool = False) -> None:
         if held.generation > generation or (is_open and held.generation == generation):
@@ -288,3 +290,7 @@ class _Bound:
     note: str
     aside: str
     staging: FileStaging
+
+
+def _noted(held: Held) -> dict[str, Any]:
+    return {name: value for name, value in asdict(held).items() if name != "step_time" or value is not None}

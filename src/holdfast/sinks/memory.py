@@ -172,7 +172,8 @@ class MemorySink:
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             record = new[-1].record
-            self._keep(added, Held(record.epoch, self._generation, record.positions, record.pts))
+            held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
+            self._keep(added, held)
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger."""

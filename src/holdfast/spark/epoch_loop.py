@@ -81,6 +81,8 @@ class EpochLoop:
         Minimum timestamp over the inputs that earlier runs had reached.
     explanations : Explanations
         What the epochs' records explain.
+    watches_clock : bool
+        Whether a step does: then the epochs' records say the times that steps saw.
     is_at_pts : bool
         Whether the gate upstream of the sinks reports pts.
     timed_sources : sequence of str
@@ -113,6 +115,7 @@ class EpochLoop:
         reports: OperatorReports,
         due_file: str,
         explanations: Explanations,
+        watches_clock: bool = False,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
@@ -132,6 +135,7 @@ class EpochLoop:
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
+        self._watches_clock = watches_clock
         self._is_at_pts = is_at_pts
         self._pts = pts
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
@@ -211,6 +215,7 @@ class EpochLoop:
             positions=end.positions,
             pts=self._pts_of(report),
             explanations=self._explanations.take(parts),
+            step_time=(step_epoch, batch_us) if self._watches_clock else None,
         )
         self._coordinator.commit(claim, record, parts)
         # NB retried here: a repetition of the epoch would have no parts any more.

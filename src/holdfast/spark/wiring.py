@@ -114,6 +114,7 @@ class Wiring:
             explanations=Explanations.of(
                 self.asked.pipeline.sources, self.context.directory, self.coordinator.explained
             ),
+            watches_clock=self.physical.stateful is not None and bool(self.physical.stateful.stages.waking),
             pressure=self._pressure(),
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),

@@ -66,7 +66,9 @@ class SimulatedLedgerRow:
         explained = {source: len(several) for source, several in self.explanations.items()}
         if self.record is None:
             return Held(generation=self.generation, explained=explained)
-        return Held(self.epoch, self.generation, self.record.positions, self.record.pts, explained)
+        return Held(
+            self.epoch, self.generation, self.record.positions, self.record.pts, explained, (), self.record.step_time
+        )
 
 
 class SimulatedTarget:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import holdfast as hf
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan
@@ -9,6 +13,7 @@ from holdfast.checkpoint.snapshot import FILES
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.restore import Restoration, restoration
+from holdfast.testing import drive
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import ended, snapshot
 
@@ -134,3 +139,64 @@ def test_a_damaged_record_is_left_out() -> None:
     store.damage(store.keys("progress/")[0], keep=20)
     assert [step.ended.epoch for step in progress.read(store)] == [3, 4]
     assert list(progress.chain(progress.read(store), at(0))) == []
+
+
+def timed(position: int, step_epoch: int, batch_us: int) -> Held:
+    return Held(position, 1, at(position), step_time=(step_epoch, batch_us))
+
+
+def test_what_no_record_tells_is_replayed_at_the_times_that_the_sinks_tell() -> None:
+    """At the present time a timer that fell due after the last epoch would fire muted: its row would be lost."""
+    store = SimulatedStore()
+    snapshot(store, 3)
+    found = restored(store, [timed(9, 8, 8_000), timed(6, 6, 6_000), timed(9, 9, 9_000)], steps(1, 4))
+    assert [(each.step_time, each.positions) for each in found.replayed[1:]] == [
+        ((6, 6_000), at(6)),
+        ((8, 8_000), at(9)),
+    ]
+    assert (found.replayed[0].epoch, found.told_count, found.stops) == (4, 2, ())
+    assert found.seek == (at(3), at(4), at(6), at(9))
+
+
+def test_behind_a_sink_that_tells_no_time_everything_is_replayed_at_the_present_one() -> None:
+    """As an earlier version left it; times are those of the first epochs of a directory."""
+    store = SimulatedStore()
+    snapshot(store, 3)
+    found = restored(store, [timed(5, 5, 5_000), *held(7), timed(9, 9, 9_000)], [])
+    assert ([each.step_time for each in found.replayed], found.stops) == ([(5, 5_000)], (at(7), at(9)))
+
+
+def test_numbers_that_steps_have_seen_are_not_seen_again() -> None:
+    store = SimulatedStore()
+    snapshot(store, 3)
+    found = restored(store, [timed(5, 5, 5_000), timed(9, 5, 9_000)], [])
+    assert ([each.step_time for each in found.replayed], found.stops) == ([(5, 5_000)], (at(9),))
+    assert restored(store, [timed(5, 3, 5_000)], []).stops == (at(5),)
+
+
+def late(key: int, rows: list[dict[str, int]], state: Any) -> Iterator[dict[str, int]]:
+    if rows:
+        state.timer(500, clock="batch")
+    else:
+        yield {"id": key}
+
+
+def test_a_timer_that_falls_due_behind_the_sinks_last_epochs_is_in_each_sink_once() -> None:
+    """One sink stands behind epoch 2, the other behind epoch 3; a snapshot of epoch 1 is all that is left."""
+    store = SimulatedStore()
+    snapshot(store, 1)
+    given = hf.read.rows([], schema="id BIGINT", name="given")
+    fired = given | hf.apply(late, by="id", state="unused BIGINT", timers="batch", schema="id BIGINT", name="fired")
+    rows = {"given": [[{"id": 0}], [{"id": 1}], [{"id": 2}], [{"id": 3}], []]}
+    then, present = [100, 200, 300], 1_000
+    before = drive(fired, rows, batch_times=[*then, present, present])
+
+    found = restored(store, [timed(3, 3, then[2]), timed(2, 2, then[1])], [])
+    times = [each.batch_us for each in found.replayed] + [present for _ in found.stops]
+    after = drive(fired, rows, batch_times=[then[0], *times, present, present])
+    for holds in (2, 3):
+        published = [row["id"] for epoch in (*before[:holds], *after[holds:]) for row in epoch]
+        assert sorted(published) == [0, 1, 2, 3]
+
+    at_present = drive(fired, rows, batch_times=[then[0], present, present, present, present])
+    assert 0 not in [row["id"] for epoch in (*before[:2], *at_present[3:]) for row in epoch], "what this is about"

@@ -216,6 +216,7 @@ class ByteStreamSink:
             message_count=streams.message_count,
             streams=streams.states,
             removals=tuple(streams.removals),
+            step_time=record.step_time,
         )
         # The commit.
         if not self._append(entry, last):  # another run opened the sink between our reading of the log and the append
@@ -355,7 +356,7 @@ class ByteStreamSink:
 
 
 def _held(entry: StreamEntry) -> Held:
-    return Held(entry.epoch, entry.generation, entry.positions, entry.pts)
+    return Held(entry.epoch, entry.generation, entry.positions, entry.pts, step_time=entry.step_time)
 
 
 def _gap(path: str, entry: StreamEntry) -> Diverged:

@@ -197,5 +197,5 @@ class ByteStreamSinkSpec:
             last = Branch(own).log.last()
         if last is None:
             return None
-        held = Held(last.epoch, last.generation, last.positions, last.pts)
+        held = Held(last.epoch, last.generation, last.positions, last.pts, step_time=last.step_time)
         return SinkLedger(held, tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))

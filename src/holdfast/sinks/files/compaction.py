@@ -238,6 +238,7 @@ class Compaction:
                     after_epoch=last.epoch,
                     positions=last.positions,
                     pts=last.pts,
+                    step_time=last.step_time,
                     renames=tuple((join.staged, join.final) for join in joins),
                     removals=tuple(path for join in joins for path in together(join.run).paths),
                 )

@@ -36,7 +36,7 @@ class LogEntry:
         Highest epoch held.
     after_epoch : int
         The renames belong to the epochs above this one.
-    positions, pts
+    positions, pts, step_time
         Of ``epoch``, as in :class:`~holdfast.ports.Held`.
     renames : tuple of (str, str)
         Staged file -> final file, both relative to the sink's directory.  Empty for an entry that only fences.
@@ -55,6 +55,7 @@ class LogEntry:
     renames: tuple[tuple[str, str], ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
+    step_time: tuple[int, int] | None = None
 
     @property
     def is_compaction(self) -> bool:
@@ -70,7 +71,7 @@ class LogEntry:
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return Held(self.epoch, self.generation, self.positions, self.pts)
+        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)
 
 
 class FilesLog(EntryLog[LogEntry]):
@@ -110,6 +111,8 @@ def _gap(path: str, entry: LogEntry) -> Diverged:
 
 def _encode(entry: LogEntry) -> bytes:
     body = asdict(entry)
+    if entry.step_time is None:
+        del body["step_time"]
     return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
 
 
@@ -119,7 +122,9 @@ def _decode(data: bytes, number: int) -> LogEntry:
     if document["sha256"] != _checksum(body):
         raise ValueError("its checksum does not match")
     renames = tuple((staged, final) for staged, final in body["renames"])
-    entry = LogEntry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
+    step_time = tuple(body["step_time"]) if "step_time" in body else None
+    removals = tuple(body.get("removals", ()))
+    entry = LogEntry(**{**body, "renames": renames, "removals": removals, "step_time": step_time})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

@@ -219,6 +219,7 @@ class FilesSink:
                 renames=tuple(renames),
                 removals=() if back is None else back.files,
                 back_to=None if back is None else back.epoch,
+                step_time=record.step_time,
             )
             # The commit.  A crash right after it leaves the renames to the next open.
             is_ours = self._append(entry, last)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -21,7 +21,17 @@ from psycopg import sql as pg
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import EpochRecord, Explanation, Publication, SinkLedger
 from holdfast.sinks import sql
-from holdfast.sinks.explained import EXPLANATIONS, joined, lacking, merged_at, needed, parted
+from holdfast.sinks.explained import (
+    EXPLANATIONS,
+    STEP_TIME,
+    joined,
+    lacking,
+    merged_at,
+    needed,
+    numbers,
+    parted,
+    step_time_in,
+)
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.table import PostgresTable
@@ -259,9 +269,27 @@ class PostgresExplanations:
         """Return source -> highest number; None where nothing can be kept."""
         return self._numbers(connection) if self._is_kept else None
 
+    def step_time(self, connection: Connection, epoch: int) -> tuple[int, int] | None:
+        """Return number and batch time of an epoch as steps saw them; None where it is not the last, or had none."""
+        if not catalog.check_explanations(connection, self._table):
+            return None
+        row = connection.execute(
+            pg.SQL(
+                "SELECT text FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s AND last OPERATOR(pg_catalog.=) %s"
+            ).format(self._name, OURS),
+            (*self._ours, STEP_TIME, epoch),
+        ).fetchone()
+        return step_time_in(row)
+
     def take(self, connection: Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks."""
-        if not self._is_kept or not needed(publications):
+        """Keep what these epochs explain and the sink lacks, and the time of the last one."""
+        if not self._is_kept:
+            return
+        if publications and (ended := publications[-1].record).step_time is not None:
+            statement = pg.SQL("DELETE FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s").format(self._name, OURS)
+            connection.execute(statement, (*self._ours, STEP_TIME))
+            self._insert(connection, STEP_TIME, 0, ended.epoch, json.dumps(ended.step_time))
+        if not needed(publications):
             return
         for each in lacking(publications, self._numbers(connection), self._table.node):
             self._insert(connection, each.source, each.number, each.number, each.text)
@@ -283,7 +311,7 @@ class PostgresExplanations:
             pg.SQL("SELECT source, pg_catalog.max(last) FROM {} WHERE {} GROUP BY source").format(self._name, OURS),
             self._ours,
         ).fetchall()
-        return dict(rows)
+        return numbers(rows)
 
     def _merge(self, connection: Connection, source: str, first: int, last: int) -> None:
         where = pg.SQL("{} AND source OPERATOR(pg_catalog.=) %s AND first OPERATOR(pg_catalog.>=) %s").format(OURS)
@@ -320,11 +348,12 @@ def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | No
         row = PostgresLedger(session, table, pipeline, name).row_if_any(connection)
         if row is None:
             return None
+        kept = PostgresExplanations(table, pipeline, name)
         try:
-            told = PostgresExplanations(table, pipeline, name).all(connection)
+            told, step_time = kept.all(connection), kept.step_time(connection, row.epoch)
         except InvalidPipeline:
-            told = []  # a role that may not read the table keeps none there
-        return SinkLedger(row.held(), tuple(told))
+            told, step_time = [], None  # a role that may not read the table keeps none there
+        return SinkLedger(replace(row.held(), step_time=step_time), tuple(told))
 
 
 def set_lock_timeout(duration: str) -> pg.Composed:

@@ -154,6 +154,7 @@ class PostgresSink:
                 self._epochs.begin(connection, before)
             self._explanations.begin(connection)
             explained = self._explanations.held(connection)
+            step_time = None if explained is None else self._explanations.step_time(connection, before.epoch)
         self._generation = run.generation
         self._is_grouped = run.is_grouped
         if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
@@ -173,7 +174,7 @@ class PostgresSink:
                 len(begun.gids),
             )
             self._prepared.complete(begun, before.epoch)
-        return replace(before.held(), explained=explained)
+        return replace(before.held(), explained=explained, step_time=step_time)
 
     # --- publish ------------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class SegmentsEntry:
         Place in the sequence, from 1.
     generation : int
         Generation that appended it.
-    epoch, positions, pts
+    epoch, positions, pts, step_time
         What the sink holds after it, as in :class:`~holdfast.ports.Held`.
     ends : tuple of (int, Positions)
         Each epoch that it publishes, and where that ends.
@@ -146,6 +146,7 @@ class SegmentsEntry:
     schema: str = ""
     controls: tuple[tuple[int, str], ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
+    step_time: tuple[int, int] | None = None
 
     @property
     def renamed(self) -> tuple[SealedSegment, ...]:
@@ -154,7 +155,7 @@ class SegmentsEntry:
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return Held(self.epoch, self.generation, self.positions, self.pts)
+        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)
 
 
 _EMPTY = SegmentsEntry()
@@ -183,6 +184,7 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "seals": tuple(SealedSegment(**each) for each in body.get("seals", ())),
             "joins": tuple(SealedSegment(**each) for each in body.get("joins", ())),
             "freed": tuple(body.get("freed", ())),
+            "step_time": tuple(body["step_time"]) if "step_time" in body else None,
             "controls": tuple((epoch, text) for epoch, text in body.get("controls", ())),
         }
     )

@@ -242,6 +242,7 @@ class Sealing:
                     epoch=last.epoch,
                     positions=last.positions,
                     pts=last.pts,
+                    step_time=last.step_time,
                     began=self._grow_on(partitions),
                     seals=tuple(written),
                     freed=freed,
@@ -344,6 +345,7 @@ class Sealing:
                 epoch=last.epoch,
                 positions=last.positions,
                 pts=last.pts,
+                step_time=last.step_time,
                 removed=removed,
             )
             if not host.append(entry):
@@ -390,6 +392,7 @@ class Sealing:
                         epoch=last.epoch,
                         positions=last.positions,
                         pts=last.pts,
+                        step_time=last.step_time,
                         joins=(segment,),
                         removed={each.path: each.size_bytes for each in run},
                     )

@@ -5,12 +5,23 @@ Invariant: they are written in the transaction of the epoch that needs them firs
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.ports import Explanation, Publication
-from holdfast.sinks.explained import EXPLANATIONS, joined, lacking, merged_at, needed, parted
+from holdfast.sinks.explained import (
+    EXPLANATIONS,
+    STEP_TIME,
+    joined,
+    lacking,
+    merged_at,
+    needed,
+    numbers,
+    parted,
+    step_time_in,
+)
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {EXPLANATIONS} (
@@ -37,10 +48,20 @@ class SqliteExplanations:
         if not self._exists(connection):
             return {}
         statement = f"SELECT source, max(last) FROM {EXPLANATIONS} WHERE {_OURS} GROUP BY source"
-        return dict(connection.execute(statement, self._ours).fetchall())
+        return numbers(connection.execute(statement, self._ours).fetchall())
+
+    def step_time(self, connection: sqlite3.Connection, epoch: int) -> tuple[int, int] | None:
+        """Return number and batch time of an epoch as steps saw them; None where it is not the last, or had none."""
+        if not self._exists(connection):
+            return None
+        statement = f"SELECT text FROM {EXPLANATIONS} WHERE {_OURS} AND source = ? AND last = ?"
+        return step_time_in(connection.execute(statement, (*self._ours, STEP_TIME, epoch)).fetchone())
 
     def take(self, connection: sqlite3.Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks."""
+        """Keep what these epochs explain and the sink lacks, and the time of the last one."""
+        if publications and (ended := publications[-1].record).step_time is not None:
+            connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?", (*self._ours, STEP_TIME))
+            self._insert(connection, STEP_TIME, 0, ended.epoch, json.dumps(ended.step_time))
         if not needed(publications):
             return
         for each in lacking(publications, self.held(connection), self.node):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.errors import Corrupt, Unavailable
@@ -42,7 +43,9 @@ def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
             row = ledger_row(connection, pipeline, name)
             if row is None:
                 return None
-            return SinkLedger(row.held(), tuple(SqliteExplanations(node, pipeline, name).all(connection)))
+            kept = SqliteExplanations(node, pipeline, name)
+            held = replace(row.held(), step_time=kept.step_time(connection, row.epoch))
+            return SinkLedger(held, tuple(kept.all(connection)))
     except sqlite3.Error as error:
         is_damaged = not isinstance(error, sqlite3.OperationalError)  # which is: busy, not readable
         kind = Corrupt if is_damaged else Unavailable

@@ -115,8 +115,9 @@ class SqliteSink:
                 self._epochs.begin(connection, row)
             self._explanations.begin(connection)
             explained = self._explanations.held(connection)
+            step_time = self._explanations.step_time(connection, row.epoch)
         self._generation = run.generation
-        return replace(row.held(), explained=explained)
+        return replace(row.held(), explained=explained, step_time=step_time)
 
     def writer_factory(self) -> ArrowWriterFactory:
         """Return the factory of writers: each leaves one Arrow file."""

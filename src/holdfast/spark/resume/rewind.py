@@ -25,6 +25,7 @@ from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable, present
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import watches_clock
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
@@ -115,6 +116,7 @@ class Rewinding:
                 found.ended.positions,
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
+                step_time=found.ended.step_time if watches_clock(self.pipeline) else None,
             )
             number = newest_directory(self.store)
             coordinator.rewind(record)

@@ -98,7 +98,7 @@ class StreamEntry:
 
     Parameters
     ----------
-    number, generation, epoch, positions, pts, back_to
+    number, generation, epoch, positions, pts, back_to, step_time
         As of every log: :class:`holdfast.store.entry_log.Entry`.
     times : str
         What timestamps are.
@@ -120,18 +120,24 @@ class StreamEntry:
     message_count: int = 0
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     removals: tuple[str, ...] = ()
+    step_time: tuple[int, int] | None = None
 
 
 def encode_entry(entry: StreamEntry) -> bytes:
     """Return the bytes of an entry."""
-    return _checked({"format": FORMAT, **asdict(entry)})
+    body = asdict(entry)
+    if entry.step_time is None:
+        del body["step_time"]
+    return _checked({"format": FORMAT, **body})
 
 
 def decode_entry(data: bytes, number: int) -> StreamEntry:
     """Return an entry; ValueError, KeyError or TypeError where the bytes are not those of this one."""
     body = _body(data)
     streams = {name: _stream(state) for name, state in body.pop("streams").items()}
-    entry = StreamEntry(**{**body, "streams": streams, "removals": tuple(body["removals"])})
+    step_time = tuple(body["step_time"]) if "step_time" in body else None
+    removals = tuple(body["removals"])
+    entry = StreamEntry(**{**body, "streams": streams, "removals": removals, "step_time": step_time})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

@@ -174,7 +174,8 @@ class SimulatedEngine:
             parts = self._stage(epoch, start, end, claim.sinks)
             self._evaluation.keep(epoch)
         faults.reach("after-stage", epoch)
-        record = replace(self._record(epoch, positions, end), explanations=self._explained(parts))
+        explanations, time = self._explained(parts), (epoch, end)  # the rows until then stand for the time
+        record = replace(self._record(epoch, positions, end), explanations=explanations, step_time=time)
         self._coordinator.commit(claim, record, parts)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
