@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -219,6 +220,31 @@ def test_files_that_somebody_put_back_are_not_joined_with_the_one_that_replaced_
         assert tend(again) == 0
     assert set(before) <= set(visible(tmp_path))
     assert "same epochs" in caplog.text
+
+
+def test_an_epoch_that_is_published_again_behind_a_round_is_joined_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its renames failed, the round that came between has done them, and its entry is the last one."""
+    sink = opened(tmp_path)
+    publish(sink, *range(1, 13))
+
+    def failing(self: renames.Renames, staged: str, final: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", final)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(renames.Renames, "_rename", failing)
+        with pytest.raises(InDoubt):
+            publish(sink, 13)
+    assert tend(sink) == 1
+    publish(sink, 13)
+    with caplog.at_level(logging.WARNING):
+        publish(sink, *range(14, 40))
+        while tend(sink):
+            pass
+    assert caplog.text == ""
+    assert rows(tmp_path) == expected(*range(1, 40))
+    assert len(visible(tmp_path)) < 30
 
 
 def test_files_with_other_columns_are_not_joined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

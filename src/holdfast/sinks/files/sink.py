@@ -187,19 +187,17 @@ class FilesSink:
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""
         with self._lock:
-            renames = self._publish(publications, believed)
-            if self._compaction is not None:
-                self._compaction.came(final for _, final in renames)
+            self._publish(publications, believed)
         if self._tending is not None:
             self._tending.start()
 
-    def _publish(self, publications: Sequence[Publication], believed: Held) -> Sequence[tuple[str, str]]:
+    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
         last = self._last()
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
         self._renames.finish(last)
         if not new:  # the entry was appended, an error followed, and the run publishes again
-            return last.renames
+            return
         carried: list[Staged] = []
         try:
             renames = [rename for publication in new for rename in self._prepare(publication, carried)]
@@ -231,6 +229,8 @@ class FilesSink:
         if not is_ours:  # another run opened the sink between our reading of the log and the append
             self._remove(carried)
             self.fenced_out()
+        if self._compaction is not None:  # now: whoever makes them visible, a round of it or this, finds them noted
+            self._compaction.came(final for _, final in entry.renames)
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
         self._renames.finish(entry, is_synced=True)
@@ -238,7 +238,6 @@ class FilesSink:
         if self._compactions:
             oldest = self._log.numbers()[0]
             self._compactions = [number for number in self._compactions if number >= oldest]
-        return entry.renames
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the log, and for the last entry the directory too."""
