@@ -209,6 +209,31 @@ def local_path(location: str) -> str | None:
     return unquote(url.path) if url.scheme == "file" and url.netloc in ("", "localhost") else None
 
 
+def local_directory(location: str | os.PathLike[str], what: str) -> str:
+    """Return the absolute path of a directory that is read here, in this process.
+
+    Parameters
+    ----------
+    location : str or path
+        As the user wrote it.
+    what : str
+        Who reads it, for the message.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is in an object store: nothing that Holdfast writes there would be found.
+    """
+    path = local_path(os.fspath(location))
+    if path is None:
+        raise InvalidPipeline(
+            f"{what} cannot read {os.fspath(location).partition('://')[0]}:// addresses.",
+            why="sinks that keep files write to a file system, and what they hold is asked there.",
+            do="name the directory as the sink does, or one that is mounted.",
+        )
+    return os.path.abspath(path)
+
+
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
     """Turn an ``OSError`` of the block into one of ours: the block must have changed nothing that lasts.

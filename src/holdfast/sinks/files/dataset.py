@@ -112,7 +112,7 @@ def open(path: str | os.PathLike[str]) -> FilesDataset:
         rows = hf.files.open("out/flights").to_arrow()
         duckdb.read_parquet(hf.files.open("out/flights").paths(), hive_partitioning=True)
     """
-    return FilesDataset(os.path.abspath(durable.local_path(os.fspath(path)) or ""))
+    return FilesDataset(durable.local_directory(path, "files.open"))
 
 
 def _logs(directory: str) -> Iterator[FilesLog]:

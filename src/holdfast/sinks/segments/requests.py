@@ -90,7 +90,7 @@ def flush(
 
         hf.segments.flush("out/flights", ["origin=JFK"], pipeline="flights", sink="flights")
     """
-    directory = os.path.abspath(durable.local_path(os.fspath(path)) or "")
+    directory = durable.local_directory(path, "segments.flush")
     own = os.path.join(directory, OWN_DIRECTORY, pipeline, sink)
     if not os.path.isdir(os.path.join(own, "manifest")):
         raise InvalidPipeline(

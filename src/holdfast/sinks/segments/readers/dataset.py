@@ -147,7 +147,7 @@ def open(path: str | os.PathLike[str], *, pipeline: str | None = None, sink: str
         rows = hf.segments.open("out/flights").to_arrow()                    # up to the last epoch
         files = hf.segments.open("out/flights").to_pandas(growing=False)     # as ordinary readers see it
     """
-    return SegmentsDataset(os.path.abspath(durable.local_path(os.fspath(path)) or ""), pipeline, sink)
+    return SegmentsDataset(durable.local_directory(path, "segments.open"), pipeline, sink)
 
 
 def content(directory: str, pipeline: str | None = None, sink: str | None = None) -> SegmentsContent:

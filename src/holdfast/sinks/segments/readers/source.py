@@ -317,7 +317,7 @@ def segments(
         flights = hf.read.segments("out/flights", name="flights")
     """
     with building("source", name):
-        directory = os.path.abspath(durable.local_path(os.fspath(path)) or "")
+        directory = durable.local_directory(path, "read.segments")
         columns = dataset.content(directory).schema if schema is None else to_arrow(schema)
         if timestamp is not None and timestamp not in columns.names:
             raise InvalidPipeline(
