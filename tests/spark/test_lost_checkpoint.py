@@ -6,7 +6,10 @@ import json
 import os
 import shutil
 import sqlite3
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pytest
@@ -176,6 +179,58 @@ def test_with_state_one_snapshot_is_enough(tmp_path: Path, spark: SparkSession) 
         rows = connection.execute("SELECT k, id, n, total FROM sums ORDER BY id").fetchall()
     ids = range(FILES * PER_FILE)
     assert rows == [(i % 7, i, i // 7 + 1, sum(range(i % 7, i + 1, 7))) for i in ids]
+
+
+@pytest.mark.nightly
+def test_a_timer_that_fell_due_while_only_a_snapshot_was_left_is_in_the_sinks_once(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """What follows the snapshot is evaluated again at the times of the sinks' epochs, not at the present one.
+
+    At death one sink holds an epoch that the other does not.  All timers fall due afterwards.
+    (On a machine that is too slow for that, this proves less.)
+    """
+    due_us = time.time_ns() // 1000 + 4_000_000
+
+    def late(key: int, rows: list[dict[str, int]], state: Any) -> Iterator[dict[str, int]]:
+        if rows:
+            state.timer(due_us, clock="batch")
+        else:
+            yield {"id": key}
+
+    def run_timed() -> None:
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="rows")
+        fired = rows | hf.apply(late, by="id", state="unused BIGINT", timers="batch", schema="id BIGINT", name="fired")
+        pipeline = hf.Pipeline(
+            "timed",
+            fired | hf.write.sqlite(tmp_path / "out.db", table="fired", name="to_table"),
+            fired | hf.write.files(tmp_path / "out", name="to_files"),
+        )
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    def write(number: int) -> None:
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{number}.json").write_text(f'{{"id": {number}}}\n')
+
+    write(0)
+    run_timed()
+    write(1)
+    write(2)
+    die_at("after-publish", 3)
+    with pytest.raises(HoldfastError):
+        run_timed()
+    faults.install(None)
+    for path in (tmp_path / "checkpoint").iterdir():
+        if path.name != "snapshots":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    time.sleep(max(0.0, due_us / 1e6 - time.time()))
+    for number in (3, 4):
+        write(number)
+        run_timed()
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        table = sorted(number for (number,) in connection.execute("SELECT id FROM fired"))
+    files = sorted(pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].to_pylist())
+    assert table == files == [0, 1, 2, 3]
 
 
 def test_two_sinks_that_disagree_on_what_a_position_means_are_refused_with_both_words(
