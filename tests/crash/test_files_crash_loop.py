@@ -73,8 +73,10 @@ def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_
 @pytest.mark.parametrize(
     "setting",
     [
-        pytest.param(Setting(load=Load(task_failure_rate=0.3, carried_share=0.0)), id="stray workers"),
-        pytest.param(Setting(commit_thread=True), id="commit thread"),
+        pytest.param(
+            Setting(load=Load(task_failure_rate=0.3, carried_share=0.0)), id="stray workers", marks=pytest.mark.nightly
+        ),
+        pytest.param(Setting(commit_thread=True), id="commit thread", marks=pytest.mark.nightly),
         pytest.param(Setting(commit_every_ticks=6_000), id="grouped epochs"),
     ],
 )

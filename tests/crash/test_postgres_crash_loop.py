@@ -38,6 +38,10 @@ WAYS: dict[str, dict[str, Any]] = {
 UNLIKE = ["sqlite + prepared", "table + files", "sqlite + prepared + files"]
 """In the order in which they publish."""
 
+NIGHTLY = pytest.mark.nightly
+EVERYDAY_UNLIKE = [*(pytest.param(names, marks=NIGHTLY) for names in UNLIKE[:2]), UNLIKE[2]]
+"""Each day the three of them together; two at a time at night."""
+
 SEED = 361
 """Of an engine whose first driver has, in one staged epoch: two tasks, an attempt that staged and was not heard (an
 orphan), and one that lives on and stages late; with ``MIXED`` it carries the other epoch."""
@@ -136,7 +140,7 @@ def test_one_table_survives_a_crash_at_every_write(database: Database, way: str)
 
 
 @pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("way", ["carried", "prepared", "table"])
+@pytest.mark.parametrize("way", ["carried", "prepared", pytest.param("table", marks=NIGHTLY)])
 def test_one_table_survives_the_loss_of_the_drivers_machine_at_every_write(
     deaf: Database, way: str, stride: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,7 +159,7 @@ def test_one_table_survives_the_loss_of_the_drivers_machine_at_every_write(
     assert "which still held the ledger row" in caplog.text
 
 
-@pytest.mark.parametrize("names", UNLIKE)
+@pytest.mark.parametrize("names", EVERYDAY_UNLIKE)
 def test_unlike_sinks_survive_a_crash_at_every_other_write(database: Database, new_path: NewPath, names: str) -> None:
     load = MIXED if names.count("+") == 1 else SHORT
     survive(lambda: several(database, names, new_path, load), pairs=False, stride=2)
@@ -179,12 +183,12 @@ def test_the_commit_thread_and_grouping_change_nothing(
 # --- and again during recovery ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["carried", "prepared", "table"])
+@pytest.mark.parametrize("way", ["carried", "prepared", pytest.param("table", marks=NIGHTLY)])
 def test_one_table_survives_a_second_crash_during_recovery(database: Database, way: str) -> None:
     survive(lambda: one(database, way, SHORT), stride=11, second_stride=11)
 
 
-@pytest.mark.parametrize("names", UNLIKE)
+@pytest.mark.parametrize("names", EVERYDAY_UNLIKE)
 def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database, new_path: NewPath, names: str) -> None:
     survive(lambda: several(database, names, new_path, SHORT), stride=19, second_stride=19)
 
