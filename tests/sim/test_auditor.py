@@ -80,6 +80,7 @@ def notices(**broken):
             yield type(error).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "says"),
     [

@@ -196,6 +196,7 @@ def test_a_snapshot_of_a_barrier_is_what_the_stores_committed(seed: int) -> None
     assert run.kills
 
 
+@pytest.mark.slow
 def test_in_a_quiet_run_nothing_is_read_but_what_the_barrier_did_not_call() -> None:
     run = Run(2, failure_rate=0, dies_pruning=False)
     for number in range(1, EPOCHS + 1):

@@ -121,6 +121,7 @@ def test_max_rows_per_epoch_never_cuts_between_rows_of_one_timestamp(most: int) 
     live(world, auditor, [CrashAt(15, "after")])
 
 
+@pytest.mark.slow
 def test_nothing_is_published_while_pts_stands_still() -> None:
     """A commit happens only when pts has changed: a sink's ledger moves with its pts and at no other time."""
     for seed in range(8):
@@ -132,11 +133,13 @@ def test_nothing_is_published_while_pts_stands_still() -> None:
             assert len({pts for _, pts in moves}) == len(moves), f"seed {seed}: {sink} was published twice at one pts"
 
 
+@pytest.mark.slow
 def test_a_detour_through_sparks_plan_before_the_gate_keeps_the_promise() -> None:
     for number in (9, 25, 41):
         live(*windows(through_spark=True).world(number), [CrashAt(number, "before"), CrashAt(number, "after")])
 
 
+@pytest.mark.slow
 def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
     world, auditor = windows().world(4, commit_every=6)
     live(world, auditor, [CrashAt(25, "after"), CrashAt(40, "before")])
@@ -145,6 +148,7 @@ def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
     assert len(auditor.seen["counts"]) < len(without[1].seen["counts"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(4, marks=pytest.mark.nightly), 5])
 def test_a_sink_with_a_pace_of_its_own_holds_what_lies_before_an_older_pts(seed: int) -> None:
     world, auditor = windows().world(seed)

@@ -64,6 +64,7 @@ def test_a_death_before_a_write_is_one_after_the_write_before_it(name):
 BOTH = pytest.mark.parametrize("load", [LOAD, CARRIED], ids=["staged", "carried"])
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_single_crash_is_survived(count, load):
@@ -91,6 +92,7 @@ def test_every_crash_with_commit_thread_and_grouping_is_survived(count):
     crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_ticks=2_000), pairs=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "threaded"),
     [
@@ -107,6 +109,7 @@ def test_every_single_crash_with_a_sink_that_has_a_pace_of_its_own_is_survived(l
     assert report.place_count > 25
 
 
+@pytest.mark.slow
 @BOTH
 def test_every_single_crash_is_survived_where_the_only_sink_has_a_pace(load):
     paces = {"sink0": SinkPace(every_epochs=3)}

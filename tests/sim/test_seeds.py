@@ -49,6 +49,7 @@ def test_other_seeds_give_other_traces():
     assert len({simulate(seed).trace for seed in range(50)}) > 45
 
 
+@pytest.mark.slow
 def test_the_seeds_reach_every_state_verdict_and_way():
     seen = {line.split()[2] for seed in range(300) for line in simulate(seed).trace if line.startswith("epoch ")}
     assert seen == {"STAGE", "DECIDE", "FIND", "PUBLISH", "HOLD", "DOUBT", "ANSWER", "COMPLETE", "FORGET"}

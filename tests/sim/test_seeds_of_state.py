@@ -78,6 +78,7 @@ def _steps() -> dict[str, Step]:
     return {name: one.step for stage in stages.stages for name, one in stage.hosted.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_state_may_be_moved_after_any_epoch_and_more_than_once(seed: int) -> None:
     chance = random.Random(seed)

@@ -68,6 +68,7 @@ EVERYDAY = ("sync", "accumulate")
 """Read by the time of rows, and by their order."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=[pytest.mark.nightly] * (way not in EVERYDAY)) for way in READINGS]
 )

@@ -51,6 +51,7 @@ def test_the_older_driver_is_fenced_and_nothing_is_lost_or_doubled(seed):
     assert world.audit() == []
 
 
+@pytest.mark.slow
 def test_a_fenced_driver_is_seen_often_and_two_that_both_end_well_are_seen_too():
     outcomes = [tuple(type(error).__name__ for error in contest(seed)[1].values()) for seed in range(100)]
     assert sum("Fenced" in outcome for outcome in outcomes) > 60

@@ -71,6 +71,7 @@ def gaps(world: World) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_no_seed_publishes_over_a_gap(first: int) -> None:
     endings = [live_and_go_back(seed) for seed in range(first, first + 100)]

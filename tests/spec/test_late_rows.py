@@ -90,6 +90,7 @@ def test_late_rows_of_every_operator_look_alike(operator: str) -> None:
     assert (first["input"], first[of_input]) == (of_input, row("a", 7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_who_is_late_does_not_depend_on_the_cut_into_epochs_nor_on_buckets(operator: str) -> None:
     chance = random.Random(operator)

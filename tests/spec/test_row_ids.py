@@ -70,6 +70,7 @@ def cut(rows: Sequence[Any], places: Sequence[int]) -> list[list[Any]]:
     return [list(rows[begin:end]) for begin, end in itertools.pairwise(borders)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", graphs())
 def test_ids_do_not_depend_on_where_epochs_end_nor_on_buckets(name: str) -> None:
     stream = graphs()[name]

@@ -178,6 +178,7 @@ def check(seeds: range) -> None:
             raise
 
 
+@pytest.mark.slow
 def test_after_any_loss_every_sink_and_segment_gets_what_it_lacks_once() -> None:
     """design/0016, "Positions"."""
     check(range(HISTORIES))

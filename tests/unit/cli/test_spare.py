@@ -251,6 +251,7 @@ def a_spare(tmp_path: Path, *, is_warm: bool = True) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.slow
 def test_a_spare_goes_on_as_it_is(tmp_path: Path) -> None:
     child = a_spare(tmp_path)
     out, _ = child.communicate("go on\n", timeout=60)

@@ -220,6 +220,7 @@ def test_the_command_fails_for_a_tampered_sink(
     assert "flights: expected=3 held=2 duplicates=0 lost=1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_package_of_the_flights_is_read_as_it_is_installed() -> None:
     assert data.table("weather.csv").height == 26_115
     assert {"time_hour", "carrier", *data.WHOLE_NUMBERS} <= set(data.table("flights.csv.zip").columns)

@@ -69,6 +69,7 @@ def test_a_name_is_derived_from_kind_arguments_and_place():
     assert (flights | hf.filter("dep_delay > 15")).name == names[0]
 
 
+@pytest.mark.slow
 def test_derived_names_and_fingerprints_are_the_same_in_every_process():
     program = """
 import holdfast as hf

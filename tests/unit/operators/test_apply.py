@@ -40,6 +40,7 @@ def totals(fn=running, by="origin", **more):
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30)
 
 
+@pytest.mark.slow
 @given(ROWS, st.sets(st.integers(0, 30)), st.integers(1, 3))
 def test_state_carries_over_epochs_however_they_are_cut(rows, cuts, buckets):
     borders = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]

@@ -140,6 +140,7 @@ def test_one_event_an_epoch_follows_the_rules_of_the_flow_limiter(events, n, tim
     assert found == reference(events, n, timeout)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=25), st.sets(st.integers(0, 25)))
 def test_cutting_the_rows_into_epochs_changes_nothing_without_per(frames, cuts):

@@ -175,6 +175,7 @@ def test_a_promise_that_cannot_be_is_refused_with_its_cure(make: Any, says: str)
     assert raised.value.do
 
 
+@pytest.mark.slow
 def test_explain_says_what_operators_behind_it_hear() -> None:
     def said(stream: hf.Stream) -> list[str]:
         behind = stream | hf.accumulate(by="k", n=hf.count(), name="n")

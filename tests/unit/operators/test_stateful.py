@@ -68,6 +68,7 @@ def totals(step, **more):
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [whole, changed, frames])
 @given(ROWS, st.sets(st.integers(0, 30), max_size=4), st.integers(1, 3))
 def test_state_carries_over_epochs_in_whole_tables_changes_and_frames(step, rows, cuts, buckets):

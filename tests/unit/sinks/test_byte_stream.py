@@ -107,6 +107,7 @@ def test_every_start_begins_a_file_and_small_ones_are_copied(tmp_path: Path) -> 
     assert verify(writing.path) == 60
 
 
+@pytest.mark.slow
 def test_the_log_is_bounded_and_an_entry_too_however_many_files_there_are(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 50})
     for epoch in range(KEPT + 20):
@@ -390,6 +391,7 @@ def test_a_full_disk_changes_nothing_and_the_epoch_is_published_later(tmp_path: 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_byte_that_is_flipped_is_found_and_its_file_is_named(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 150})
     writing.publish(*frames(0, 6, size=12), (3, "back", True, b"b"))

@@ -456,6 +456,7 @@ def test_a_reader_that_asks_the_log_sees_each_row_once_at_every_moment(
     assert joined(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_between_any_two_file_operations_a_reader_of_the_log_is_right_and_one_of_the_directory_misses_nothing(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -520,6 +521,7 @@ def test_a_directory_without_files_is_refused_by_the_reader(tmp_path: Path) -> N
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thread_joins_what_is_due_beside_the_epochs(tmp_path: Path) -> None:
     sink = FilesSinkSpec(os.fspath(tmp_path), compact=True).connect("out", PIPELINE, SCHEMA)
     sink.open(RunIdentity(PIPELINE, 1))

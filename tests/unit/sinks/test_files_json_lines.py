@@ -85,6 +85,7 @@ def test_every_chunk_is_written() -> None:
     assert json_lines.encode(long).count(b"\n") == 200_000
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -427,6 +427,7 @@ def beyond(epoch: int, end: dict[str, dict[str, int]], rows: Sequence[Row]) -> P
     return Publication(EpochRecord(PIPELINE, epoch, 2, end), (Carried(table),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 1500), marks=pytest.mark.nightly)])
 def test_after_any_losses_of_the_journal_every_row_is_there_once(
     tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
@@ -659,6 +660,7 @@ def test_a_thread_seals_what_is_due_and_the_end_of_the_run_the_rest(tmp_path: Pa
     assert [each.reason for each in sealed(sink)] == ["rows", "shutdown"]
 
 
+@pytest.mark.slow
 def test_a_thousand_segments_are_sealed_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(sealing, "GROUP_SEGMENTS", 100)

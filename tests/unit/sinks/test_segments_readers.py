@@ -92,6 +92,7 @@ def test_a_file_whose_rename_a_crash_prevented_is_read_where_it_is(tmp_path: Pat
     sink.close()
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_sink_sees_whole_epochs_each_row_once(tmp_path: Path) -> None:
     """Three rows an epoch, in three partitions that seal at different moments."""
     sink = opened(tmp_path, seal=(segments.rows(3),))

@@ -31,6 +31,7 @@ REJECT = {"on_bad_row": "reject"}
 CSV = {"format": "csv", "header": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "options"),
     [
@@ -72,6 +73,7 @@ def test_rejected_rows_need_few_calls_of_arrow(
     assert calls < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "options", "bad"),
     [
@@ -245,6 +247,7 @@ def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
     assert held < 400_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 2])
 @pytest.mark.parametrize("size", [5, 5_000_000])
 def test_a_compressed_file_that_is_cut_short_is_one_entry_and_the_others_go_on(

@@ -72,6 +72,7 @@ def test_blocks_of_csv_are_whole_records(table: list[list[str]], block_size: int
         assert sum(cut.row_count or 0 for cut in cuts) == len(table)
 
 
+@pytest.mark.slow
 @given(tables)
 def test_the_tolerant_walk_finds_the_records_of_clean_csv(table: list[list[str]]) -> None:
     data = as_csv(table)

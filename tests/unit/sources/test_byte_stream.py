@@ -54,6 +54,7 @@ def times(source: ByteStreamSource, *, bounded: bool = False) -> list[int]:
 # --- random access ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_of_500_times_gives_exactly_the_messages_from_its_random_access_point(tmp_path: Path) -> None:
     """10 000 messages, a key frame every 30: the acceptance of the issue that asked for it."""
     rng = random.Random(11)
@@ -222,6 +223,7 @@ def test_a_lost_checkpoint_gets_beginning_and_end_back_from_what_the_sinks_keep(
         spec.restore("frames", other, [Explanation("frames", 1, "{}")])
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_writer_that_starts_again_and_again_sees_a_growing_beginning(tmp_path: Path) -> None:
     """Without a lock: files are copied, finished and listed anew while they are read."""
     writing = Writing(tmp_path / "store", {"target_bytes": 400})

@@ -81,6 +81,7 @@ def test_without_a_key_nothing_shown_depends_on_the_secret() -> None:
     assert pipeline(auth="a").fingerprint() != pipeline(headers="a").fingerprint()
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_equal_in_another_process_that_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     code = (

@@ -61,6 +61,7 @@ def opened(directory: Path, at: int | None, *, ticks: bool, fmt: Any = "parquet"
     return source
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(times, kinds, st.integers(1, 5)), max_size=4),

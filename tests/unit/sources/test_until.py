@@ -97,6 +97,7 @@ arrivals = st.lists(st.tuples(st.sampled_from(["a", "b"]), times), max_size=6)
 limits = st.sampled_from([{}, {"max_rows_per_epoch": 3}, {"max_files_per_epoch": 1}])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     arrivals,
@@ -163,6 +164,7 @@ def test_a_run_ends_when_the_slower_source_has_passed_the_time(tmp_path: Path, w
     assert sorted(driver.rows, key=str) == sorted(world.rows, key=str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("way", ["json", "parquet", "feed"])
 def test_a_death_at_any_write_changes_nothing(

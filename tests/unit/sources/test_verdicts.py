@@ -239,6 +239,7 @@ def assert_short_reason(parser: Parser, record: bytes) -> None:
         assert 0 < len(parser.reason(record, error.value).encode()) < 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", TYPES)
 def test_a_csv_record_that_is_judged_is_one_that_arrow_refuses(declared: str) -> None:
     parser = csv_parser(declared)

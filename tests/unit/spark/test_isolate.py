@@ -181,6 +181,7 @@ def letters_of(world):
     return [one.table.to_pylist()[0]["v"] for one in read_letters(world.store)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_state", [False, True])
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("is_done", [False, True])

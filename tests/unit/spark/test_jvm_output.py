@@ -153,6 +153,7 @@ def test_a_terminal_that_is_closed_does_not_stop_the_reader(
     assert capsys.readouterr().err == "two\n"
 
 
+@pytest.mark.slow
 def test_what_was_printed_before_the_end_of_the_process_is_shown_and_the_end_is_in_order() -> None:
     program = (
         "import os\n"

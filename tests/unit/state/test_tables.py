@@ -56,6 +56,7 @@ def test_semi_and_anti_join_divide_the_rows_and_keep_their_order(ours, theirs):
         ]
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=20))
 def test_codes_number_the_keys_in_the_order_of_their_first_appearance(ours):
     order: list[tuple[object, ...]] = list(dict.fromkeys(ours))

@@ -79,6 +79,7 @@ def test_ticks_are_taken_as_they_are_and_a_row_without_a_time_comes_first() -> N
     assert [uuid.UUID(text).int >> 80 for text in ids] == [5, 0, 4]
 
 
+@pytest.mark.slow
 def test_numbers_of_one_key_never_collide_and_no_bit_of_an_id_is_idle() -> None:
     """One lane is a permutation, and an id holds all of it."""
     count = 50_000
