@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +24,7 @@ from holdfast.observe.times import utc
 from holdfast.ports import ExplainedSpec, Guarantee, SinkLedger
 from holdfast.positions import Position, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.bounds import unmarked
 from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.types.row_ids import ReadId
 
@@ -200,7 +199,7 @@ def _asked(sinks: Sequence[SinkNode], pipeline: str) -> tuple[dict[str, SinkLedg
 
 
 def _spec(node: Node) -> IdentifiedSpec | None:
-    given: Any = node.spec.given if isinstance(node.spec, MarkedSpec) else node.spec
+    given = unmarked(node.source_spec)
     return given if isinstance(given, IdentifiedSpec) else None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.bounds import unmarked
 from holdfast.sources.formats.convert import Unfit, forbidden_null
 from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rows import to_ipc
@@ -44,7 +44,7 @@ def refitted(row: bytes, spec: SourceSpec, name: str = "") -> bytes:
     [{'v': 13, 'x': None, 'k': 'a'}]
     """
     table = pa.ipc.open_stream(row).read_all().combine_chunks()
-    given = spec.given if isinstance(spec, MarkedSpec) else spec  # bound rows are letters, too
+    given = unmarked(spec)  # bound rows are letters, too
     declared = given.schema
     if isinstance(given, IdentifiedSpec) and given.column not in table.column_names:
         table = _identified(table, given, name)

@@ -47,6 +47,11 @@ class MarkedSpec(WrappedSpec):
         return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))
 
 
+def unmarked(spec: SourceSpec) -> SourceSpec:
+    """Return the declaration as the source reads: with the column that marks bound rows, where there is one."""
+    return spec.given if isinstance(spec, MarkedSpec) else spec
+
+
 class MarkedSource(WrappedSource):
     """A source whose :meth:`read` leaves bound rows out; all else is the source itself.
 

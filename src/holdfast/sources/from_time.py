@@ -16,18 +16,17 @@ import pyarrow.compute as pc
 
 from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.identified import IdentifiedSpec
+from holdfast.sources.identified import beneath
 from holdfast.sources.until.between import is_from
 from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 
 
 def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot begin at a time; empty when it can."""
-    given = spec.given if isinstance(spec, MarkedSpec) else spec
-    given = given.given if isinstance(given, IdentifiedSpec) else given
+    given = beneath(spec)
     if not isinstance(given, SeekableSpec):
         return f"a source of kind {spec.kind!r} has no positions that belong to a time."
-    if given.timestamp is None:
+    if spec.timestamp is None:
         return "it declares no timestamp, so it is unknown which of its rows are before that time."
     return ""
 

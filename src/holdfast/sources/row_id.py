@@ -12,7 +12,7 @@ from holdfast.graph.nodes import Node, Shape, Stream, apply
 from holdfast.graph.row_ids import DEFAULT_COLUMN, RowIds
 from holdfast.operators.row_id import RowIdOfColumns, check_into
 from holdfast.ports import SourceSpec
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.bounds import MarkedSpec, unmarked
 from holdfast.sources.identified import IdentifiedSpec, NumberedSpec
 from holdfast.types.row_ids import check_time
 
@@ -89,7 +89,7 @@ class RowId:
 
     def _spec(self, node: Node) -> SourceSpec:
         spec = node.source_spec
-        given = spec.given if isinstance(spec, MarkedSpec) else spec
+        given = unmarked(spec)
         if isinstance(given, IdentifiedSpec):
             raise InvalidPipeline(
                 f"source {node.name!r}, built at {node.origin}, has ids in {given.column!r} already.",
@@ -114,7 +114,7 @@ class RowId:
 
 
 def _made_of(spec: SourceSpec) -> str:
-    given: Any = spec.given if isinstance(spec, MarkedSpec) else spec
+    given: Any = unmarked(spec)
     return f"the source's name, {given.given.numbering}"
 
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.identified import IdentifiedSpec
+from holdfast.sources.identified import IdentifiedSpec, beneath
 from holdfast.sources.wrapped import innermost
 
 
@@ -45,8 +45,7 @@ class LimitedSource(Protocol):
 
 def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot be read up to a time; empty when it can."""
-    given = spec.given if isinstance(spec, MarkedSpec) else spec
-    given = given.given if isinstance(given, IdentifiedSpec) else given
+    given = beneath(spec)
     if not isinstance(given, LimitableSpec):
         return f"a source of kind {spec.kind!r} cannot leave rows for a later run."
     if given.timestamp is None:
