@@ -6,7 +6,7 @@ Invariant: columns only come, and types only widen, so every row that fitted onc
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, text_of, type_of, wrong
+from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, parsed, text_of, type_of, wrong
 from holdfast.sinks.sql import RESERVED_PREFIX, TableMode
 
 EXTRA_TYPE = pa.map_(pa.string(), pa.string())
@@ -168,6 +168,12 @@ class Columns:
             elif is_wider(known.type, kind):  # else the pipeline declares it as wide meanwhile
                 fields[change.column] = known.with_type(kind)
         return pa.schema(list(fields.values()))
+
+    def noted(self, texts: Iterable[str]) -> Columns:
+        """Return the columns behind the commands that a sink has noted, in order; those of partitions change none."""
+        commands = (parsed(text) for text in texts)
+        changes = tuple(command for command in commands if isinstance(command, (AddColumn, Widen)))
+        return replace(self, changes=(*self.changes, *changes))
 
     def after(self, command: Command) -> Columns:
         """Return the columns behind a command.

@@ -101,6 +101,11 @@ def drop_partition(**values: object) -> str:
     return _checked(DropPartition(texts))
 
 
+def kind_of(command: Command) -> str:
+    """Return what a command is about, as it is noted: ``schema`` or ``partition``."""
+    return "partition" if isinstance(command, DropPartition) else "schema"
+
+
 def text_of(command: Command) -> str:
     """Return a command as the value of a control column."""
     match command:

@@ -18,7 +18,7 @@ from holdfast.ports import Carried, EpochRecord, Part, Publication, Task
 from holdfast.positions import covers_all
 from holdfast.sinks.arrow_files import ArrowStaging, unchecked
 from holdfast.sinks.control.columns import Columns, ControlColumns
-from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, parsed, text_of, wrong
+from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, text_of, wrong
 from holdfast.sinks.control.rows import Awaited, pieces
 from holdfast.sinks.files.partition import partition_names
 from holdfast.sinks.refusals import TableRows
@@ -82,9 +82,7 @@ class SegmentsControl:
 
     def columns(self, changes: Iterable[tuple[int, str]]) -> Columns:
         """Return the columns behind the schema changes that a manifest notes."""
-        commands = (parsed(text) for _, text in changes)
-        changed = tuple(command for command in commands if isinstance(command, (AddColumn, Widen)))
-        return Columns(self._declared, frozenset(self._journal.partition_by), changed)
+        return Columns(self._declared, frozenset(self._journal.partition_by)).noted(text for _, text in changes)
 
     # --- before the decision ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.sinks.control.columns import Columns, ControlColumns
-from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, parsed, text_of, wrong
+from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, kind_of, text_of, wrong
 from holdfast.sinks.control.rows import pieces
 from holdfast.sinks.sql import CONTROL
 from holdfast.sinks.sqlite.table import SqliteTable, declared_type, quoted, values_of
@@ -62,12 +62,8 @@ class SqliteControl:
 
     def now(self, connection: sqlite3.Connection) -> Columns:
         """Return the columns as this transaction sees them."""
-        found = Columns(self.table.schema)
-        for (text,) in self._noted(connection, "command", "kind = 'schema'"):
-            command = parsed(text)
-            if isinstance(command, (AddColumn, Widen)):
-                found = replace(found, changes=(*found.changes, command))
-        return found
+        noted = self._noted(connection, "command", "kind = 'schema'")
+        return Columns(self.table.schema).noted(text for (text,) in noted)
 
     def counts(self, connection: sqlite3.Connection) -> dict[str, int]:
         """Return how many commands of each kind were carried out."""
@@ -81,7 +77,7 @@ class SqliteControl:
 
     def _note(self, connection: sqlite3.Connection, command: Command, epoch: int) -> None:
         connection.execute(_DDL)
-        kind = "partition" if isinstance(command, DropPartition) else "schema"
+        kind = kind_of(command)
         number = f"(SELECT coalesce(max(number), 0) + 1 FROM {CONTROL} WHERE {_OURS})"
         ours = (self.pipeline, self.sink)
         connection.execute(

@@ -20,7 +20,7 @@ from holdfast.sinks.control.commands import (
     Command,
     DropPartition,
     Widen,
-    parsed,
+    kind_of,
     text_of,
     type_of,
     wrong,
@@ -89,6 +89,7 @@ class PostgresControl:
                         waiting_bytes = 0
                     continue
                 self._flush(connection, table, waiting, epoch)
+                waiting_bytes = 0
                 before, now = now, now.after(piece)
                 if now is not before or self._has_effect(table, piece):
                     self._note(connection, piece, epoch)
@@ -111,9 +112,7 @@ class PostgresControl:
     def _now(self, connection: Connection) -> Columns:
         """Return the columns as this transaction sees them."""
         which = "kind OPERATOR(pg_catalog.=) 'schema' ORDER BY number"
-        commands = (parsed(text) for (text,) in self._noted(connection, "command", which))
-        changes = tuple(command for command in commands if isinstance(command, (AddColumn, Widen)))
-        return Columns(self._table.schema, changes=changes)
+        return Columns(self._table.schema).noted(text for (text,) in self._noted(connection, "command", which))
 
     def _table_of(self, connection: Connection, now: Columns) -> PostgresTable:
         known = self._known  # a trial may be made meanwhile
@@ -154,7 +153,7 @@ class PostgresControl:
                     " PRIMARY KEY (pipeline, sink, number))"
                 ).format(self._name)
             )
-        kind = "partition" if isinstance(command, DropPartition) else "schema"
+        kind = kind_of(command)
         statement = pg.SQL(
             "INSERT INTO {0} (pipeline, sink, number, epoch, kind, command) SELECT %s, %s,"
             f" coalesce(pg_catalog.max(number), 0) OPERATOR(pg_catalog.+) 1, %s, %s, %s FROM {{0}} WHERE {_OURS}"
