@@ -37,16 +37,24 @@ def ask(own: str, partitions: Iterable[str] | None = None) -> FlushRequest:
 
 
 def pending(own: str) -> list[FlushRequest]:
-    """Return the requests that nobody has obeyed."""
+    """Return the requests that nobody has obeyed: what cannot be read is one for all partitions."""
     directory = os.path.join(own, "flush")
     found = []
     with suppress(OSError):
         for name in sorted(os.listdir(directory)):
             path = os.path.join(directory, name)
-            with suppress(OSError, ValueError), open(path, "rb") as file:
-                names = json.load(file)
-                found.append(FlushRequest(path, None if names is None else tuple(names)))
+            with suppress(FileNotFoundError):  # somebody else has obeyed it
+                found.append(FlushRequest(path, _partitions(path)))
     return found
+
+
+def _partitions(path: str) -> tuple[str, ...] | None:
+    try:
+        with open(path, "rb") as file:
+            names = json.load(file)
+    except ValueError:
+        return None
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def wanted(requests: Sequence[FlushRequest]) -> set[str] | None:

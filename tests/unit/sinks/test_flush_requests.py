@@ -1,0 +1,26 @@
+"""Requests to seal segments: whoever wrote them, they are obeyed once and gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.sinks.segments import requests
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", '"origin=JFK"', '{"a": 1}', "[1]", "null"])
+def test_a_request_that_cannot_be_read_is_one_for_everything_and_does_not_stay(tmp_path: Path, text: str) -> None:
+    (tmp_path / "flush").mkdir()
+    (tmp_path / "flush" / "by_hand.json").write_text(text)
+    found = requests.pending(str(tmp_path))
+    assert requests.wanted(found) is None
+    requests.obeyed(found)
+    assert requests.pending(str(tmp_path)) == []
+
+
+def test_requests_for_partitions_are_put_together(tmp_path: Path) -> None:
+    (tmp_path / "writing").mkdir()
+    for names in (["day=1"], ["day=2", "day=1"]):
+        requests.ask(str(tmp_path), names)
+    assert requests.wanted(requests.pending(str(tmp_path))) == {"day=1", "day=2"}
