@@ -1,4 +1,4 @@
-"""What may be asked of an operator, a step, a sink or a source is declared in ``ports.py``, and asked by its type."""
+"""What may be asked of an operator, a step, a sink or a source is declared in ``ports/``, and asked by its type."""
 
 import ast
 from pathlib import Path

@@ -1,0 +1,54 @@
+"""All interfaces of Holdfast: what a source, a sink, a writer, a stateful operator, a store and a clock do.
+
+The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
+Specs (:class:`SourceSpec`, :class:`SinkSpec`, :class:`StatefulSpec`) are frozen, picklable values declared in the
+graph; they open nothing until a run starts.  The values that cross them are those of :mod:`holdfast.values`,
+and are imported from here; those of a step are with it in :mod:`holdfast.state.step`.
+
+What one of them *may* do is a protocol of its own, and is asked in one way: ``isinstance(sink, Rewindable)``.
+"""
+
+from __future__ import annotations
+
+from holdfast.ports.operators import ClockDriven, StatefulSpec
+from holdfast.ports.sinks import (
+    Bindable,
+    Explaining,
+    Inspectable,
+    LedgerSpec,
+    Rejecting,
+    Rewindable,
+    Sink,
+    SinkSpec,
+    Volatile,
+    Writer,
+    WriterFactory,
+)
+from holdfast.ports.sources import (
+    Backlogged,
+    Bounded,
+    Confidential,
+    Exhaustible,
+    ExplainedSpec,
+    Guaranteeing,
+    SeekableSpec,
+    Source,
+    SourceSpec,
+)
+from holdfast.ports.surroundings import Clock, Store
+
+# isort: off
+from holdfast.values import (
+    REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord, Explanation, Guarantee, Held, Outcome, Part,
+    Publication, Refused, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
+)  # fmt: skip
+# isort: on
+
+__all__ = [
+    "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
+    "Carried", "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "ExplainedSpec",
+    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "LedgerSpec", "Outcome", "Part",
+    "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
+    "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
+    "Withdrawal", "Writer", "WriterFactory",
+]  # fmt: skip

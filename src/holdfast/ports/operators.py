@@ -1,0 +1,41 @@
+"""What the declaration of an operator that keeps state has besides that of a stateless one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from holdfast.values import SideRows
+
+if TYPE_CHECKING:
+    from holdfast.state.step import Step
+
+
+@runtime_checkable
+class StatefulSpec(Protocol):
+    """What the declaration of an operator that keeps state has besides that of a stateless one."""
+
+    input_names: tuple[str, ...]
+    """The names under which its step knows the node's inputs, in their order; that of a single one is ``rows``."""
+
+    side_outputs: Mapping[str, SideRows]
+    """Outputs of its step besides ``rows`` that can be used: ``late``, ``shed``, ``unmatched``."""
+
+    time_columns: tuple[str | None, ...]
+    """For each input the timestamp column that it uses; None: that of the stream."""
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
+        """Return the step for inputs of these schemas; raise InvalidPipeline where a column is missing or unfit."""
+
+
+@runtime_checkable
+class ClockDriven(Protocol):
+    """What the declaration of a stateful operator may say beyond :class:`StatefulSpec`: what it does by batch time."""
+
+    watches_clock: bool
+    """Whether it decides by batch time (something is forgotten, say): it is called in every epoch, rows or not."""
+
+    wakes: bool
+    """Whether rows leave it by batch time: epochs are planned although nothing arrives.  Then it watches, too."""

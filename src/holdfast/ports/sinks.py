@@ -1,0 +1,268 @@
+"""What a sink and its writers do, and what they may do besides.
+
+The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from holdfast.positions import Positions
+from holdfast.values import (
+    Explanation,
+    Guarantee,
+    Held,
+    Outcome,
+    Publication,
+    Refused,
+    RunIdentity,
+    SinkLedger,
+    Staged,
+    Task,
+    Withdrawal,
+)
+
+
+class Writer(Protocol):
+    """Writes one task's rows where they are durable and invisible.  Runs on an executor, one thread."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows.  Nothing need be durable before :meth:`stage` returns."""
+
+    def stage(self) -> Staged:
+        """Make everything written durable, invisible and findable by the task's name; return the handle.
+
+        A worker never has the last word: the rows count only once the driver has received this handle.
+        """
+
+    def abort(self) -> None:
+        """Drop everything written; called instead of :meth:`stage` after an error.  Must not raise."""
+
+
+class WriterFactory(Protocol):
+    """Picklable; sent to the executors."""
+
+    def __call__(self, task: Task) -> Writer:
+        """Open a writer for one attempt of one task."""
+
+
+class Sink(Protocol):
+    """Where rows go: one system, one table or directory.  Runs on the driver, one thread at a time.
+
+    ``publish`` raises :class:`~holdfast.errors.BadRow` where a row is refused, and then nothing was changed.
+
+    ``publish`` and ``outcome`` raise :class:`~holdfast.errors.Unavailable` only when nothing was changed, and
+    :class:`~holdfast.errors.InDoubt` when it is unknown (a connection that broke during COMMIT).
+    """
+
+    name: str
+    guarantee: Guarantee
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged here, in a few words: ``inspect`` shows it."""
+
+    def open(self, run: RunIdentity) -> Held:
+        """Create the sink's own ledger, **fence** lower generations, finish what the sink itself had begun to publish,
+        and return what is held.
+
+        What lower generations staged stays: a decision in the checkpoint may name it.  Recovery publishes such
+        decisions first and sweeps afterwards.
+
+        Raises
+        ------
+        Fenced
+            If the sink has already been opened by ``run.generation`` or a higher one.  Nothing is changed.
+        """
+
+    def writer_factory(self) -> WriterFactory:
+        """Return the factory that executors call; valid after :meth:`open`."""
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Say, before an epoch is decided, whether this sink takes its rows.  Changes nothing visible.
+
+        A decision cannot be taken back: a row that only ``publish`` refuses would keep the epoch out of this sink for
+        ever, and in the others.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row
+        says on its own (its values, their lengths), and what only the system can say (constraints), by writing the rows
+        and rolling them back.  Not asked where nothing is decided: one sink, whose own commit is the decision.  May be
+        called while another thread is in ``publish``.
+
+        Parameters
+        ----------
+        publication : Publication
+            The epoch, as ``publish`` would receive it.
+        earlier : sequence of (Sink, Publication)
+            The same epoch in the sinks that publish before this one: by then their rows are there.
+
+        Returns
+        -------
+        bool
+            Whether the answer depends on what the sink holds: then epochs before this one must be published first.
+
+        Raises
+        ------
+        BadRow
+            If it refuses a row: names the column, or the constraint.
+        Unavailable
+            If it does not answer.
+        """
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.
+
+        Epochs ascend.  An epoch that the sink already holds is skipped.  Several epochs in one call are one
+        transaction (commit grouping).
+
+        Parameters
+        ----------
+        publications : sequence of Publication
+            One or more.
+        believed : Held
+            What the sink last reported, by ``open`` or by publishing.  An exactly-once sink compares it with its own
+            ledger under the lock that it publishes with (:func:`holdfast.sinks.believed.fresh`): after a failover to a
+            standby that lagged, the connection is new and the sink is not what it was.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has opened the sink.  Nothing is changed.
+        Diverged
+            If the sink holds less than is believed, or staged rows of a part are gone (they were swept).  Nothing is
+            changed.
+        """
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the sink whether it holds ``epoch``."""
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans: whatever a name shows to be this pipeline's, of a lower generation, or of this one and an
+        epoch below ``below_epoch``.  Called repeatedly: workers of a dead driver stage late.  Returns how many.
+        """
+
+    def close(self) -> None:
+        """Release connections.  Must not raise."""
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """What a sink may offer beyond :class:`Sink`, to say more about itself than ``outcome`` does."""
+
+    def inspect(self) -> tuple[Held, Sequence[str]]:
+        """Return what is held, and :attr:`Task.name` of everything staged that the sink itself has not decided on.
+
+        Asked of a sink that is connected and not opened: changes nothing, fences no run.  ``Held.generation`` is the
+        highest that opened the sink.
+        """
+
+
+@runtime_checkable
+class Rejecting(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, Sequence[Refused]]:
+        """Find the rows that ``publish`` would refuse; return the epoch without them, and the rows.
+
+        Rows are numbered among those of the publication: what an earlier rejection removed from it has no number.
+        Asked of a sink that is connected, opened or not: changes nothing, fences no run.
+
+        Parameters
+        ----------
+        publication : Publication
+            The epoch, as ``publish`` would receive it.
+        earlier : sequence of (Sink, Publication)
+            The same epoch in sinks that publish before this one and have not: where one only asks (a dry run).
+        """
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to take back what it published.
+
+    Its ``publish`` then knows records with ``rewound_to``: in one step, atomically and idempotently like any other, it
+    withdraws the rows of all epochs after the one that ended at the record's positions, and moves its ledger row to
+    the record: a higher epoch, at older positions.
+    """
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw, or why that cannot be done: they are no end of an
+        epoch of its.  Asked of a sink that is connected, opened or not: changes nothing, fences no run.
+        """
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to keep what its positions mean (design/0018).
+
+    ``publish`` keeps the explanations that it lacks, with the epoch or before; ``Held.explained`` says which it has.
+    """
+
+    def explanations(self) -> Sequence[Explanation]:
+        """Return all of them, for each source in order.  Asked of a sink opened or not: changes nothing."""
+
+
+@runtime_checkable
+class Volatile(Protocol):
+    """What a sink may say beyond :class:`Sink`: that it ends with its process."""
+
+    is_volatile: bool
+    """Whether what the ledger calls done is not looked for in it."""
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """What a sink may need beyond :class:`Sink`: what only the engine has.  Provided before it is opened."""
+
+    def bind(self, to_dataframe: Callable[..., Any], work_directory: str) -> None:
+        """Take what makes DataFrames, and a directory below the checkpoint that belongs to this sink alone."""
+
+
+class SinkSpec(Protocol):
+    """Frozen, picklable declaration of a sink, as part of the graph."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's name, as users write it."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, without secrets."""
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check names (keys, the delete column, partition columns) against the columns, where known.  No I/O.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column that the sink needs is not there.
+        """
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
+        """Make the sink for a run.  Connects and checks that every column fits; changes nothing but creating an
+        absent target.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column does not fit its target: names the column and both types.
+        Unavailable
+            If the system does not answer.
+        """
+
+
+@runtime_checkable
+class LedgerSpec(Protocol):
+    """What a sink's declaration may offer beyond :class:`SinkSpec`: to be asked where the rows' schema is unknown."""
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the sink's own ledger says; None where this pipeline has none there.
+
+        Creates and changes nothing, fences no run.  Raises InvalidPipeline, Unavailable and Corrupt as ``connect``.
+        """

@@ -1,0 +1,165 @@
+"""What a source does, and what it or its declaration may do besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from holdfast.positions import SourcePositions
+from holdfast.values import Explanation, Guarantee, Span
+
+
+class Source(Protocol):
+    """Where rows come from.  Lives in the process that plans epochs, on the driver's machine; executors ``read``.
+
+    Everything it needs after a crash is durable before it returns a position: the same ``(start, end)`` yields the
+    same rows, always.
+    """
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first row."""
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End positions of the next epoch from ``start``: what is there now, limited by ``max_rows_per_epoch`` and
+        ``max_files_per_epoch``; equal to ``start`` when nothing is.  With ``bounded`` only what was there when
+        :meth:`freeze` was called.  Durable when it returns.
+        """
+
+    def freeze(self) -> None:
+        """Record what is there now: the end of an ``available_now`` run."""
+
+    def newest(self) -> SourcePositions | None:
+        """Positions after everything that is known now, for the display of lag; None when unknown."""
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Cut the rows between two positions into the parts that tasks read, at most a few per core."""
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes between two positions, known without reading them; None when unknown.  Cheap."""
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions, where known without reading them.  Cheap."""
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span, in order, with the source's schema.  Stateless; runs on executors."""
+
+    def committed(self, end: SourcePositions) -> None:
+        """Everything before ``end`` has been published in every sink: what is only needed for replay may be dropped."""
+
+
+class SourceSpec(Protocol):
+    """Frozen, picklable declaration of a source, as part of the graph."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source, as users write it."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns; None when only the engine learns them (``read.spark``)."""
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time; None when there is none."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the ``rejects`` side output.
+
+        Then :meth:`Source.read` yields batches of ``read_schema`` = ``schema`` (all nullable) + ``REJECT_COLUMN``.
+        """
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, without secrets."""
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source for a run.
+
+        Parameters
+        ----------
+        name : str
+            The node's name.
+        workspace : str
+            Directory or URL below the checkpoint that belongs to this source alone (file log, journal); created when
+            absent.
+        """
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return why reading cannot continue at positions that a sink holds; empty when it can.
+
+        Asked when the engine's own record of positions is lost.  With ``until`` the rows up to there are known, and
+        asked for again: why they cannot be read any more.  Creates and changes nothing.
+        """
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the positions up to which this source can have delivered rows, by what it keeps of its past.
+
+        Asked at each start: a sink that holds more was written with a later past, in which the same positions may have
+        been other rows.  Empty where a position means the same rows whatever is kept.  Cheap; creates and changes
+        nothing.
+        """
+
+
+@runtime_checkable
+class Exhaustible(Protocol):
+    """What a source may offer beyond :class:`Source`, if its declaration is :class:`Bounded`: to know its end."""
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Return whether nothing follows these positions."""
+
+
+@runtime_checkable
+class Backlogged(Protocol):
+    """What a source may offer beyond :class:`Source`, where positions do not show it: whether it is behind."""
+
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Return whether there is something after these positions that an epoch could have taken."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source never ends."""
+
+    bounded: bool
+    """Whether it ends."""
+
+
+@runtime_checkable
+class Guaranteeing(Protocol):
+    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source is exactly-once."""
+
+    guarantee: Guarantee
+    """What it promises for each row."""
+
+
+@runtime_checkable
+class SeekableSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to begin at a time."""
+
+    def from_time(self, at_us: int) -> SourceSpec:
+        """Return the declaration of the same source that begins at its random access point at or before a time:
+        microseconds of Unix time, or ticks.  Rows before it may come; none at or after it may be missing.
+        """
+
+
+@runtime_checkable
+class ExplainedSpec(Protocol):
+    """What a source's declaration offers beyond :class:`SourceSpec` where its positions mean nothing by themselves."""
+
+    def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
+        """Return what is durable of their meaning, above a number, in order.  Creates and changes nothing."""
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Make these durable where they are not; raise Diverged where a number says something else."""
+
+
+@runtime_checkable
+class Confidential(Protocol):
+    """What the declaration of a source or a sink may say besides: that executors are sent a secret."""
+
+    sends_secret: bool
+    """Whether one travels to them, in a task or in Spark's plan."""
