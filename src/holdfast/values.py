@@ -258,6 +258,29 @@ class Withdrawal:
     obstacle: str = ""
 
 
+PLACE_COLUMN = "__holdfast_place"
+"""Name of the binary column in which a sink says where a row of its is."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What makes a sink hold what it should (design/0024).
+
+    Parameters
+    ----------
+    held : Held
+        The ledger of the view in which the differences were found.
+    removed : pyarrow.Table
+        Rows that are too many, with ``PLACE_COLUMN``.
+    written : pyarrow.Table
+        Rows that are missing.  A row of an upsert that has changed is in both.
+    """
+
+    held: Held
+    removed: pa.Table
+    written: pa.Table
+
+
 @dataclass(frozen=True)
 class Span:
     """Part of an epoch that one task reads from one source.  Picklable."""

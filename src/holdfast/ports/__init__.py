@@ -13,6 +13,8 @@ from __future__ import annotations
 from holdfast.ports.operators import ClockDriven, StatefulSpec
 from holdfast.ports.sinks import (
     Bindable,
+    Comparable,
+    Content,
     Explaining,
     Inspectable,
     LedgerSpec,
@@ -39,16 +41,16 @@ from holdfast.ports.surroundings import Clock, Store
 
 # isort: off
 from holdfast.values import (
-    REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord, Explanation, Guarantee, Held, Outcome, Part,
-    Publication, Refused, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
+    PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord, Explanation, Guarantee, Held,
+    Outcome, Part, Publication, Refused, Repair, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
 )  # fmt: skip
 # isort: on
 
 __all__ = [
-    "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
-    "Carried", "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "ExplainedSpec",
+    "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
+    "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord", "Exhaustible", "ExplainedSpec",
     "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "LedgerSpec", "Outcome", "Part",
-    "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
+    "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
     "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
     "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

@@ -5,12 +5,14 @@ The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from holdfast.positions import Positions
+from holdfast.types.digests import Digests
 from holdfast.values import (
     Explanation,
     Guarantee,
@@ -18,6 +20,7 @@ from holdfast.values import (
     Outcome,
     Publication,
     Refused,
+    Repair,
     RunIdentity,
     SinkLedger,
     Staged,
@@ -219,6 +222,45 @@ class Bindable(Protocol):
 
     def bind(self, to_dataframe: Callable[..., Any], work_directory: str) -> None:
         """Take what makes DataFrames, and a directory below the checkpoint that belongs to this sink alone."""
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to be compared with what it should hold (design/0024)."""
+
+    def content(self) -> AbstractContextManager[Content]:
+        """Open a view of the rows: ledger and rows of one moment, however long it is read.
+
+        Asked of a sink that is connected, opened or not: changes nothing, fences no run.
+        """
+
+    def repair(self, repair: Repair) -> int | None:
+        """Remove and write rows in one transaction, under the lock that publishing takes; return how many.
+
+        None, with nothing changed, if the ledger is no longer at the epoch and the positions of the view: whoever has
+        published meanwhile may have changed what is to be repaired.  Raises as ``publish``.
+        """
+
+
+class Content(Protocol):
+    """The rows of a sink at one moment, and its ledger at the same moment."""
+
+    held: Held
+    """What the ledger says: the rows are those up to its positions."""
+
+    schema: pa.Schema
+    """The columns that are compared: those that the pipeline writes."""
+
+    key: tuple[str, ...]
+    """The columns of an upsert, by whose hash rows go into buckets; empty where rows are only counted (append)."""
+
+    def digests(self, bits: int) -> Digests:
+        """Return count and sum for each of ``2**bits`` buckets, computed where the rows are."""
+
+    def rows(self, bits: int, buckets: Collection[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some buckets: the columns of ``schema``, and :data:`PLACE_COLUMN` (binary): where the row
+        is, so that of equal rows one can be removed.
+        """
 
 
 class SinkSpec(Protocol):
