@@ -47,10 +47,10 @@ from holdfast.values import (
 # isort: on
 
 __all__ = [
-    "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded",
-    "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord", "Exhaustible", "ExplainedSpec",
-    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "LedgerSpec", "Outcome", "Part",
-    "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink",
-    "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile",
-    "Withdrawal", "Writer", "WriterFactory",
+    "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded", "Carried",
+    "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord", "Exhaustible", "ExplainedSpec",
+    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Inspectable", "LedgerSpec", "Outcome",
+    "Part", "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec",
+    "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store",
+    "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip
