@@ -217,6 +217,14 @@ class Volatile(Protocol):
 
 
 @runtime_checkable
+class Idempotent(Protocol):
+    """What a sink may say beyond :class:`Sink`: that it recognises rows that it was given before (design/0023)."""
+
+    is_idempotent: bool
+    """Whether rows may be sent early and again, also cut into other epochs: by their ids none is doubled."""
+
+
+@runtime_checkable
 class Bindable(Protocol):
     """What a sink may need beyond :class:`Sink`: what only the engine has.  Provided before it is opened."""
 

@@ -116,7 +116,7 @@ class ForeachBatchSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ForeachBatchSink:
         """Return the sink; the engine binds it before it is opened."""
-        return ForeachBatchSink(name, pipeline, schema, self.fn)
+        return ForeachBatchSink(name, pipeline, schema, self.fn, is_idempotent=self.idempotent)
 
 
 class ForeachBatchSink:
@@ -128,8 +128,17 @@ class ForeachBatchSink:
     guarantee = Guarantee.AT_LEAST_ONCE
     staging = "Parquet files in the checkpoint"
 
-    def __init__(self, name: str, pipeline: str, schema: pa.Schema, fn: Callable[[Any, int], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        schema: pa.Schema,
+        fn: Callable[[Any, int], None],
+        *,
+        is_idempotent: bool = False,
+    ) -> None:
         self.name = name
+        self.is_idempotent = is_idempotent
         self._pipeline = pipeline
         self._schema = schema
         self._fn = fn

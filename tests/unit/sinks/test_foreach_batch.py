@@ -17,7 +17,19 @@ import pytest
 import holdfast as hf
 from holdfast import faults
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Guarantee,
+    Held,
+    Idempotent,
+    Outcome,
+    Part,
+    Publication,
+    RunIdentity,
+    Staged,
+    Task,
+)
 from holdfast.sinks.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -62,6 +74,13 @@ def _publication(epoch: int, *parts: Part) -> Publication:
 
 def _leftovers(work: Path) -> list[str]:
     return [*os.listdir(work / "staging"), *os.listdir(work / "writing")]
+
+
+def test_it_says_whether_its_function_recognises_rows() -> None:
+    for idempotent in (True, False):
+        sink = ForeachBatchSpec(lambda rows, epoch: None, idempotent).connect("out", "numbers", SCHEMA)
+        assert isinstance(sink, Idempotent)
+        assert sink.is_idempotent is idempotent
 
 
 def test_the_function_gets_each_epoch_once_carried_or_staged_or_both(tmp_path: Path) -> None:
