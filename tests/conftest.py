@@ -22,6 +22,7 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from tests.modes import umask  # noqa: E402
+from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
 from tests.servers import (  # noqa: E402
     mortal_postgres,
     postgres_plain,
@@ -44,10 +45,13 @@ settings.load_profile("holdfast")
 
 __all__ = [
     "mortal_postgres",
+    "mortal_redis",
     "postgres_plain",
     "postgres_prepared",
     "postgres_server_plain",
     "postgres_server_prepared",
+    "redis_of_session",
+    "redis_url",
     "umask",
 ]
 

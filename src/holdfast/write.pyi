@@ -4,5 +4,6 @@ from holdfast.sinks.files.spec import files as files
 from holdfast.sinks.foreach_batch import foreach_batch as foreach_batch
 from holdfast.sinks.memory import memory as memory
 from holdfast.sinks.postgres.spec import postgres as postgres
+from holdfast.sinks.redis.spec import redis as redis
 from holdfast.sinks.segments.spec import segments as segments
 from holdfast.sinks.sqlite.spec import sqlite as sqlite

@@ -27,7 +27,7 @@ from holdfast.store import durable
 NAME_LENGTH_MAX = 60
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # Spark allows its sources no other names
 
-_WHERE = ("path", "paths", "database", "host", "port", "dsn", "schema", "table", "topic", "directory", "url")
+_WHERE = ("path", "paths", "database", "host", "port", "dsn", "schema", "table", "target", "topic", "directory", "url")
 """Arguments of a source or sink that say where it reads or writes; everything else is tuning."""
 
 _LOCAL = ("path", "directory")

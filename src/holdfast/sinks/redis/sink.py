@@ -1,0 +1,322 @@
+"""A Redis target during a run, on the driver.
+
+Invariants: rows and ledger move in one script, or, of an epoch that would block the server for long, chunk by chunk
+after the ledger has noted all of them: then whoever comes next completes it.  A script is without effect unless the
+ledger is as its caller has read it.
+
+The durable writes of an epoch: 1. its chunks are staged (not those of a small epoch); 2. the script that writes them,
+or that notes them; 3. and, where they were noted, one script for each chunk.  What a crash after each leaves:
+design/0023.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import (
+    Carried,
+    Explanation,
+    Guarantee,
+    Held,
+    Outcome,
+    Publication,
+    RunIdentity,
+    Sink,
+    Task,
+)
+from holdfast.sinks import sql
+from holdfast.sinks.believed import fresh
+from holdfast.sinks.explained import lacking, needed
+from holdfast.sinks.redis import ledger, staging
+from holdfast.sinks.redis.form import Form
+from holdfast.sinks.redis.ledger import ABSENT, RedisLedger, SinkKeys
+from holdfast.sinks.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
+from holdfast.sinks.redis.session import RedisSession
+from holdfast.sinks.redis.staging import RedisWriterFactory
+from holdfast.types.casting import fitted_table
+
+ATOMIC_ROWS = 1_000
+"""Of an epoch that becomes visible in one step; the server serves nobody else for that long: some 20 ms."""
+
+ATOMIC_BYTES = 4 << 20
+"""The same, of what the driver sends with the step."""
+
+_READS = 20
+"""How often the ledger may move between reading and writing before that is an error: only takeovers move it."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What one script is to change."""
+
+    set: Sequence[str]
+    unset: Sequence[str] = ()
+    explained: Sequence[Explanation] = ()
+    staged: Sequence[tuple[str, int]] = ()
+    pieces: Sequence[tuple[str, int]] = ()
+    chunks: Sequence[bytes] = ()
+
+
+class RedisSink:
+    """One Redis target during a run."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "hashes on the server"
+
+    def __init__(self, name: str, pipeline: str, session: RedisSession, form: Form, schema: pa.Schema) -> None:
+        self.name = name
+        self.is_idempotent = form.id is not None
+        self._pipeline = pipeline
+        self._session = session
+        self._form = form
+        self._schema = schema
+        self._keys = SinkKeys(pipeline, name)
+        self._node = f"sink {name!r}"
+        self._generation = self._before = 0
+        self._owner = secrets.token_hex(8)
+
+    def prepare(self) -> None:
+        """See that the server is one that can be written to, and that the key has the type that it must."""
+        self._session.check_server()
+        self._form.check_schema(self._node, self._schema)
+        if self._form.type:
+            found = self._session.ask(lambda client: client.type(self._form.key)).decode()
+            if found not in ("none", self._form.type):
+                raise self._wrong_type(found)
+
+    def open(self, run: RunIdentity) -> Held:
+        """Take the sink for this generation, and complete what was begun."""
+
+        def move(found: RedisLedger) -> _Change | None:
+            if found.row.generation == run.generation and found.owner == self._owner:
+                return None  # the answer to the first try was lost
+            if found.row.generation >= run.generation:
+                raise sql.fenced(self._node, self._pipeline, run.generation, found.row.generation)
+            self._before = found.row.generation
+            first = ["epoch", "0", "positions", "{}"] if found is ABSENT else []
+            return _Change([*first, "generation", str(run.generation), "owner", self._owner])
+
+        try:
+            self._commit(move)
+            self._generation = run.generation
+            found = self._complete(self._read())
+        except InDoubt as doubt:  # asking is what an opening does first
+            raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
+        explained = ledger.explained(self._session, self._keys)
+        return replace(found.held(), generation=self._before, explained=explained)
+
+    def writer_factory(self) -> RedisWriterFactory:
+        """Return the factory that executors call."""
+        return RedisWriterFactory(self._session, self._keys, self._form, self._schema)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Pack the rows: what can be packed the server takes."""
+        for part in publication.parts:
+            if isinstance(part, Carried):
+                for _ in self._chunks(part):
+                    pass
+        return False
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Write the rows and move the ledger in one step; or stage them, note them, and show them chunk by chunk."""
+        found = self._complete(self._owned())
+        new = fresh(self._node, self._pipeline, publications, found.row.held(), believed)
+        if not new:
+            return
+        last = new[-1].record
+        row_count = sum(publication.row_count for publication in new)
+        small = self._in_one_step(new) if row_count <= ATOMIC_ROWS else None
+        change = self._in_steps(new) if small is None else small
+        if needed(new):
+            kept = ledger.explained(self._session, self._keys)
+            change = replace(change, explained=lacking(new, kept, self._node))
+        faults.reach("publish-uncommitted", last.epoch)
+
+        def move(now: RedisLedger) -> _Change:
+            if now.guard != found.guard:  # somebody has taken over, or was ahead of us
+                self._owned()
+                fresh(self._node, self._pipeline, publications, now.row.held(), believed)
+                raise self._moved()
+            return change
+
+        self._commit(move)
+        if small is None:
+            faults.reach("publish-begun", last.epoch)
+            self._complete(self._owned())
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger."""
+        try:
+            found = self._read()
+        except Unavailable:
+            return Outcome.UNKNOWN
+        if epoch > found.row.epoch:
+            return Outcome.ABSENT
+        return Outcome.STAGED if epoch == found.row.epoch and found.in_progress else Outcome.PUBLISHED
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return what is held, and the names of what is staged."""
+        found = self._read()
+        decided = {key for key, _ in found.in_progress}
+        names = [name for name in ledger.staged(self._session, self._keys) if name not in decided]
+        tasks = [self._keys.task_of(name) for name in names]
+        return found.held(), sorted({task.name for task in tasks if task is not None})
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        return ledger.explanations(self._session, self._keys)
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop what lower generations staged, and this one below an epoch."""
+        found = self._read()
+        if found.row.generation != self._generation:
+            return 0
+        decided = {key for key, _ in found.in_progress}
+        names = [name for name in ledger.staged(self._session, self._keys) if name not in decided]
+        orphans = [
+            name
+            for name in names
+            if (task := self._keys.task_of(name)) is not None
+            and (task.generation, task.epoch) < (self._generation, below_epoch)
+        ]
+        return staging.drop(self._session, self._keys, orphans)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    # --- the ledger -------------------------------------------------------------------------------------------------
+
+    def _read(self) -> RedisLedger:
+        return ledger.read(self._session, self._keys) or ABSENT
+
+    def _owned(self) -> RedisLedger:
+        """Return the ledger if this generation owns it."""
+        found = ledger.read(self._session, self._keys)
+        sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
+        return found or ABSENT
+
+    def _commit(self, move: Callable[[RedisLedger], _Change | None]) -> None:
+        """Read the ledger, and change it if it is still so; ``move`` says how, and None where it is so already."""
+        for _ in range(_READS):
+            found = self._read()
+            change = move(found)
+            if change is None:
+                return
+            what = {
+                "set": change.set,
+                "unset": change.unset,
+                "explained": [(each.source, each.number, each.text) for each in change.explained],
+                "staged": change.staged,
+                "pieces": change.pieces,
+            }
+            answer = self._run(COMMIT, found, json.dumps(what), *change.chunks)
+            if answer == GONE:
+                lacking_keys = ", ".join(key for key, _ in change.staged)
+                raise sql.staged_rows_gone(self._node, lacking_keys, "the server does not have all of their chunks.")
+            if answer != CHANGED:
+                return
+        raise self._moved()
+
+    def _run(self, script: str, found: RedisLedger, *arguments: Any) -> int:
+        keys = self._keys.all_for(self._form.key)
+        instructions = self._form.instructions(self._schema)
+        answer = self._session.run(script, keys, [*found.guard, instructions, *arguments])
+        if answer == WRONG_TYPE:
+            raise self._wrong_type("something else now")
+        return answer
+
+    def _complete(self, found: RedisLedger) -> RedisLedger:
+        """Show the chunks that the ledger notes, from where it has come to; return what it says then."""
+        if not found.in_progress:
+            return found
+        chunks = [(key, n, n == count - 1) for key, count in found.in_progress for n in range(count)]
+        for number, (key, n, is_last_of_key) in enumerate(chunks[found.next :], found.next):
+            guard = (*found.guard[:3], str(number).encode())
+            is_last = number == len(chunks) - 1
+            answer = self._run(
+                SHOW, replace(found, guard=guard), key, str(n), str(int(is_last_of_key)), str(int(is_last))
+            )
+            if answer == GONE:
+                raise sql.staged_rows_gone(self._node, key, f"the server has lost chunk {n}.")
+            if answer == CHANGED:
+                self._owned()
+                raise self._moved()
+        return self._owned()
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def _chunks(self, part: Carried) -> Iterator[bytes]:
+        for batch in fitted_table(part.rows, self._schema).to_batches():
+            for _, chunk in self._form.chunks(self._node, batch):
+                yield chunk
+
+    def _in_one_step(self, new: Sequence[Publication]) -> _Change | None:
+        """Return rows and ledger as one step; None where the chunks are too large for that."""
+        staged: list[tuple[str, int]] = []
+        pieces: list[tuple[str, int]] = []
+        chunks: list[bytes] = []
+        size = 0
+        for part in (part for publication in new for part in publication.parts):
+            if not isinstance(part, Carried):
+                staged += self._staged([part])
+                pieces += self._staged([part])
+                continue
+            for chunk in self._chunks(part):
+                size += len(chunk)
+                if size > ATOMIC_BYTES:
+                    return None
+                chunks.append(chunk)
+                pieces.append(("", _FIRST_CHUNK + len(chunks)))
+        return _Change(ledger.moved_to(new[-1].record), (), (), staged, pieces, chunks)
+
+    def _in_steps(self, new: Sequence[Publication]) -> _Change:
+        """Stage what the driver carries; return the step that notes all chunks."""
+        noted: list[tuple[str, int]] = []
+        for publication in new:
+            for index, part in enumerate(publication.parts):
+                if not isinstance(part, Carried):
+                    noted += self._staged([part])
+                    continue
+                key = self._keys.staged_by(
+                    Task(self._pipeline, self._generation, publication.record.epoch, index, 0), "carried"
+                )
+                count = staging.stage(self._session, self._keys, key, self._chunks(part))
+                noted += [(key, count)] if count else []
+        said = ["in_progress", json.dumps(noted), "next", "0"]
+        return _Change([*ledger.moved_to(new[-1].record), *said], (), (), noted)
+
+    def _staged(self, parts: Sequence[Any]) -> list[tuple[str, int]]:
+        return [(part.reference["key"], int(part.reference["chunks"])) for part in parts if "key" in part.reference]
+
+    # --- errors -----------------------------------------------------------------------------------------------------
+
+    def _moved(self) -> Unavailable:
+        return Unavailable(
+            f"{self._node}: its ledger moved while an epoch was to be written; nothing was changed.",
+            why="another run is taking the pipeline over, or this command was sent twice.",
+            do="it is retried: the ledger is read again.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
+
+    def _wrong_type(self, found: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"{self._node}: the key {self._form.key!r} holds {found}, not a {self._form.type}.",
+            why=f'kind="{self._form.kind}" writes a {self._form.type} there.',
+            do="choose another key, or remove what is there.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
+
+
+_FIRST_CHUNK = 6
+"""Arguments of the script before the first chunk."""
