@@ -27,17 +27,18 @@ def test_imports_point_down_the_ladder_only():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_a_graph_is_built_checked_and_drawn_without_pyspark_and_psycopg():
+def test_a_graph_is_built_checked_and_drawn_without_pyspark_and_drivers():
     program = """
 import sys
 import holdfast as hf
-flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights")
+flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights") | hf.row_id()
 parts = flights | hf.filter("dep_delay is not null") | hf.split(late="dep_delay > 15", otherwise="rest")
 pipeline = hf.Pipeline(
     "p", parts.late | hf.write.sqlite("x.db", table="late"), parts.rest | hf.write.files("out"),
+    flights | hf.write.redis("redis://h", key="k"), flights | hf.write.http("http://h/", auth="Bearer ${T}"),
 )
 pipeline.explain(), pipeline.diagram(), pipeline.fingerprint()
-print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", "py4j", "psycopg"}))
+print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", "py4j", "psycopg", "redis", "urllib3"}))
 """
     assert python(program) == "[]\n"
 
@@ -66,7 +67,7 @@ def test_workers_and_planning_processes_start_without_what_builds_a_graph():
     program = """
 import sys
 import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.plan.levels.packing
-heavy = {"sqlglot", "typer", "psycopg", "pydantic", "urllib.request"}
+heavy = {"sqlglot", "typer", "psycopg", "pydantic", "redis", "urllib3", "urllib.request"}
 heavy |= {"holdfast.graph.pipeline", "holdfast.expressions.text"}
 print(sorted(heavy & sys.modules.keys()))
 """
