@@ -141,20 +141,26 @@ def serving(server: KeyedServer) -> Iterator[str]:
 
 @dataclass
 class Unreliable:
-    """What a proxy does to requests, by chance; and how often it did."""
+    """What a proxy does to requests, in an order by chance: each of it in every thirteen; and how often it did."""
 
     seed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    is_calm: bool = False
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._lock = threading.Lock()
+        self._deck: list[str] = []
 
     def next(self) -> str:
         """Draw what becomes of the next request."""
         with self._lock:
-            ways = ["pass", "drop", "swallow", "repeat", "delay"]
-            way = self._random.choices(ways, weights=[8, 1, 1, 2, 1])[0]
+            if self.is_calm:
+                return "pass"
+            if not self._deck:
+                self._deck = ["pass"] * 8 + ["drop", "swallow", "repeat", "repeat", "delay"]
+                self._random.shuffle(self._deck)
+            way = self._deck.pop()
             self.counts[way] = self.counts.get(way, 0) + 1
             return way
 

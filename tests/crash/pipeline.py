@@ -39,6 +39,10 @@ def sink_of(kind: str) -> Any:
         return hf.write.sqlite(WORK / "out.db", table="rows", name="sqlite_rows")
     if kind == "files":
         return hf.write.files(WORK / "files", name="files_rows")
+    if kind == "redis":
+        return hf.write.redis(os.environ["CRASH_REDIS"], key="rows", id="id", name="redis_rows")
+    if kind == "http":
+        return hf.write.http(os.environ["CRASH_HTTP"], id="id", name="http_rows")
     stage = os.environ.get("CRASH_STAGE", "auto")
     return hf.write.postgres(os.environ["CRASH_DSN"], table="rows", stage=stage, name="postgres_rows")
 

@@ -18,6 +18,9 @@ from typing import IO
 import psutil
 import psycopg
 import pyarrow.dataset
+import redis
+
+from tests.http_servers import KeyedServer
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 6
@@ -34,15 +37,18 @@ class Case:
     work : Path
         Empty directory for input, checkpoint and sinks.
     sinks : tuple of str
-        ``sqlite``, ``files``, ``postgres``.
+        ``sqlite``, ``files``, ``postgres``, ``redis`` (at ``CRASH_REDIS``), ``http`` (at ``CRASH_HTTP``).
     environment : mapping of str to str
         Further variables of the process.
+    server : KeyedServer, optional
+        What ``http`` posts to.
     """
 
     work: Path
     sinks: tuple[str, ...]
     dsn: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    server: KeyedServer | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -125,6 +131,14 @@ class Case:
         with psycopg.connect(self.dsn) as connection:
             return connection.execute("SELECT id, draw FROM rows").fetchall()
 
+    def _redis_rows(self) -> list[tuple[int, float]]:
+        with redis.Redis.from_url(self.environment["CRASH_REDIS"], decode_responses=True) as client:
+            return [(int(entry["id"]), float(entry["draw"])) for _, entry in client.xrange("rows")]
+
+    def _http_rows(self) -> list[tuple[int, float]]:
+        assert self.server is not None
+        return [(row["id"], row["draw"]) for row in self.server.rows]
+
     def check_exact(self, expected: Collection[int] = EXPECTED) -> None:
         """Assert that every sink holds every row once, and that all of them hold the same values."""
         found = self.rows()
@@ -144,6 +158,9 @@ class Case:
                 found += [gid for (gid,) in connection.execute(prepared)]
                 staging = "SELECT relname FROM pg_class WHERE relname LIKE 'holdfast_stage%'"
                 found += [name for (name,) in connection.execute(staging)]
+        if "redis" in self.sinks:
+            with redis.Redis.from_url(self.environment["CRASH_REDIS"], decode_responses=True) as client:
+                found += client.keys("holdfast:*staged*")
         return found
 
     def _is_leftover(self, path: Path) -> bool:
