@@ -409,3 +409,28 @@ def test_the_declaration_and_the_writers_pickle(redis_url: str) -> None:
     assert sink.guarantee is Guarantee.EXACTLY_ONCE
     assert pickle.loads(pickle.dumps(sink.writer_factory()))(Task("p", 1, 1, 0, 0)).stage().row_count == 0
     sink.close()
+
+
+def test_an_attempt_that_failed_while_it_staged_leaves_nothing_to_the_next_one(
+    redis_url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may have fewer rows: some were rejected."""
+    monkeypatch.setattr(redis_sink, "ATOMIC_ROWS", 0)
+    monkeypatch.setattr("holdfast.sinks.redis.form.CHUNK_ROWS", 1)
+    sink = opened(redis_url)
+    stage, count = sink._session.stage, 0
+
+    def failing(commands: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise Unavailable("away")
+        return stage(commands)
+
+    monkeypatch.setattr(sink._session, "stage", failing)
+    with pytest.raises(Unavailable):
+        sink.publish([epoch(1, [(name, 1) for name in "abcde"])], Held())
+    assert client.keys("holdfast:*staged*") == []
+    sink.publish([epoch(1, [("a", 1)])], Held())
+    assert entries(client) == [("a", "1")]
+    sink.close()

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -36,7 +37,7 @@ from holdfast.sinks import sql
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.explained import lacking, needed
 from holdfast.sinks.redis import ledger, staging
-from holdfast.sinks.redis.form import Form
+from holdfast.sinks.redis.form import CHUNK_BYTES, Form
 from holdfast.sinks.redis.ledger import ABSENT, RedisLedger, SinkKeys
 from holdfast.sinks.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
 from holdfast.sinks.redis.session import RedisSession
@@ -47,7 +48,7 @@ ATOMIC_ROWS = 1_000
 """Of an epoch that becomes visible in one step; the server serves nobody else for that long: some 20 ms."""
 
 ATOMIC_BYTES = 4 << 20
-"""The same, of what the driver sends with the step."""
+"""The same, in bytes; a staged chunk counts as a full one."""
 
 _READS = 20
 """How often the ledger may move between reading and writing before that is an error: only takeovers move it."""
@@ -267,15 +268,19 @@ class RedisSink:
         size = 0
         for part in (part for publication in new for part in publication.parts):
             if not isinstance(part, Carried):
-                staged += self._staged([part])
-                pieces += self._staged([part])
+                found = self._staged([part])
+                size += sum(count for _, count in found) * CHUNK_BYTES
+                staged += found
+                pieces += found
                 continue
             for chunk in self._chunks(part):
                 size += len(chunk)
-                if size > ATOMIC_BYTES:
-                    return None
                 chunks.append(chunk)
                 pieces.append(("", _FIRST_CHUNK + len(chunks)))
+                if size > ATOMIC_BYTES:
+                    break
+        if size > ATOMIC_BYTES:
+            return None
         return _Change(ledger.moved_to(new[-1].record), (), (), staged, pieces, chunks)
 
     def _in_steps(self, new: Sequence[Publication]) -> _Change:
@@ -286,10 +291,15 @@ class RedisSink:
                 if not isinstance(part, Carried):
                     noted += self._staged([part])
                     continue
-                key = self._keys.staged_by(
-                    Task(self._pipeline, self._generation, publication.record.epoch, index, 0), "carried"
-                )
-                count = staging.stage(self._session, self._keys, key, self._chunks(part))
+                task = Task(self._pipeline, self._generation, publication.record.epoch, index, 0)
+                # Of another attempt, which may have had other rows, nothing may be left among these chunks.
+                key = self._keys.staged_by(task, secrets.token_hex(4))
+                try:
+                    count = staging.stage(self._session, self._keys, key, self._chunks(part))
+                except HoldfastError:
+                    with suppress(HoldfastError):
+                        staging.drop(self._session, self._keys, [key])
+                    raise
                 noted += [(key, count)] if count else []
         said = ["in_progress", json.dumps(noted), "next", "0"]
         return _Change([*ledger.moved_to(new[-1].record), *said], (), (), noted)
