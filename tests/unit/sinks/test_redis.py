@@ -14,7 +14,7 @@ import pytest
 import redis
 
 import holdfast as hf
-from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     EpochRecord,
@@ -216,12 +216,22 @@ def test_a_hash_expires(redis_url: str, client: Any) -> None:
     sink.close()
 
 
-def test_a_large_epoch_is_written_in_steps_of_bounded_size(redis_url: str, client: Any) -> None:
-    client.config_set("slowlog-log-slower-than", 0)
+def test_a_large_epoch_is_written_in_steps_of_bounded_size(
+    redis_url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = opened(redis_url, "stream")
+    seen: list[int] = []
+    run = sink._session.run
+
+    def counting(script: str, keys: Any, arguments: Any) -> int:
+        seen.append(client.xlen("t"))
+        return run(script, keys, arguments)
+
+    monkeypatch.setattr(sink._session, "run", counting)
     rows = [(f"r{number}", number) for number in range(5_000)]
     sink.publish([epoch(1, rows)], Held())
     assert entries(client) == [(name, str(number)) for name, number in rows]
+    assert seen == [0, *range(0, 5_000, 500)]
     assert client.keys("holdfast:*staged*") == []
     assert client.hget("holdfast:p/out:ledger", "in_progress") is None
     sink.close()
@@ -299,13 +309,41 @@ def test_a_server_that_is_away_and_back_holds_what_it_answered(mortal_redis: Red
         assert entries(client) == [("a", "1"), ("b", "2")]
 
 
+def test_a_replica_that_lagged_and_took_over_gets_what_it_lacks(mortal_redis: RedisServer) -> None:
+    with redis_server({"masterauth": mortal_redis.password}) as other:
+        sink = opened(mortal_redis.url)
+        sink.publish([epoch(1, [("a", 1)])], Held())
+        with (
+            redis.Redis.from_url(mortal_redis.url) as primary,
+            redis.Redis.from_url(other.url, decode_responses=True) as replica,
+        ):
+            replica.replicaof("127.0.0.1", mortal_redis.port)
+            while not (primary.wait(1, 100) and replica.xlen("t")):
+                pass
+            lagging = RedisSpec(other.url, "t", id_column="id").connect("out", "p", SCHEMA)
+            with pytest.raises(Unavailable, match="READONLY"):
+                lagging.open(RunIdentity("p", 2))
+            lagging.close()
+            replica.replicaof("NO", "ONE")
+            sink.publish([epoch(2, [("b", 2)])], Held(1, 0, {"s": {"log": 1}}))
+            sink._session._url = RedisUrl(other.url)  # a name that leads to the new primary
+            sink.close()
+            with pytest.raises(Diverged, match="holds epoch 1, and this run had published epoch 2") as caught:
+                sink.publish([epoch(3, [("c", 3)])], Held(2, 0, {"s": {"log": 2}}))
+            assert caught.value.is_mended_by_start
+            assert sink.outcome(2) is Outcome.ABSENT
+            sink.publish([epoch(2, [("b", 2)]), epoch(3, [("c", 3)])], Held(1, 0, {"s": {"log": 1}}))
+            assert [name for name, _ in entries(replica)] == ["a", "b", "c"]
+            sink.close()
+
+
 def test_staged_rows_that_the_server_has_lost_are_no_epoch(redis_url: str, client: Any) -> None:
     sink = opened(redis_url)
     writer = sink.writer_factory()(Task("p", 1, 1, 0, 0))
     writer.write(epoch(1, [("a", 1)]).parts[0].rows.to_batches()[0])  # type: ignore[union-attr]
     staged = writer.stage()
     client.delete(staged.reference["key"])
-    with pytest.raises(hf.errors.Diverged, match="are gone"):
+    with pytest.raises(Diverged, match="are gone"):
         sink.publish([Publication(EpochRecord("p", 1, 1, {}), (staged,))], Held())
     assert sink.outcome(1) is Outcome.ABSENT
     sink.close()
