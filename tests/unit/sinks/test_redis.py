@@ -342,7 +342,9 @@ def test_staged_rows_that_the_server_has_lost_are_no_epoch(redis_url: str, clien
     writer = sink.writer_factory()(Task("p", 1, 1, 0, 0))
     writer.write(epoch(1, [("a", 1)]).parts[0].rows.to_batches()[0])  # type: ignore[union-attr]
     staged = writer.stage()
+    assert sink.expired([staged]) == []
     client.delete(staged.reference["key"])
+    assert sink.expired([staged]) == [staged.name]
     with pytest.raises(Diverged, match="are gone"):
         sink.publish([Publication(EpochRecord("p", 1, 1, {}), (staged,))], Held())
     assert sink.outcome(1) is Outcome.ABSENT

@@ -31,6 +31,7 @@ from holdfast.ports import (
     Publication,
     RunIdentity,
     Sink,
+    Staged,
     Task,
 )
 from holdfast.sinks import sql
@@ -134,6 +135,8 @@ class RedisSink:
             return
         last = new[-1].record
         row_count = sum(publication.row_count for publication in new)
+        if gone := self.expired([part for each in new for part in each.parts if isinstance(part, Staged)]):
+            raise self._gone(gone)
         small = self._in_one_step(new) if row_count <= ATOMIC_ROWS else None
         change = self._in_steps(new) if small is None else small
         if needed(new):
@@ -174,6 +177,12 @@ class RedisSink:
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         return ledger.explanations(self._session, self._keys)
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose chunks are not all on the server."""
+        counts = [(part.name, *staged) for part in parts for staged in self._staged([part])]
+        there = self._session.ask(lambda client: [client.hlen(key) for _, key, _ in counts])
+        return [name for (name, _, count), found in zip(counts, there, strict=True) if found != count]
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop what lower generations staged, and this one below an epoch."""
@@ -220,9 +229,8 @@ class RedisSink:
                 "pieces": change.pieces,
             }
             answer = self._run(COMMIT, found, json.dumps(what), *change.chunks)
-            if answer == GONE:
-                lacking_keys = ", ".join(key for key, _ in change.staged)
-                raise sql.staged_rows_gone(self._node, lacking_keys, "the server does not have all of their chunks.")
+            if answer == GONE:  # between the question and now
+                raise self._gone([key for key, _ in change.staged])
             if answer != CHANGED:
                 return
         raise self._moved()
@@ -306,6 +314,9 @@ class RedisSink:
 
     def _staged(self, parts: Sequence[Any]) -> list[tuple[str, int]]:
         return [(part.reference["key"], int(part.reference["chunks"])) for part in parts if "key" in part.reference]
+
+    def _gone(self, names: Sequence[str]) -> HoldfastError:
+        return sql.staged_rows_gone(self._node, ", ".join(names), "the server does not have all of their chunks.")
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
