@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -255,7 +255,7 @@ class RedisSink:
                 SHOW, replace(found, guard=guard), key, str(n), str(int(is_last_of_key)), str(int(is_last))
             )
             if answer == GONE:
-                raise sql.staged_rows_gone(self._node, key, f"the server has lost chunk {n}.")
+                raise self._gone([key], f"it has lost chunk {n} of an epoch that it had begun to show.")
             if answer == CHANGED:
                 self._owned()
                 raise self._moved()
@@ -315,8 +315,19 @@ class RedisSink:
     def _staged(self, parts: Sequence[Any]) -> list[tuple[str, int]]:
         return [(part.reference["key"], int(part.reference["chunks"])) for part in parts if "key" in part.reference]
 
-    def _gone(self, names: Sequence[str]) -> HoldfastError:
-        return sql.staged_rows_gone(self._node, ", ".join(names), "the server does not have all of their chunks.")
+    def _gone(self, names: Sequence[str], why: str = "") -> Diverged:
+        error = Diverged(
+            f"{self._node}: the rows staged as {', '.join(names)} are gone from the server.",
+            why=why or "somebody removed them, or the server went back: nothing of the epoch was published here.",
+            do="restore the server and the checkpoint from the same moment; or start over with another name=."
+            if why
+            else "start the pipeline again: what is not decided is read again.  See to it that nobody removes keys "
+            "holdfast:*, and that the server keeps what it has answered (appendfsync always).",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
+        error.is_mended_by_start = not why
+        return error
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
