@@ -46,7 +46,7 @@ from holdfast.sinks.redis.staging import RedisWriterFactory
 from holdfast.types.casting import fitted_table
 
 ATOMIC_ROWS = 1_000
-"""Of an epoch that becomes visible in one step; the server serves nobody else for that long: some 20 ms."""
+"""Of an epoch that becomes visible in one step; the server serves nobody else for that long: some 10 ms."""
 
 ATOMIC_BYTES = 4 << 20
 """The same, in bytes; a staged chunk counts as a full one."""
