@@ -31,6 +31,9 @@ class Outcome(Enum):
     """Visible, together with its ledger row."""
     UNKNOWN = "unknown"
     """The sink did not answer, or does not know: ask again."""
+    EXPIRED = "expired"
+    """It holds nothing of the epoch, and rows that were staged for it, or for an epoch before it, are gone.  No sink
+    says so of an epoch: whoever has the decision asks it about the parts (:class:`~holdfast.ports.Expiring`)."""
 
 
 @dataclass(frozen=True)

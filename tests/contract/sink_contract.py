@@ -28,6 +28,7 @@ from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError
 from holdfast.ports import (
     Carried,
     EpochRecord,
+    Expiring,
     Guarantee,
     Held,
     Inspectable,
@@ -465,6 +466,36 @@ class SinkContract:
         assert sink.outcome(1) is Outcome.ABSENT
         sink.publish([_carried(1, [(3, "three")], generation=2)], Held())
         assert target.rows() == [(3, "three")]
+        sink.close()
+
+    def test_a_sink_says_which_staged_rows_are_gone_and_a_start_is_told_to_mend_it(self, target: Target) -> None:
+        """Somebody removes what he does not know: the decision that names it is revoked (design/0002, "Expiry")."""
+        dead = _opened(target, 1)
+        if not isinstance(dead, Expiring):
+            dead.close()
+            pytest.skip("its handles hold the rows")
+        dropped = _staged(dead, 2, [(2, "dropped"), (3, "dropped")], task=1)
+        dead.close()
+        sink = _opened(target, 2)
+        assert isinstance(sink, Expiring)
+        kept = _staged(sink, 2, [(1, "kept")], generation=2, task=0)
+        empty = sink.writer_factory()(Task(PIPELINE, 2, 2, 2, 0)).stage()
+        assert sink.expired([kept, dropped, empty]) == []
+        sink.sweep(below_epoch=1)
+        left = target.leftovers()
+        unopened = target.connect()
+        assert isinstance(unopened, Expiring)
+        for asked in (sink, unopened, sink):
+            assert asked.expired([kept, dropped, empty]) == [dropped.name]
+            assert asked.expired([kept, empty]) == asked.expired([]) == []
+        unopened.close()
+        assert (target.rows(), target.leftovers(), sink.outcome(2)) == ([], left, Outcome.ABSENT)
+        with pytest.raises(Diverged) as caught:
+            sink.publish([_carried(1, [(0, "first")], generation=2), _publication(2, [kept, dropped])], Held())
+        assert caught.value.is_mended_by_start
+        assert (target.rows(), target.leftovers(), sink.outcome(1)) == ([], left, Outcome.ABSENT)
+        sink.publish([_publication(2, [kept, empty], generation=2)], Held())
+        assert target.rows() == [(1, "kept")]
         sink.close()
 
     # --- abort and sweep --------------------------------------------------------------------------------------------

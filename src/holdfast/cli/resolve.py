@@ -17,6 +17,7 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.cli.reject_rows import Rejected, keeping, would_reject
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.delivery import remembers
+from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.nodes import SinkNode
@@ -28,7 +29,7 @@ from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
 from holdfast.spark.resume.beginning import Beginning, beginning_of
 from holdfast.spark.resume.directory import directory_of
-from holdfast.spark.resume.found import check_replayable, look
+from holdfast.spark.resume.found import check_given_again, check_replayable, look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import refusal
 from holdfast.spark.state.shape import Division
@@ -97,7 +98,10 @@ class Resolving:
             def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
                 check_replayable(self._beginning(), behind, held, remembering)
 
-            resumption = coordinator.open(on_refused, on_behind)
+            def on_expired(expired: Sequence[Expired], held: Mapping[str, Held]) -> None:
+                check_given_again(self._beginning(), expired, held, remembering)
+
+            resumption = coordinator.open(on_refused, on_behind, on_expired=on_expired)
         try:
             return self._looked(resumption, remembering)
         except HoldfastError as error:

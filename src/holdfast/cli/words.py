@@ -94,11 +94,16 @@ def findings(inspection: Inspection) -> Iterator[str]:
 
 
 def behind_lines(inspection: Inspection) -> Iterator[str]:
-    """Say which sinks have lost what was published in them, and what the next start does about it."""
+    """Say which sinks have lost what was staged for them, or published, and what the next start does about it."""
+    for sink in inspection.sinks:
+        if epochs := [str(each.epoch) for each in sink.answers if each.verdict is Verdict.REVOKE]:
+            yield f"! expired: rows staged for {sink.name} are gone, of epoch {', '.join(epochs)}, which is decided:"
+            yield f"  {', '.join(sink.expired)}"
+            yield "  Do: start the pipeline again: it reads that again for this sink, or says why it cannot."
     known = {each.sink for each in inspection.behind}
-    for sink, answer in inspection.answers:
-        if answer.verdict is Verdict.REPLAY and sink not in known:
-            yield f"! behind: the ledger says that {sink} published epoch {answer.epoch}, and {sink} does not hold it."
+    for name, answer in inspection.answers:
+        if answer.verdict is Verdict.REPLAY and name not in known:
+            yield f"! behind: the ledger says that {name} published epoch {answer.epoch}, and {name} does not hold it."
             yield "  Do: start the pipeline again: it replays what is missing, or says why it cannot."
     for each in inspection.behind:
         yield (
@@ -441,6 +446,7 @@ def _answer(answer: Answer) -> str:
         Verdict.SKIP: "it is there; nothing to write",
         Verdict.PUBLISH: "it will be published, from the decision",
         Verdict.REPLAY: "the sink is behind; what it lacks is replayed by the next start",
+        Verdict.REVOKE: "its staged rows are gone; the next start reads the epoch again for it",
         Verdict.ASK: "ask again",
         Verdict.DIVERGED: "DIVERGED, a person decides",
     }[answer.verdict]
@@ -454,6 +460,7 @@ def _done(verdict: Verdict) -> str:
         Verdict.SKIP: "was there already",
         Verdict.ABORT: "dropped",
         Verdict.REPLAY: "behind: the next start replays what it lacks",
+        Verdict.REVOKE: "revoked, as its staged rows are gone: the next start reads the epoch again",
     }
     return done.get(verdict, verdict.name.lower())
 

@@ -69,6 +69,8 @@ class Claims:
         self._number = 0
         self._open: Claim | None = None
         self._continued: set[str] = set()
+        self._start: Positions | None = None
+        """Where the epoch of the open claim begins, if that was said."""
         self._before: dict[str, int] = {}
         """Per sink that remembers, the last epoch decided for it; until there is one, what it held."""
         self.last_epoch = 0
@@ -92,6 +94,7 @@ class Claims:
         if end is not None and start is not None:
             names = frozenset(name for name in names if self._joins(name, epoch, start, end))
         self._number += 1
+        self._start = start
         self._open = Claim(epoch, names, self._run.generation, self._number, end)
         return self._open
 
@@ -139,6 +142,11 @@ class Claims:
     def before(self, sinks: Collection[str]) -> dict[str, int]:
         """Return, per sink that remembers, the last epoch that was decided for it, or that it held."""
         return {name: epoch for name, epoch in self._before.items() if name in sinks}
+
+    def start(self, sinks: Collection[str]) -> Positions | None:
+        """Return where the epoch of the claim begins, if one of some sinks holds nothing yet."""
+        is_first = any(held.is_empty for name, held in self._delivery.held.items() if name in sinks)
+        return self._start if is_first else None
 
     def check(self, claim: Claim, decided: Decided) -> None:
         """Raise unless an epoch may be committed by a claim.

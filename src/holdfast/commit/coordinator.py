@@ -29,7 +29,16 @@ from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import RunFailures, Stories
-from holdfast.commit.takeover import OnRefused, OpenDecisions, Resumption, confirm_done, take_over
+from holdfast.commit.takeover import (
+    OnExpired,
+    OnRefused,
+    OpenDecisions,
+    Resumption,
+    confirm_done,
+    find_expired,
+    still_revoked,
+    take_over,
+)
 from holdfast.commit.transaction import Event, Transition
 from holdfast.errors import HoldfastError, invariant
 from holdfast.graph.pace import SinkPace
@@ -194,6 +203,7 @@ class Coordinator:
         on_refused: OnRefused | None = None,
         on_behind: OnBehind | None = None,
         understood: Callable[[Mapping[str, Held]], Mapping[str, Held]] | None = None,
+        on_expired: OnExpired | None = None,
     ) -> Resumption:
         """Take over: fence every older run, resolve what it left, sweep, and return the state of the pipeline.
 
@@ -208,6 +218,9 @@ class Coordinator:
             cannot to replay it to them.
         understood : callable, optional
             Receives what all sinks answered, and returns what that means by the checkpoint; None: what they say.
+        on_expired : callable, optional
+            Receives what is decided and no longer staged, and what all sinks hold, before anything is resolved.  It is
+            not published in those sinks, and forgotten: it raises where the sources cannot give it to them again.
 
         Raises
         ------
@@ -232,12 +245,16 @@ class Coordinator:
             takeover = self._ledger.fence()
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
+            self._delivery.held.update(still_revoked(takeover.done, self._delivery.held))
             confirmed = confirm_done(self._ledger, self._delivery, takeover)
             behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
             if behind and on_behind is not None:  # their servers failed over to lagging replicas, or were restored
                 on_behind(behind, dict(self._delivery.held))
+            expired = find_expired(self._ledger, self._delivery, takeover, behind)
+            if expired and on_expired is not None:
+                on_expired([*expired.values()], dict(self._delivery.held))
             decisions = OpenDecisions(self._ledger, self._delivery, self._publisher, self._stories, self._run)
-            resolved = (*confirmed, *decisions.resolve(takeover, behind, on_refused))
+            resolved = (*confirmed, *decisions.resolve(takeover, behind, expired, on_refused))
             self._group.begin(held.pts for held in self._delivery.held.values())
             self._held_back.begin([name for name, held in self._delivery.held.items() if held.epoch == 0])
             self._claims.begin(self._run, last_epoch)
@@ -320,7 +337,7 @@ class Coordinator:
         Durable writes: with one sink, one (its own).  Otherwise the three numbered here and in ``publishing.py``.
         """
         several = {name: tuple(of) for name, of in parts.items()}
-        decided = Decided(record, several, before=self._claims.before(several))
+        decided = Decided(record, several, before=self._claims.before(several), start=self._claims.start(several))
         self._claims.check(claim, decided)
         with self._failures.stopping(record.epoch):
             counts = ", ".join(f"{count} rows for {name!r}" for name, count in decided.row_counts.items())

@@ -23,14 +23,17 @@ from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
+    Expiring,
     Guarantee,
     Held,
     Outcome,
+    Part,
     Publication,
     Refused,
     Rejecting,
     RunIdentity,
     Sink,
+    Staged,
     Volatile,
 )
 
@@ -192,6 +195,13 @@ class Delivery:
                 generation=self._generation,
             )
         return Resolution(epoch, name, decision, outcome, verdict)
+
+    def expired(self, name: str, parts: Sequence[Part]) -> Sequence[str]:
+        """Return the names of the parts of an epoch, which a sink lacks, whose staged rows it no longer has."""
+        sink, staged = self._sinks[name], [part for part in parts if isinstance(part, Staged)]
+        if not staged or not isinstance(sink, Expiring):
+            return ()
+        return self._patience.call(lambda: sink.expired(staged), f"ask sink {name!r} what is staged there")
 
     def admit(self, publications: Mapping[str, Publication], later: Collection[str] = ()) -> frozenset[str]:
         """Ask every sink of an epoch whether it takes its rows; return those whose answer depends on what they hold.

@@ -23,7 +23,7 @@ from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key, Ledger
 from holdfast.commit.pace.floor import HeldFloor
 from holdfast.commit.pace.held_back import HeldBack
-from holdfast.commit.records import Decided
+from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.transaction import Event
@@ -257,10 +257,11 @@ class Publisher:
             with self._failures.noting():
                 self._floor.move(self._delivery.held[name] for name in sorted(self._held_back.sinks))
 
-    def complete(self, entry: Underway, left_out: Collection[str] = ()) -> None:
+    def complete(self, entry: Underway, left_out: Collection[str] = (), done: Done | None = None) -> None:
         """Forget an epoch that every sink holds; one durable write, or none where nothing was decided.
 
-        ``left_out`` are sinks that get it by the replay of what they have lost.
+        ``left_out`` are sinks that get it by the replay of what they have lost; ``done`` is then what is left of the
+        decision.
         """
         record = entry.record
         with self._failures.noting(record.epoch):
@@ -271,7 +272,7 @@ class Publisher:
             faults.reach("before-forget", record.epoch)
             # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
             #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-            self._ledger.forget(entry.key, entry.done)
+            self._ledger.forget(entry.key, done or entry.done)
             with self._unpublished_lock:
                 self._unpublished.pop(record.epoch, None)
             self._stories.take(record.epoch, Event.FORGET)

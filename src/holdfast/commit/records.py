@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Carried, EpochRecord, Explanation, Part, Refused, Staged
+from holdfast.positions import Positions
 
 _MAGIC = b"holdfast ledger 1"
 
@@ -35,12 +36,16 @@ class Decided:
     ``before`` has, per sink, the last epoch that was decided for it before this one, or that it held: one that holds
     less, and for which none of those between is open, went back.  A version that did not note it names no sink, nor
     does a rewind.
+
+    ``start`` is where the epoch begins, noted where one of its sinks held nothing: nobody else knows where that one
+    begins, should its rows be gone before it has published them.
     """
 
     record: EpochRecord
     parts: Mapping[str, tuple[Part, ...]]
     rejected: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     before: Mapping[str, int] = field(default_factory=dict)
+    start: Positions | None = None
 
     @property
     def is_staged(self) -> bool:
@@ -89,11 +94,15 @@ class Done:
     What its positions mean is left out: the sinks keep that.
 
     ``rejected`` is that of the decision: the sinks lack these rows.  None: a version that did not note it.
+
+    ``revoked`` has the sinks that held nothing when the decision was revoked for them, with where what they lack
+    begins: a sink that holds nothing would be taken for one that was added.
     """
 
     record: EpochRecord
     row_counts: Mapping[str, int]
     rejected: Mapping[str, tuple[int, ...]] | None = field(default_factory=dict)
+    revoked: Mapping[str, Positions] = field(default_factory=dict)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -106,10 +115,11 @@ def encode(value: Decided | Done) -> bytes:
     payloads: list[bytes] = []
     if isinstance(value, Done):
         kind = b"done"
-        body = {
+        body: dict[str, Any] = {
             "record": _record_json(value.record),
             "row_counts": dict(value.row_counts),
             **({} if value.rejected is None else {"rejected": dict(value.rejected)}),
+            **({"revoked": dict(value.revoked)} if value.revoked else {}),
         }
     else:
         kind = b"decision"
@@ -118,6 +128,7 @@ def encode(value: Decided | Done) -> bytes:
             "sinks": {sink: [_part_json(part, payloads) for part in parts] for sink, parts in value.parts.items()},
             **({"rejected": dict(value.rejected)} if value.rejected else {}),
             **({"before": dict(value.before)} if value.before else {}),
+            **({} if value.start is None else {"start": value.start}),
         }
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     digest = _digest(kind, text, payloads)
@@ -144,9 +155,11 @@ def decode(data: bytes, key: str) -> Decided | Done:
     body = json.loads(text)
     record = _record(body["record"])
     if kind == b"done":
-        return Done(record, body["row_counts"], _rejected(body["rejected"], key) if "rejected" in body else None)
+        rejected = _rejected(body["rejected"], key) if "rejected" in body else None
+        return Done(record, body["row_counts"], rejected, body.get("revoked", {}))
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
-    return Decided(record, parts, _rejected(body.get("rejected", {}), key), body.get("before", {}))
+    rejected = _rejected(body.get("rejected", {}), key)
+    return Decided(record, parts, rejected, body.get("before", {}), body.get("start"))
 
 
 def _number_as_decided(number: int, gone: Sequence[int]) -> int:

@@ -30,6 +30,9 @@ class Verdict(Enum):
     SKIP = "the sink holds it, or will by its own record: write nothing"
     PUBLISH = "publish it, with the same parts"
     REPLAY = "the sink is behind: what it lacks is replayed, if the sources still can; else stop"
+    REVOKE = (
+        "the decision no longer counts for this sink: the epoch is replayed to it, if the sources still can; else stop"
+    )
     ASK = "ask again, a bounded number of times, then stop; delete nothing"
     DIVERGED = "stop: sink and ledger contradict each other, a person decides"
 
@@ -67,6 +70,12 @@ CASES: tuple[Case, ...] = (
     ),
     Case(Decision.NONE, Outcome.UNKNOWN, Verdict.ASK, "The sink does not answer at the start."),
     Case(
+        Decision.NONE,
+        Outcome.EXPIRED,
+        Verdict.ABORT,
+        "Nothing was decided: rows that were staged and are gone are orphans that need no sweeping.",
+    ),
+    Case(
         Decision.LIVE,
         Outcome.ABSENT,
         Verdict.PUBLISH,
@@ -89,6 +98,12 @@ CASES: tuple[Case, ...] = (
         Outcome.UNKNOWN,
         Verdict.ASK,
         "The connection broke during COMMIT, and the sink is still unavailable.",
+    ),
+    Case(
+        Decision.LIVE,
+        Outcome.EXPIRED,
+        Verdict.ABORT,
+        "Somebody removed staged rows between stage and publish: the run stops, the next one produces the epoch again.",
     ),
     Case(
         Decision.COMMIT,
@@ -117,6 +132,13 @@ CASES: tuple[Case, ...] = (
         "The sink does not answer; the decision and its parts stay where they are.",
     ),
     Case(
+        Decision.COMMIT,
+        Outcome.EXPIRED,
+        Verdict.REVOKE,
+        "Staged rows of a decided epoch are gone: a prepared transaction was rolled back, a staging table dropped, a "
+        "staged file removed. The sink has published nothing of it.",
+    ),
+    Case(
         Decision.DONE,
         Outcome.ABSENT,
         Verdict.REPLAY,
@@ -136,6 +158,12 @@ CASES: tuple[Case, ...] = (
         "The driver died after forgetting and before Spark's commit log: Spark replays what every sink holds.",
     ),
     Case(Decision.DONE, Outcome.UNKNOWN, Verdict.ASK, "The sink does not answer at the start."),
+    Case(
+        Decision.DONE,
+        Outcome.EXPIRED,
+        Verdict.REPLAY,
+        "A decision was revoked for this sink, and the start that did so died before it had replayed the epoch.",
+    ),
 )
 """The table, in the order in which people read it."""
 

@@ -3,13 +3,15 @@
 Invariants.  The order: generation, then fences in the sinks, then reading the ledger.  After the fences no older
 run can publish, so what the sinks answer stays true; the ledger's own fence (``ledger.py``) stops older decisions.
 Every sink is asked for what is done in it before anything is published: a later epoch would hide what it has lost.
+And for what is staged in it: a decision of which rows are gone is revoked for that sink, with all that follow it, and
+only if the sources can give the rows again (design/0002, "Expiry").
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast import faults
 from holdfast.commit.checks import check_known_sinks
@@ -18,13 +20,14 @@ from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key, Ledger, Takeover
 from holdfast.commit.pace.backlog import Backlog
 from holdfast.commit.publishing import Publisher
-from holdfast.commit.records import Decided
-from holdfast.commit.recovery import Decision, Verdict
+from holdfast.commit.records import Decided, Done
+from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.retry import Patience
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import Corrupt, Fenced, InDoubt
-from holdfast.ports import Clock, EpochRecord, Held, Publication, Refused, RunIdentity
+from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt
+from holdfast.ports import Clock, EpochRecord, Held, Outcome, Publication, Refused, RunIdentity
+from holdfast.positions import Positions
 
 log = logging.getLogger("holdfast.commit")
 
@@ -136,6 +139,115 @@ def _before_open(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> dict
     return found
 
 
+@dataclass(frozen=True)
+class Expired:
+    """What is decided for a sink that has published nothing of it, and of which staged rows are gone.
+
+    Parameters
+    ----------
+    sink : str
+        Its name.
+    epochs : tuple of int
+        Those that are revoked for it: the first of which rows are gone, and all that are decided after it.
+    names : tuple of str
+        The staged parts of the first that are gone.
+    row_count : int
+        Rows of all these epochs for the sink.
+    after, until : Positions
+        Where the first of these epochs begins, and where the last one ends.
+    """
+
+    sink: str
+    epochs: tuple[int, ...]
+    names: tuple[str, ...]
+    row_count: int
+    after: Positions
+    until: Positions
+
+    def __str__(self) -> str:
+        several = len(self.epochs) > 1
+        return (
+            f"epoch {self.epochs[0]}{f' to {self.epochs[-1]}' if several else ''}: rows staged for sink "
+            f"{self.sink!r} are gone ({', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''})"
+        )
+
+
+OnExpired = Callable[[Sequence[Expired], Mapping[str, Held]], None]
+
+
+def still_revoked(done: Done | None, held: Mapping[str, Held]) -> dict[str, Held]:
+    """Return what sinks hold, where an epoch was revoked for one that holds nothing: it is no new one.
+
+    A start has revoked it, and died before the replay.  The newest epoch that is done says so as long as it matters:
+    before the sink holds something, nothing else is decided and done without it.
+    """
+    revoked = {} if done is None else done.revoked
+    return {
+        name: replace(each, positions=revoked[name], stops=(done.record.positions,))
+        for name, each in held.items()
+        if done is not None and name in revoked and each.is_empty
+    }
+
+
+def find_expired(ledger: Ledger, delivery: Delivery, takeover: Takeover, behind: Collection[str]) -> dict[str, Expired]:
+    """Ask every sink whether it still has what is staged for it of the open decisions; nothing is changed.
+
+    Parameters
+    ----------
+    ledger, delivery, takeover : Ledger, Delivery, Takeover
+        Of this run: sinks are opened, so each has completed what it had begun to publish.
+    behind : collection of str
+        Sinks that have lost what is done in them: they get everything by a replay anyway.
+
+    Raises
+    ------
+    Diverged
+        If nobody knows where the first epoch of a sink begins: a version that did not note it has decided it.
+    """
+    found: dict[str, Expired] = {}
+    after = {name: held.positions for name, held in delivery.held.items()}
+    for key in takeover.open:
+        try:
+            decided = ledger.read(key)
+        except Corrupt:  # whether it matters is found when it is resolved
+            continue
+        if not isinstance(decided, Decided) or decided.record.rewound_to is not None:
+            continue
+        epoch, ends = decided.record.epoch, decided.record.positions
+        for name, parts in decided.parts.items():
+            if name not in delivery.held or name in behind or epoch <= delivery.held[name].epoch:
+                continue
+            if name in found:
+                before, more = found[name], decided.row_counts[name]
+                found[name] = replace(
+                    before, epochs=(*before.epochs, epoch), row_count=before.row_count + more, until=ends
+                )
+            elif gone := delivery.expired(name, parts):
+                begins = _begins(decided, name, after[name], delivery)
+                found[name] = Expired(name, (epoch,), tuple(gone), decided.row_counts[name], begins, ends)
+            else:
+                after[name] = ends
+    return found
+
+
+def _begins(decided: Decided, name: str, after: Positions, delivery: Delivery) -> Positions:
+    """Return where an epoch begins for a sink."""
+    if after or not delivery.held[name].is_empty:
+        return after
+    if decided.start is not None:
+        return decided.start
+    record = decided.record
+    raise Diverged(
+        f"rows staged for epoch {record.epoch} of sink {name!r} are gone, and the sink holds nothing yet.",
+        why="an earlier version decided the epoch, and did not note where it begins.",
+        do="bring back what was staged, and start again; or give the sink another name and backfill=True; or start "
+        "over with a new checkpoint and empty targets.",
+        pipeline=record.pipeline,
+        participant=name,
+        epoch=record.epoch,
+    )
+
+
 class OpenDecisions:
     """What dead runs had decided, carried out by the next start.
 
@@ -157,7 +269,11 @@ class OpenDecisions:
         self._run = run
 
     def resolve(
-        self, takeover: Takeover, behind: Collection[str], on_refused: OnRefused | None = None
+        self,
+        takeover: Takeover,
+        behind: Collection[str],
+        expired: Mapping[str, Expired],
+        on_refused: OnRefused | None = None,
     ) -> list[Resolution]:
         """Publish what is open wherever it lacks, oldest first, and forget it; return what was found.
 
@@ -167,6 +283,8 @@ class OpenDecisions:
             What is open.
         behind : collection of str
             Sinks that have lost what is done in them.
+        expired : mapping of str to Expired
+            Sinks for which decisions are revoked.
         on_refused : callable, optional
             Keeps rows that a sink refuses; see ``Coordinator.open``.
 
@@ -182,9 +300,11 @@ class OpenDecisions:
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
             is_rewind = decided.record.rewound_to is not None
             # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
-            left_out = () if is_rewind else behind
+            revoked = {} if is_rewind else {n: of for n, of in expired.items() if key.epoch in of.epochs}
+            left_out = frozenset() if is_rewind else frozenset({*behind, *revoked})
             names = [name for name in self._delivery.names if name in decided.parts and name not in left_out]
             found = [backlog.judge(name, key.epoch) for name in names]
+            found += [_revoked(name, key.epoch) for name in revoked]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
             if on_refused is None and not left_out and not is_rewind and backlog.takes(entry, found):
@@ -197,10 +317,34 @@ class OpenDecisions:
                 if on_refused is not None and not is_rewind:
                     entry = self._without_refused(entry, key, each.sink, on_refused)
                 self._publisher.publish(each.sink, [entry])
-            self._publisher.complete(entry, left_out)
+            # NB from here on only the sources have what is revoked: ``open`` has asked whether they can give it.
+            self._publisher.complete(entry, left_out, self._done(entry, left_out, revoked))
+            if revoked:
+                self._stories.take(key.epoch, Event.REVOKE, detail=f"for {sorted(revoked)}")
             resolved += found
         backlog.publish()
+        self._note_revoked(expired)
         return resolved
+
+    def _done(self, entry: Underway, left_out: Collection[str], revoked: Mapping[str, Expired]) -> Done:
+        """Return what is left of a decision that some sinks do not get, or get by a replay.
+
+        One that remembers what it holds stays among them: it is then behind what is done.  One that does not is none of
+        them: that it has the epoch would be believed.
+        """
+        forgetful = [name for name in revoked if not self._delivery.remembers(name)]
+        counts = {name: count for name, count in entry.done.row_counts.items() if name not in forgetful}
+        new = [name for name in left_out if name in counts and not self._delivery.held[name].epoch]
+        held = self._delivery.held
+        starts = {name: revoked[name].after if name in revoked else held[name].positions for name in new}
+        return replace(entry.done, row_counts=counts, revoked=starts)
+
+    def _note_revoked(self, expired: Mapping[str, Expired]) -> None:
+        for name, of in expired.items():
+            log.warning("%s: revoked for it, and read again", of)
+            held = self._delivery.held[name]
+            if held.is_empty:
+                self._delivery.held[name] = replace(held, positions=of.after, stops=(of.until,))
 
     def _read(self, takeover: Takeover) -> Iterator[tuple[Key, Decided]]:
         """Yield what is open, oldest first, one at a time: each may hold many rows.
@@ -239,3 +383,8 @@ class OpenDecisions:
         self._ledger.amend(key, amended)
         faults.reach("rejected-decided", decided.record.epoch)
         return Underway(amended, key)
+
+
+def _revoked(name: str, epoch: int) -> Resolution:
+    verdict = VERDICTS[Decision.COMMIT, Outcome.EXPIRED]
+    return Resolution(epoch, name, Decision.COMMIT, Outcome.EXPIRED, verdict)

@@ -40,6 +40,7 @@ class Event(Enum):
     ANSWER = "the sink has answered what it holds"
     COMPLETE = "the last sink holds the epoch"
     FORGET = "the decision is replaced by 'done'"
+    REVOKE = "recovery takes the decision back for sinks whose staged rows are gone"
 
 
 _OPEN, _STAGED, _DECIDED, _PUBLISHING = State.OPEN, State.STAGED, State.DECIDED, State.PUBLISHING
@@ -58,6 +59,7 @@ _GRID: Mapping[Event, tuple[State | None, ...]] = {
     Event.ANSWER:   (___,       ___,         ___,         ___,         _PUBLISHING, ___,        ___),
     Event.COMPLETE: (___,       ___,         ___,         _PUBLISHED,  ___,         ___,        ___),
     Event.FORGET:   (___,       ___,         ___,         ___,         ___,         _FORGOTTEN, ___),
+    Event.REVOKE: (___,       ___,         ___,         ___,         ___,         ___,        _OPEN),
 }
 # fmt: on
 
@@ -69,6 +71,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State | None] = {
 NOTABLE: Mapping[tuple[State, Event], str] = {
     (State.STAGED, Event.PUBLISH): "one sink: its own transaction is the decision",
     (State.DECIDED, Event.PUBLISH): "several sinks, the commit thread, or commit grouping",
+    (State.FORGOTTEN, Event.REVOKE): "for those sinks the epoch is produced again",
 }
 """Remarks on single entries, for the diagram."""
 

@@ -138,6 +138,8 @@ class SinkReport:
         Their rows for it.
     controls : mapping of str to int
         How many control rows it has carried out, by what they changed: ``schema``, ``partition``.
+    expired : tuple of str
+        Staged rows that are gone, of the first epoch that is decided and that the sink lacks them for.
     """
 
     name: str
@@ -154,6 +156,7 @@ class SinkReport:
     waiting: tuple[int, ...] = ()
     waiting_rows: int = 0
     controls: Mapping[str, int] = field(default_factory=dict)
+    expired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A sink's answer on an epoch and the ledger's answer on it give the verdict that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.participation import has_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
-from holdfast.commit.ledger import Standing
+from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
@@ -22,7 +23,7 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
 from holdfast.observe.ledgers import first_line, ledger_of
-from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
+from holdfast.ports import Expiring, Guarantee, Held, Inspectable, Outcome, Sink, Staged, Store
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
 from holdfast.sinks.control.rows import Controlled
 
@@ -117,6 +118,12 @@ def _resolved(report: SinkReport, inspection: Inspection) -> Held:
     ]
     if not decided or any(answer.verdict is Verdict.REPLAY for answer in report.answers):
         return held
+    revoked = [answer.epoch for answer in report.answers if answer.verdict is Verdict.REVOKE]
+    if revoked:
+        last = decided[-1]
+        decided = [each for each in decided if each.epoch < min(revoked)]
+        if not decided:  # one that holds nothing is no new one
+            return replace(held, stops=(last.positions,)) if held.is_empty else held
     if held.epoch < decided[0].before.get(report.name, 0):
         return held
     return replace(held, epoch=decided[-1].epoch, positions=decided[-1].positions)
@@ -185,13 +192,15 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         return replace(report, problem=first_line(error))
     try:
         held, orphans = _inspect(sink, inspection)
+        answers, expired = _revoked(sink, store, list(_answers(sink, questions(inspection, node.name))))
         return _with_backlog(
             inspection,
             report,
             staging=sink.staging,
             held=held,
             orphans=orphans,
-            answers=tuple(_answers(sink, questions(inspection, node.name))),
+            answers=tuple(answers),
+            expired=expired,
             controls=sink.control_counts() if isinstance(sink, Controlled) else {},
         )
     except Exception as error:
@@ -250,3 +259,25 @@ def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answ
     for epoch, decision in asked:
         outcome = sink.outcome(epoch)
         yield Answer(epoch, decision, outcome, VERDICTS[decision, outcome])
+
+
+def _revoked(sink: Sink, store: Store, answers: Sequence[Answer]) -> tuple[list[Answer], tuple[str, ...]]:
+    """Return the answers, where staged rows of a decision are gone, and the names of those rows."""
+    lacks = [each.epoch for each in answers if (each.decision, each.outcome) == (Decision.COMMIT, Outcome.ABSENT)]
+    if not lacks or not isinstance(sink, Expiring):
+        return list(answers), ()
+    for entry in survey(store, lacks):
+        content, epoch = entry.content, entry.key.epoch
+        if entry.standing is not Standing.OPEN or not isinstance(content, Decided):
+            continue
+        staged = [part for part in content.parts.get(sink.name, ()) if isinstance(part, Staged)]
+        gone = sink.expired(staged)
+        if gone and sink.outcome(epoch) is Outcome.ABSENT:  # else a run that is alive has published it meanwhile
+            verdict = VERDICTS[Decision.COMMIT, Outcome.EXPIRED]
+            return [
+                replace(each, outcome=Outcome.EXPIRED, verdict=verdict)
+                if each.epoch in lacks and each.epoch >= epoch
+                else each
+                for each in answers
+            ], tuple(gone)
+    return list(answers), ()

@@ -15,6 +15,7 @@ from holdfast.ports.sinks import (
     Bindable,
     Comparable,
     Content,
+    Expiring,
     Explaining,
     Idempotent,
     Inspectable,
@@ -49,9 +50,9 @@ from holdfast.values import (
 
 __all__ = [
     "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded", "Carried",
-    "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord", "Exhaustible", "ExplainedSpec",
-    "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "LedgerSpec",
-    "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec",
-    "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store",
-    "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
+    "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord", "Exhaustible", "Expiring",
+    "ExplainedSpec", "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable",
+    "LedgerSpec", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity",
+    "SeekableSpec", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged",
+    "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

@@ -162,6 +162,21 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
+class Expiring(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to say which staged rows it no longer has (design/0002, "Expiry").
+
+    Every sink that keeps staged rows where somebody else can remove them; not one whose handles hold the rows.
+    """
+
+    def expired(self, parts: Sequence[Staged]) -> Sequence[str]:
+        """Return :attr:`Task.name` of the parts whose rows are gone, or are not what was staged.
+
+        Only about epochs that the sink does not hold: publishing takes the rows away.  Asked of a sink that is
+        connected, opened or not: changes nothing, fences no run.  Raises as ``outcome``.
+        """
+
+
+@runtime_checkable
 class Rejecting(Protocol):
     """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
 

@@ -7,7 +7,7 @@ the last run noted, so neither Spark nor Java is needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
@@ -36,8 +36,8 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
 
     A start does so first (design/0002).  What is not done here it does when the graph is compiled: where nothing is in
     doubt; where the run that took over last is not known to be dead, because a start that is refused must not fence it;
-    where it was of another graph, whose sinks may be others; and where a sink has lost what is done in it, because only
-    the sources can tell whether that can be given to it again.
+    where it was of another graph, whose sinks may be others; and where a sink has lost what is done in it, or what was
+    staged for it, because only the sources can tell whether that can be given to it again.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
             log.info("what is in doubt is not resolved before there is a session: %s", error.what)
             return
         try:
-            resumption = coordinator.open(on_behind=_leave_to_the_start)
+            resumption = coordinator.open(on_behind=_leave_to_the_start, on_expired=_leave_to_the_start)
         except _LeftToTheStart:
             return
         log.info("generation %d has resolved what a dead run left, before there is a session", resumption.generation)
@@ -84,7 +84,7 @@ def _has_staged(sink: Sink) -> bool:
     return bool(staged) or (held.epoch > 0 and sink.outcome(held.epoch) is Outcome.STAGED)
 
 
-def _leave_to_the_start(behind: Collection[str], held: Mapping[str, Held]) -> None:
+def _leave_to_the_start(lacking: object, held: Mapping[str, Held]) -> None:
     raise _LeftToTheStart
 
 

@@ -16,9 +16,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import invariant
+from holdfast.errors import Diverged, invariant
 from holdfast.ports import Part, Staged, Task
-from holdfast.sinks import refusals, sql
+from holdfast.sinks import refusals
+from holdfast.sinks.believed import rows_gone
 from holdfast.store import durable
 
 Check: TypeAlias = Callable[[pa.RecordBatch], None]
@@ -154,12 +155,22 @@ class ArrowStaging:
                     gone = [number - first for number in every if first <= number < row_count]
                     yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
-            raise sql.staged_rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
+            raise rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
         promised = part.row_count + len(every)
         if row_count != promised:
-            raise sql.staged_rows_gone(
-                self._node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}."
-            )
+            raise rows_gone(self._node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}.")
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts that cannot be read any more as they were staged."""
+        return [part.name for part in parts if self._is_expired(part)]
+
+    def _is_expired(self, part: Staged) -> bool:
+        try:
+            for _ in self.batches(part):
+                pass
+        except Diverged:
+            return True
+        return False
 
     def remove(self, parts: Sequence[Part]) -> None:
         """Remove the files of staged parts; absent is fine."""

@@ -1,4 +1,4 @@
-"""What a sink holds compared with what the run believes: nothing is published to a sink that went back.
+"""What a sink holds compared with what the run believes: nothing is published to a sink that went back, or lost rows.
 
 Every sink asks this under its own lock, before it changes anything: a later epoch would move its ledger past the gap
 and hide it permanently (design/0002).
@@ -27,6 +27,27 @@ def went_back(
         participant=participant,
         epoch=epoch,
         generation=generation,
+    )
+    error.is_mended_by_start = True
+    return error
+
+
+def rows_gone(
+    node: str, name: str, why: str, *, pipeline: str = "", participant: str = "", epoch: int | None = None
+) -> Diverged:
+    """Return the error of an epoch whose staged rows the sink no longer has: nothing of it was published.
+
+    The next start produces an epoch that is not decided again.  It asks about one that is decided, and revokes it, or
+    says why it cannot (design/0002, "Expiry").
+    """
+    error = Diverged(
+        f"{node}: the rows staged as {name!r} are gone, or not what was staged.",
+        why=why,
+        do="start the pipeline again: nothing of the epoch was published here, and it is read again, if the sources "
+        "can still deliver it. See to it that nobody removes what is staged.",
+        pipeline=pipeline,
+        participant=participant or node,
+        epoch=epoch,
     )
     error.is_mended_by_start = True
     return error

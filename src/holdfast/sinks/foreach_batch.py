@@ -21,6 +21,7 @@ from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.sinks.believed import rows_gone
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.stage import FileStaging
@@ -205,6 +206,10 @@ class ForeachBatchSink:
         """Answer from the note; the function itself cannot be asked."""
         return Outcome.PUBLISHED if epoch <= self._held().epoch else Outcome.ABSENT
 
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose files are gone."""
+        return self._engine.staging.expired(parts)
+
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         if self._held().generation != self._generation:
@@ -243,17 +248,12 @@ class ForeachBatchSink:
             if name is None:
                 continue
             names.add(name)
-            for file in stage.files_of(handle):
-                path = os.path.join(self._engine.staging.directory, name, file.path)
-                if not os.path.exists(path):
-                    raise Corrupt(
-                        f"Staged rows of {handle.name} are gone in sink {self.name!r}.",
-                        why=f"{path} is absent.",
-                        do="start again: an undecided epoch is staged again; a decided one needs the file back.",
-                        pipeline=self._pipeline,
-                        participant=self.name,
-                    )
-                paths.append(path)
+            why = self._engine.staging.missing(handle)
+            if why is not None:
+                node = f"sink {self.name!r}"
+                raise rows_gone(node, handle.name, why, pipeline=self._pipeline, participant=self.name)
+            above = os.path.join(self._engine.staging.directory, name)
+            paths += [os.path.join(above, file.path) for file in stage.files_of(handle)]
         return names, paths
 
     # --- the note -----------------------------------------------------------------------------------

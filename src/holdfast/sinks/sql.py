@@ -232,17 +232,6 @@ def no_unique_index(node: str, table: str, key: Collection[str], ddl: str) -> In
     )
 
 
-def staged_rows_gone(node: str, name: str, why: str) -> Diverged:
-    """Return the error of a decided epoch whose staged rows the sink no longer has."""
-    return Diverged(
-        f"{node}: the rows staged as {name!r} are gone.",
-        why=why,
-        do="nothing was published. Restore what was staged from a copy, or the checkpoint and all sinks from the same "
-        "moment, and start again; or start over with a new checkpoint and empty targets.",
-        participant=node,
-    )
-
-
 # --- the ledger row -------------------------------------------------------------------------------------------------
 
 

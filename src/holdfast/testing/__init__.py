@@ -9,6 +9,7 @@ from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
 from holdfast.testing.drive import drive
 from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
+from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.given import bound, close, malformed
 from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
@@ -32,7 +33,7 @@ from holdfast.testing.simulation.scenario import (
 )
 from holdfast.testing.simulation.seeds import SeedReport, simulate
 from holdfast.testing.simulation.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
-from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
+from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from holdfast.testing.stand_in import StandIn
 from holdfast.testing.store import FaultyStore, SimulatedStore
 

@@ -21,7 +21,6 @@ from holdfast.errors import BadRow, Diverged, Fenced
 from holdfast.ports import (
     Carried,
     EpochRecord,
-    Explaining,
     Explanation,
     Guarantee,
     Held,
@@ -29,7 +28,6 @@ from holdfast.ports import (
     Part,
     Publication,
     Refused,
-    Rejecting,
     RunIdentity,
     Sink,
     Staged,
@@ -37,7 +35,7 @@ from holdfast.ports import (
     WriterFactory,
 )
 from holdfast.sinks import refusals
-from holdfast.sinks.believed import fresh
+from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.explained import lacking
 from holdfast.sinks.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
@@ -53,12 +51,18 @@ _Moment = tuple[list[pa.Table], dict[tuple[str, str], "SimulatedLedgerRow"], dic
 
 @dataclass
 class SimulatedLedgerRow:
-    """The sink's own word on one pipeline; ``in_progress`` are the handles it has begun to make visible."""
+    """The sink's own word on one pipeline.
+
+    ``in_progress`` are the handles it has begun to make visible, ``shown`` those that are, and ``before`` what the row
+    said until then.
+    """
 
     generation: int = 0
     epoch: int = 0
     record: EpochRecord | None = None
     in_progress: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    before: tuple[int, EpochRecord | None] | None = None
     explanations: dict[str, list[Explanation]] = field(default_factory=dict)
 
     def held(self) -> Held:
@@ -101,6 +105,13 @@ class SimulatedTarget:
     def leftovers(self) -> list[str]:
         """Return a name for everything staged that is still there."""
         return sorted(self.staged)
+
+    def forget_staged(self, keep: Callable[[str], bool] = lambda handle: False) -> list[str]:
+        """Lose staged rows, as when somebody removes what he does not know; return what is gone."""
+        gone = [handle for handle in self.staged if not keep(handle)]
+        for handle in gone:
+            del self.staged[handle]
+        return gone
 
     def remember(self) -> None:
         """Keep what is there now, after a durable write of a sink: the target can go back to it."""
@@ -290,6 +301,7 @@ class SimulatedSink:
 
             def begin() -> None:
                 self._check_generation()
+                self._row.before = (self._row.epoch, self._row.record)
                 self._move_row(last, new)
                 self._row.in_progress = handles
                 self.target.staged.update(zip(handles, tables, strict=True))  # without what is left out
@@ -297,6 +309,8 @@ class SimulatedSink:
             self._write(f"begin {last.epoch}", begin)
             faults.reach("publish-begun", last.epoch)
             self._complete()
+            if self._row.epoch < last.epoch:
+                raise rows_gone(f"sink {self.name!r}", handles[0], "its target lost them.", participant=self.name)
             return
         faults.reach("publish-uncommitted", last.epoch)
 
@@ -304,7 +318,7 @@ class SimulatedSink:
             self._check_generation()  # the transaction holds the ledger row's lock
             self.target.tables.extend(tables)
             for handle in handles:
-                del self.target.staged[handle]
+                self._unstage(handle)  # it was read before: whoever removes it now changes nothing
             self._move_row(last, new)
 
         self._write(f"commit {last.epoch}", commit)
@@ -314,15 +328,50 @@ class SimulatedSink:
             return part.rows
         table = self.target.staged.get(part.reference["handle"])
         if table is None:
-            raise Diverged(f"rows staged as {part.name!r} are gone from sink {self.name!r}.", participant=self.name)
+            raise rows_gone(f"sink {self.name!r}", part.name, "its target lost them.", participant=self.name)
         return refusals.without(table, refusals.left_out(part))
 
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Say which staged rows the target no longer has."""
+        self._process.check()
+        return [part.name for part in parts if part.reference["handle"] not in self.target.staged]
+
     def _complete(self) -> None:
-        """Make visible what the ledger row says is in progress; each part is there or already visible."""
-        for handle in list(self._row.in_progress):
+        """Make visible what the ledger row says is in progress; each part is there or already visible.
+
+        Or it is gone: then nothing more of the decision becomes visible, and if nothing is, the row is taken back.
+        """
+        row = self._row
+        gone = [handle for handle in row.in_progress if handle not in self.target.staged and handle not in row.shown]
+        if gone and (row.shown or row.before is None):
+            raise Diverged(
+                f"sink {self.name!r} has published epoch {row.epoch} in part.",
+                why=f"{', '.join(gone)} are gone.",
+                do="load their rows again.",
+                participant=self.name,
+                epoch=row.epoch,
+            )
+        if gone:
+            self._write("take back", partial(self._take_back, list(row.in_progress)))
+            return
+        for handle in [handle for handle in row.in_progress if handle not in row.shown]:
             self._write(f"show {handle}", partial(self._show, handle))
+            if handle not in row.shown:  # it was lost since we looked
+                self._complete()
+                return
         if self._row.in_progress:
-            self._write("finish", lambda: setattr(self._row, "in_progress", []))
+            self._write("finish", self._finish)
+
+    def _finish(self) -> None:
+        self._row.in_progress, self._row.shown, self._row.before = [], [], None
+
+    def _take_back(self, handles: Sequence[str]) -> None:
+        for handle in handles:
+            self._unstage(handle)
+        before = self._row.before
+        assert before is not None
+        self._row.epoch, self._row.record = before
+        self._row.in_progress, self._row.before = [], None
 
     def _unstage(self, handle: str) -> None:
         self.target.staged.pop(handle, None)
@@ -331,6 +380,7 @@ class SimulatedSink:
         table = self.target.staged.pop(handle, None)
         if table is not None:
             self.target.tables.append(table)
+            self._row.shown.append(handle)
 
     def _move_row(self, record: EpochRecord, new: Sequence[Publication]) -> None:
         self._row.epoch, self._row.record = record.epoch, record
@@ -395,93 +445,3 @@ class SimulatedSink:
             self.target.remember()
 
         self._process.write(f"sink {self.name} {label}", remembered)
-
-
-class FaultySink:
-    """Any sink, as one process sees it: its calls are places to die (before and after each), and can fail.
-
-    Parameters
-    ----------
-    inner : Sink
-        The real one.
-    process : Process
-        The life that uses it.
-    failures : Failures, optional
-        How calls fail.
-    """
-
-    def __init__(self, inner: Sink, process: Process, failures: Failures | None = None) -> None:
-        self.name = inner.name
-        self.guarantee = inner.guarantee
-        self._inner = inner
-        self._process = process
-        self._failures: Failures = failures or NoFailures()
-
-    @property
-    def staging(self) -> str:
-        """How large epochs are staged here."""
-        return self._inner.staging
-
-    def open(self, run: RunIdentity) -> Held:
-        """Open the real one."""
-        return failing(
-            self._failures(self.name, "open"),
-            self.name,
-            "open",
-            lambda: self._process.write(f"sink {self.name} open", lambda: self._inner.open(run)),
-        )
-
-    def writer_factory(self) -> WriterFactory:
-        """Return the real one's."""
-        return self._inner.writer_factory()
-
-    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Ask the real one."""
-        self._process.check()
-        real = [(sink._inner if isinstance(sink, FaultySink) else sink, theirs) for sink, theirs in earlier]
-        return failing(
-            self._failures(self.name, "admit"), self.name, "admit", lambda: self._inner.admit(publication, real)
-        )
-
-    def reject(
-        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
-    ) -> tuple[Publication, Sequence[Refused]]:
-        """Ask the real one, if it can tell."""
-        self._process.check()
-        return self._inner.reject(publication, earlier) if isinstance(self._inner, Rejecting) else (publication, ())
-
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
-        """Publish in the real one."""
-        label = f"sink {self.name} publish {publications[-1].record.epoch}"
-        failing(
-            self._failures(self.name, "publish"),
-            self.name,
-            "publish",
-            lambda: self._process.write(label, lambda: self._inner.publish(publications, believed)),
-        )
-
-    def outcome(self, epoch: int) -> Outcome:
-        """Ask the real one."""
-        self._process.check()
-        failure = self._failures(self.name, "outcome")
-        if failure is Failure.UNKNOWN:
-            return Outcome.UNKNOWN
-        return failing(failure, self.name, "outcome", lambda: self._inner.outcome(epoch))
-
-    def sweep(self, *, below_epoch: int) -> int:
-        """Sweep the real one."""
-        return failing(
-            self._failures(self.name, "sweep"),
-            self.name,
-            "sweep",
-            lambda: self._process.write(f"sink {self.name} sweep", lambda: self._inner.sweep(below_epoch=below_epoch)),
-        )
-
-    def explanations(self) -> Sequence[Explanation]:
-        """Ask the real one, if it keeps any."""
-        self._process.check()
-        return self._inner.explanations() if isinstance(self._inner, Explaining) else ()
-
-    def close(self) -> None:
-        """Close the real one, also after the process's death: then its connections are gone."""
-        self._inner.close()

@@ -393,7 +393,7 @@ def test_an_error_of_another_kind_stops_the_run_too(bench):
     bench.targets["files"].staged.clear()
     handle = Staged(f"{PIPELINE}/1/1/0/0", 1, {"handle": "gone"})
     claim, parts = coordinator.missing(1), {"table": carried(1), "files": (handle,)}
-    with pytest.raises(Diverged, match="are gone from sink 'files'") as caught:
+    with pytest.raises(Diverged, match="sink 'files': the rows staged as") as caught:
         coordinator.commit(claim, record(coordinator, 1), parts)
     assert caught.value.__notes__
     with pytest.raises(Diverged):

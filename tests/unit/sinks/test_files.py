@@ -382,10 +382,73 @@ def test_staged_rows_that_were_cut_short_are_refused_and_nothing_becomes_visible
     whole, cut = _staged(sink, 1, _table(1), task=0), _staged(sink, 1, _table(2), task=1)
     (path,) = [p for p in _staged_files(directory) if f"/{cut.reference['directory']}/" in os.fspath(p)]
     os.truncate(path, 10)
-    with pytest.raises(Corrupt, match="damaged"):
+    with pytest.raises(Diverged, match="not what was staged"):
         sink.publish([_publication(1, whole, cut)], Held())
     assert _visible(directory) == []
     assert sink.outcome(1) is Outcome.ABSENT
+
+
+def _killed_after(directory: Path, renames: int) -> list[Staged]:
+    """Publish an epoch, and a second one of three files that dies after so many renames."""
+    sink = _opened(directory)
+    sink.publish([_carried(1, 1)], Held())
+    handles = [_staged(sink, 2, _table(10 + task), task=task) for task in range(3)]
+    count = []
+
+    def hook(point: str, epoch: int) -> None:
+        if point == "publish-begun":
+            count.append(epoch)
+            if len(count) == renames + 1:
+                raise _Killed
+
+    faults.install(hook)
+    try:
+        with pytest.raises(_Killed):
+            sink.publish([_publication(2, *handles)], Held())
+    finally:
+        faults.install(None)
+    return handles
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+@pytest.mark.parametrize("everything", [True, False], ids=["all", "the last"])
+def test_a_staged_file_that_is_removed_behind_the_entry_is_refused_each_time_until_its_rows_are_back(
+    directory: Path, renames: int, everything: bool
+) -> None:
+    """The entry is the commit: what readers may have of it is not taken back (design/0005)."""
+    _killed_after(directory, renames)
+    gone = sorted(_staged_files(directory))[0 if everything else -1 :]
+    kept = {path: path.read_bytes() for path in gone}
+    for path in gone:
+        path.unlink()
+    for generation in (2, 3):
+        with pytest.raises(Diverged, match=f"{len(gone)} of its 3 files are gone") as caught:
+            _opened(directory, generation)
+        assert all(path.name.removesuffix(".staged") in caught.value.what for path in gone)
+        assert not caught.value.is_mended_by_start
+    for path, data in kept.items():
+        path.write_bytes(data)
+    assert _opened(directory, 4).outcome(2) is Outcome.PUBLISHED
+    assert _ids(directory) == [1, 10, 11, 12]
+
+
+@pytest.mark.parametrize("renames", [1, 2, 3])
+def test_what_a_reader_took_away_before_the_next_start_is_not_taken_for_removed(directory: Path, renames: int) -> None:
+    _killed_after(directory, renames)
+    for path in _visible(directory):
+        if "part-000000000002" in path:
+            (directory / path).unlink()
+    if renames == 3:  # all were done; it died before it could note that: a person does
+        with pytest.raises(Diverged, match="3 of its 3 files are gone") as caught:
+            _opened(directory, 2)
+        number, note = caught.value.do.rpartition("write ")[2].rstrip(".").split(" into ")
+        Path(note).write_text(number)
+    sink = _opened(directory, 3)
+    assert sink.outcome(2) is Outcome.PUBLISHED
+    sink.publish([_carried(3, 30)], Held())
+    for path in _visible(directory):
+        (directory / path).unlink()
+    assert _opened(directory, 4).outcome(3) is Outcome.PUBLISHED, "a reader may take everything that is visible"
 
 
 # --- stale writers ----------------------------------------------------------------------------------

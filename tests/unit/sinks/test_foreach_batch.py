@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import (
     Carried,
     EpochRecord,
@@ -165,7 +165,7 @@ def test_orphans_are_swept_by_name(tmp_path: Path) -> None:
     assert len(_leftovers(tmp_path / "work")) == 1
     assert sink.sweep(below_epoch=3) == 1
     assert _leftovers(tmp_path / "work") == []
-    with pytest.raises(Corrupt, match="are gone"):
+    with pytest.raises(Diverged, match="are gone"):
         sink.publish([_publication(2, kept)], Held())
 
 

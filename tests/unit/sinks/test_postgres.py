@@ -23,6 +23,7 @@ from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPip
 from holdfast.ports import (
     Carried,
     EpochRecord,
+    Expiring,
     Held,
     Outcome,
     Part,
@@ -33,6 +34,7 @@ from holdfast.ports import (
     Staged,
     Task,
 )
+from holdfast.sinks.postgres.ledger import PostgresLedger
 from holdfast.sinks.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec
@@ -715,13 +717,151 @@ def test_prepared_rows_named_by_the_ledger_are_kept_by_sweep(postgres_prepared: 
         assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
 
 
-def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_committed(postgres_prepared: str) -> None:
+def staged_by(sink: Sink, count: int, epoch: int = 1) -> list[Staged]:
+    """Stage a row with several tasks: (0, x), (1, x), ..."""
+    parts = []
+    for task in range(count):
+        writer = sink.writer_factory()(Task("words", 1, epoch, task, 0))
+        writer.write(pa.RecordBatch.from_pydict({"id": [task], "word": ["x"]}, schema=SCHEMA))
+        parts.append(writer.stage())
+    return parts
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1, 2]])
+def test_a_decision_of_which_nothing_is_visible_is_taken_back_when_somebody_rolled_rows_back(
+    postgres_prepared: str, gone: list[int]
+) -> None:
+    """design/0003, 4: gone is not committed; and what is left of the decision is no epoch."""
+    with opened(postgres_prepared, rewindable=True) as sink:
+        publish(sink, 1, pa.table({"id": [7], "word": ["before"]}))
+        parts = staged_by(sink, 3, epoch=2)
+        decide(sink, *parts, epoch=2)
+        for number in gone:
+            query(postgres_prepared, f"ROLLBACK PREPARED '{parts[number].reference['gid']}'")
+    sink = postgres_spec(postgres_prepared, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    held = sink.open(RunIdentity("words", 2))
+    assert (held.epoch, held.generation, sink.outcome(2)) == (1, 1, Outcome.ABSENT)
+    assert query(postgres_prepared, "SELECT count(*) FROM pg_prepared_xacts") == [(0,)]
+    assert query(postgres_prepared, "SELECT max(epoch) FROM holdfast_epochs") == [(1,)]
+    again = Carried(pa.table({"id": [0, 1, 2], "word": ["y"] * 3}))
+    sink.publish([Publication(EpochRecord("words", 2, 2, {}), (again,))], held)
+    sink.close()
+    assert query(postgres_prepared, "SELECT id, word FROM words ORDER BY id") == [
+        (0, "y"), (1, "y"), (2, "y"), (7, "before")
+    ]  # fmt: skip
+
+
+def test_a_take_back_that_dies_is_finished_by_the_next_generation(
+    postgres_prepared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(postgres_prepared) as sink:
+        parts = staged_by(sink, 3)
+        decide(sink, *parts)
+        query(postgres_prepared, f"ROLLBACK PREPARED '{parts[1].reference['gid']}'")
+
+    def die(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PostgresLedger, "take_back", die)
+    with pytest.raises(KeyboardInterrupt), opened(postgres_prepared, generation=2):
+        pass
+    monkeypatch.undo()
+    with opened(postgres_prepared, generation=3) as sink:
+        assert sink.outcome(1) is Outcome.ABSENT
+    assert query(postgres_prepared, "SELECT count(*) FROM words") == [(0,)]
+    assert query(postgres_prepared, "SELECT count(*) FROM pg_prepared_xacts") == [(0,)]
+
+
+def test_a_run_that_lives_says_that_its_decision_was_rolled_back(postgres_prepared: str) -> None:
+    with opened(postgres_prepared) as sink:
+        parts = staged_by(sink, 3)
+
+        def roll_back(point: str, epoch: int) -> None:
+            if point == "publish-begun":
+                faults.install(None)
+                for part in parts:
+                    query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
+
+        faults.install(roll_back)
+        try:
+            with pytest.raises(HoldfastError):  # in doubt: it is asked, and publishes again, which says it
+                sink.publish([Publication(EpochRecord("words", 1, 1, {}), tuple(parts))], Held())
+        finally:
+            faults.install(None)
+        with pytest.raises(Diverged, match="are gone") as caught:
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), tuple(parts))], Held())
+        assert caught.value.is_mended_by_start
+        assert sink.outcome(1) is Outcome.ABSENT
+
+
+@pytest.mark.parametrize("visible", [0, 1])
+def test_a_decision_that_is_visible_in_part_is_refused_and_says_which_part(
+    postgres_prepared: str, visible: int
+) -> None:
+    with opened(postgres_prepared) as sink:
+        parts = staged_by(sink, 3)
+        decide(sink, *parts)
+        query(postgres_prepared, f"COMMIT PREPARED '{parts[visible].reference['gid']}'")
+        query(postgres_prepared, f"ROLLBACK PREPARED '{parts[2].reference['gid']}'")
+    for generation in (2, 3):
+        with pytest.raises(Diverged, match="visible") as caught, opened(postgres_prepared, generation=generation):
+            pass
+        assert "ROLLBACK PREPARED was run for words/1/1/2/0 " in caught.value.why
+        assert "visible are words/1/1/0/0, words/1/1/1/0." in caught.value.why
+        assert not caught.value.is_mended_by_start
+    query(postgres_prepared, "INSERT INTO words VALUES (2, 'x')")
+    query(postgres_prepared, "UPDATE holdfast_ledger SET in_progress = NULL")
+    with opened(postgres_prepared, generation=4) as sink:
+        assert sink.outcome(1) is Outcome.PUBLISHED
+    assert query(postgres_prepared, "SELECT id FROM words ORDER BY id") == [(0,), (1,), (2,)]
+
+
+def test_a_decision_with_rows_of_a_staging_table_is_not_taken_back(postgres_prepared: str) -> None:
+    """Those became visible with the ledger row."""
+    with opened(postgres_prepared) as sink:
+        parts = staged_by(sink, 1)
+    with opened(postgres_prepared, generation=2, stage="table") as sink:
+        table = staged(sink)
+        query(postgres_prepared, "DELETE FROM words")
+    with opened(postgres_prepared, generation=3) as sink:
+        decide(sink, *parts, table)
+        query(postgres_prepared, f"ROLLBACK PREPARED '{parts[0].reference['gid']}'")
+    with pytest.raises(Diverged, match="visible") as caught, opened(postgres_prepared, generation=4):
+        pass
+    assert "Rows of staging tables are visible" in caught.value.why
+
+
+def test_a_decision_of_an_older_version_is_not_taken_back(postgres_prepared: str) -> None:
+    """It did not say what the ledger row said before."""
     with opened(postgres_prepared) as sink:
         part = staged(sink)
         decide(sink, part)
         query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
+    query(postgres_prepared, "UPDATE holdfast_ledger SET in_progress = (in_progress::jsonb - 'before')::text")
     with pytest.raises(Diverged, match="rolled back"), opened(postgres_prepared, generation=2):
         pass
+
+
+@pytest.mark.parametrize("moment", ["admit", "publish"])
+def test_a_staging_table_that_is_dropped_under_a_run_is_not_taken_for_a_change_of_the_target(
+    postgres_plain: str, moment: str
+) -> None:
+    query(postgres_plain, "CREATE TABLE words (id bigint, word text CHECK (word <> 'y'))")
+    with opened(postgres_plain) as sink:
+        part = staged(sink)
+        query(postgres_plain, f"DROP TABLE {part.reference['table']}")
+        publication = Publication(EpochRecord("words", 1, 1, {}), (part,))
+        with pytest.raises(Diverged, match="are gone") as caught:
+            sink.admit(publication) if moment == "admit" else sink.publish([publication], Held())
+        assert caught.value.is_mended_by_start
+
+
+def test_a_staging_table_that_somebody_has_emptied_has_expired(postgres_plain: str) -> None:
+    with opened(postgres_plain) as sink:
+        part = staged(sink)
+        query(postgres_plain, f"TRUNCATE {part.reference['table']}")
+        assert isinstance(sink, Expiring)
+        assert sink.expired([part]) == [part.name]
 
 
 def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_they_are_seen(
@@ -778,7 +918,7 @@ def test_transaction_ids_of_several_tasks_are_known_though_none_has_ended(postgr
     assert query(postgres_prepared, "SELECT id FROM words ORDER BY id") == [(0,), (1,), (2,)]
 
 
-def decide(sink: Sink, *parts: Staged) -> None:
+def decide(sink: Sink, *parts: Staged, epoch: int = 1) -> None:
     """Publish up to the decision: the ledger row names the prepared transactions, none is committed."""
 
     def stop(point: str, epoch: int) -> None:
@@ -788,10 +928,10 @@ def decide(sink: Sink, *parts: Staged) -> None:
     faults.install(stop)
     try:
         with pytest.raises(KeyboardInterrupt):
-            sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)], Held())
+            sink.publish([Publication(EpochRecord("words", epoch, 1, {}), parts)], Held())
     finally:
         faults.install(None)
-    assert sink.outcome(1) is Outcome.STAGED
+    assert sink.outcome(epoch) is Outcome.STAGED
 
 
 @pytest.mark.parametrize("way", ["prepared", "table"])

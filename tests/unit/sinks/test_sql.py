@@ -139,11 +139,3 @@ def test_encodings_are_taken_off() -> None:
     runs = pa.compute.run_end_encode(pa.array([1, 1, 2]))
     assert sql.flat(runs).to_pylist() == [1, 1, 2]
     assert sql.flat_type(runs.type) == pa.int64()
-
-
-def test_staged_rows_that_are_gone_are_an_error_that_asks_for_nothing_that_does_not_exist() -> None:
-    error = sql.staged_rows_gone("words_table", "trips/3/41/0/0", "they were swept.")
-    assert "the rows staged as 'trips/3/41/0/0' are gone" in error.what
-    assert "holdfast " not in error.do, "no command brings them back"
-    assert "replay" not in error.do
-    assert "start over with a new checkpoint and empty targets" in error.do

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import (
-    Corrupt,
     Diverged,
     Fenced,
     InvalidPipeline,
@@ -153,6 +152,10 @@ class ByteStreamSink:
             log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
             return Outcome.UNKNOWN
 
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose files are gone."""
+        return [part.name for part in parts if self._staging.missing(part) is not None]
+
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what the last log entry says, and the names of what is staged and was not published."""
         last = self._last()
@@ -233,8 +236,8 @@ class ByteStreamSink:
         for part in publication.parts:
             if isinstance(part, Staged):
                 try:
-                    staged = self._staging.part(epoch, part)
-                except Corrupt:
+                    staged = self._staging.part(self.name, epoch, part)
+                except Diverged:
                     self._check_generation(self._last())  # a newer generation may have swept it
                     raise
                 if staged is not None:

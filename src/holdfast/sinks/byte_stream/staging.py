@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Corrupt
 from holdfast.ports import Staged, Task
+from holdfast.sinks.believed import rows_gone
 from holdfast.sinks.byte_stream.messages import MessageColumns, Messages, StagedPayloads, messages_of
 from holdfast.sinks.byte_stream.ordering import MessagePart, by_stream
-from holdfast.sinks.files.stage import FileStaging, directory_of
+from holdfast.sinks.files.stage import FileStaging, directory_of, missing_bytes
 from holdfast.store import durable
 
 BUFFER_BYTES = 32 * 2**20
@@ -60,28 +60,31 @@ class MessageStaging:
         """Open a writer for one attempt of one task."""
         return MessageWriter(self, task)
 
-    def part(self, epoch: int, handle: Staged) -> tuple[MessagePart, StagedPayloads] | None:
+    def missing(self, handle: Staged) -> str | None:
+        """Say which file of a handle is not what was staged; None: both are, or it has none."""
+        name = directory_of(handle)
+        directory = os.path.join(self.places.directory, name or "")
+        for file in (_PAYLOADS, _MESSAGES) if name is not None else ():
+            why = missing_bytes(os.path.join(directory, file), int(handle.reference[file]))
+            if why is not None:
+                return why
+        return None
+
+    def part(self, sink: str, epoch: int, handle: Staged) -> tuple[MessagePart, StagedPayloads] | None:
         """Return what a task staged; None where it had no rows.
 
         Raises
         ------
-        Corrupt
+        Diverged
             If it is gone, or not what the handle says.
         """
         name = directory_of(handle)
         if name is None:
             return None
         directory = os.path.join(self.places.directory, name)
-        for file in (_PAYLOADS, _MESSAGES):
-            path = os.path.join(directory, file)
-            size = _size_bytes(path)
-            if str(size) != handle.reference[file]:
-                fate = "gone" if size is None else "damaged"
-                raise Corrupt(
-                    f"Staged messages of {handle.name} are {fate}.",
-                    why=f"{path} should have {handle.reference[file]} bytes and has {size or 0}.",
-                    do="start again: an undecided epoch is staged again; a decided one needs the file back.",
-                )
+        why = self.missing(handle)
+        if why is not None:
+            raise rows_gone(f"sink {sink!r}", handle.name, why, participant=sink, epoch=epoch)
         with pa.OSFile(os.path.join(directory, _MESSAGES)) as source, pa.ipc.open_file(source) as stored:
             messages = _messages(stored.read_all())
         payloads = StagedPayloads(os.path.join(directory, _PAYLOADS))
@@ -209,10 +212,3 @@ def _messages(rows: pa.Table) -> Messages:
         rows.column("checksum").to_numpy(),
         rows.column("arrival").to_numpy(),
     )
-
-
-def _size_bytes(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return None

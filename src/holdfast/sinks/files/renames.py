@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from holdfast import faults
-from holdfast.errors import InDoubt
+from holdfast.errors import Diverged, InDoubt
 from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.store import durable
 
@@ -36,6 +37,7 @@ class Renames:
         self._log = entries
         self._pipeline = pipeline
         self._sink = sink
+        self._note = os.path.join(directory, "_holdfast", pipeline, sink, "renamed")
         self._finished = 0
         """Number of the log entry whose renames are known to be done."""
 
@@ -46,15 +48,22 @@ class Renames:
         ------
         InDoubt
             If a file could not be renamed: the epoch is committed, and not all of it is visible.
+        Diverged
+            If a file is gone that was not visible yet.
         """
         if self.are_finished(entry):  # else a run may have died, or failed, among its renames
             return
         try:
             if (entry.renames or entry.removals) and not is_synced:
                 self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
+            waiting = {staged for staged, _ in entry.renames if os.path.lexists(self._path(staged))}
+            gone = []
             for staged, final in entry.renames:
-                self._rename(staged, final)
+                if not self._rename(staged, final):
+                    gone.append((staged, final))
                 faults.reach("publish-begun", entry.epoch)
+            self._check_gone(entry, waiting, gone)
+            self._note_done(entry)
             for path in self._removals(entry):
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, path))
@@ -88,16 +97,70 @@ class Renames:
             log.warning("%s is gone: files that it replaces stay where they are", entry.renames[0][1])
         return removals
 
-    def _rename(self, staged: str, final: str) -> None:
-        source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
+    def _rename(self, staged: str, final: str) -> bool:
+        """Do one rename; False if the file is in neither place."""
+        source, target = self._path(staged), self._path(final)
         try:
             os.rename(source, target)
         except FileNotFoundError:  # done already: before a crash, or by who opens the sink at the same time
             if os.path.lexists(source):  # it is not: the target's directory is gone
                 durable.make_directory(os.path.dirname(target), is_published=True)
                 os.rename(source, target)
-            elif not os.path.lexists(target):
-                log.warning("%s was published and has been removed", target)
+            else:
+                return os.path.lexists(target)
+        return True
+
+    def _check_gone(self, entry: LogEntry, waiting: Collection[str], gone: Sequence[tuple[str, str]]) -> None:
+        """Tell files that somebody removed before they were visible from those that a reader has taken away since.
+
+        Renames are done in order: what comes behind one that was still to be done was not visible.  Where none was, all
+        were done if that is noted.
+
+        Raises
+        ------
+        Diverged
+            If rows of the entry will never be visible: it is committed, and readers may have others of it.
+        """
+        order = [staged for staged, _ in entry.renames]
+        first = next((place for place, staged in enumerate(order) if staged in waiting), None)
+        noted = self._noted()
+        if first is None:
+            lost = list(gone) if noted is not None and noted < entry.number and not entry.is_compaction else []
+        else:
+            lost = [pair for pair in gone if order.index(pair[0]) >= first]
+        for _, final in gone:
+            if not lost:
+                log.warning("%s was published and has been removed", self._path(final))
+        if lost:
+            raise Diverged(
+                f"Epoch {entry.epoch} is committed in sink {self._sink!r}, and {len(lost)} of its {len(order)} files "
+                f"are gone: {', '.join(final for _, final in lost[:5])}{', ...' if len(lost) > 5 else ''}.",
+                why="somebody removed them after the log entry that names them, before they were visible; the others "
+                f"of the epoch are, or were. They were staged as {lost[0][0]}.",
+                do="bring the staged files back, or put files with these names, and the rows of the epoch that are "
+                "missing, in their place, and start again. If readers have taken them away, and nobody removed what "
+                f"was staged: write {entry.number} into {self._note}.",
+                pipeline=self._pipeline,
+                participant=self._sink,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            )
+
+    def _noted(self) -> int | None:
+        """Return the number of the last entry whose renames are done; None where an older version noted none."""
+        with suppress(FileNotFoundError, ValueError), open(self._note, encoding="ascii") as file:
+            return int(file.read())
+        return None
+
+    def _note_done(self, entry: LogEntry) -> None:
+        """Note that the renames of an entry are done: not synced, since after a power cut it only says too little."""
+        aside = f"{self._note}-{entry.generation}"
+        with open(aside, "w", encoding="ascii") as file:
+            file.write(str(entry.number))
+        os.rename(aside, self._note)
+
+    def _path(self, relative: str) -> str:
+        return os.path.join(self._directory, relative)
 
     def is_unfinished(self, entry: LogEntry) -> bool:
         """Return whether a rename or a removal of an entry is still pending."""

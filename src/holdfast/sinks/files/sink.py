@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from holdfast import faults
 from holdfast.errors import (
-    Corrupt,
     Fenced,
     InDoubt,
     InvalidPipeline,
@@ -41,7 +40,7 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import refusals
-from holdfast.sinks.believed import fresh
+from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.compaction import Compaction, Joining
@@ -252,6 +251,10 @@ class FilesSink:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED
 
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose files are gone."""
+        return self._staging.expired(parts)
+
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what the last log entry says, and the names of staged directories that it does not name."""
         last = self._last()
@@ -368,23 +371,13 @@ class FilesSink:
         name = stage.directory_of(handle)
         if name is None:
             return []
+        missing = self._staging.missing(handle)
+        if missing is not None:
+            self._check_generation(self._last())  # a newer generation may have swept it
+            raise rows_gone(f"sink {self.name!r}", handle.name, missing, pipeline=self._pipeline, participant=self.name)
         above = os.path.join(os.path.relpath(self._staging.directory, self._directory), name)
-        renames = []
-        for file in stage.files_of(handle):
-            staged = os.path.join(above, file.path)
-            size_bytes = _size_bytes(os.path.join(self._directory, staged))
-            if size_bytes != file.size_bytes:
-                self._check_generation(self._last())  # a newer generation may have swept it
-                fate = "gone" if size_bytes is None else "damaged"
-                raise Corrupt(
-                    f"Staged rows of {handle.name} are {fate} in sink {self.name!r}.",
-                    why=f"{staged} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
-                    do="start again: an undecided epoch is staged again; a decided one needs the file back.",
-                    pipeline=self._pipeline,
-                    participant=self.name,
-                )
-            renames.append((staged, file.path.removesuffix(self._staging.suffix)))
-        return renames
+        suffix = self._staging.suffix
+        return [(os.path.join(above, file.path), file.path.removesuffix(suffix)) for file in stage.files_of(handle)]
 
     def check_destinations(self, paths: Iterable[str]) -> None:
         """Create the directories and see that files can be renamed into them, while nothing is committed yet."""
@@ -471,10 +464,3 @@ class FilesSink:
             name = stage.directory_of(handle)
             if name is not None:
                 self._staging.remove(name)
-
-
-def _size_bytes(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return None

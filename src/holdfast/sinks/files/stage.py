@@ -12,6 +12,7 @@ import re
 import shutil
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -118,11 +119,34 @@ class FileStaging:
         matches = ((name, _DIRECTORY.fullmatch(name)) for name in names)
         return [StagedDirectory(name, int(match[1]), int(match[2])) for name, match in matches if match]
 
+    def missing(self, handle: Staged) -> str | None:
+        """Say which file of a handle is not what was staged; None: all of them are."""
+        name = directory_of(handle)
+        for file in files_of(handle) if name is not None else ():
+            path = os.path.join(self.directory, name or "", file.path)
+            why = missing_bytes(path, file.size_bytes)
+            if why is not None:
+                return why
+        return None
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose files are gone, or not what was staged."""
+        return [part.name for part in parts if self.missing(part) is not None]
+
     def remove(self, name: str) -> bool:
         """Remove a staged directory; return whether it is gone (a live writer may still put files into it)."""
         path = os.path.join(self.directory, name)
         shutil.rmtree(path, ignore_errors=True)
         return not os.path.lexists(path)
+
+
+def missing_bytes(path: str, size_bytes: int) -> str | None:
+    """Say that a file has not the size it was staged with; None where it has."""
+    try:
+        found = os.stat(path).st_size
+    except FileNotFoundError:
+        return f"{path} is not there."
+    return None if found == size_bytes else f"{path} should have {size_bytes} bytes and has {found}."
 
 
 def directory_of(handle: Staged) -> str | None:

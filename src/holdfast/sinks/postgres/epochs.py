@@ -50,7 +50,7 @@ class PostgresEpochs:
         ).fetchall()
         rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
         if rewinds.has_gap(self._epochs(connection), row):
-            self._forget(connection, after_epoch=-1)
+            self.forget(connection, after_epoch=-1)
             self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
@@ -89,9 +89,10 @@ class PostgresEpochs:
         last = rewinds.target_of(self._table.node, self._epochs(connection), record)
         self._check_transaction(connection)
         connection.execute(self._table.withdraw(), (last,))
-        self._forget(connection, after_epoch=last)
+        self.forget(connection, after_epoch=last)
 
-    def _forget(self, connection: Connection, *, after_epoch: int) -> None:
+    def forget(self, connection: Connection, *, after_epoch: int) -> None:
+        """Let later epochs not have been: their rows are withdrawn, or never became visible."""
         connection.execute(
             pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.>) %s").format(self._name, OURS),
             (*self._ours, after_epoch),

@@ -3,8 +3,9 @@
 The row is taken by a generation, locked first of all, and moved together with the rows.  What positions mean
 (:mod:`holdfast.sinks.explained`) is written in the transaction of the epoch that needs it first, under that lock.
 
-Invariants: ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared transactions that the row has
-decided to commit: any run that finds it commits them, in any order, any number of times.  Design: 0003.
+Invariants: ``epoch`` and ``generation`` only grow; but ``epoch`` goes back where every row of the last decision was
+rolled back by somebody else.  ``in_progress`` names the prepared transactions that the row has decided to commit: any
+run that finds it commits them, in any order, any number of times.  Design: 0003.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -44,20 +45,33 @@ OURS = pg.SQL("pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=
 
 
 @dataclass(frozen=True)
+class RowBefore:
+    """What the ledger row said before a decision: where it goes back to, if nothing of that can become visible."""
+
+    epoch: int
+    positions: str
+    pts: int | None
+    step_time: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Begun:
     """The ledger row's decision to commit prepared transactions: ``in_progress``.
 
     ``first`` is the first epoch of the decision; all from there to the row's epoch are decided and not complete.
-    ``gids`` gives each prepared transaction's id.
+    ``gids`` gives each prepared transaction's id.  ``before`` is None where rows of these epochs are visible with the
+    decision (they were in staging tables), or an older version made it.
     """
 
     first: int
     gids: Mapping[str, str]
+    before: RowBefore | None = None
 
     @property
     def text(self) -> str:
         """As the ledger stores it."""
-        return json.dumps({"first": self.first, "gids": dict(self.gids)})
+        before = {} if self.before is None else {"before": astuple(self.before)}
+        return json.dumps({"first": self.first, "gids": dict(self.gids), **before})
 
     @staticmethod
     def parsed(text: str | None) -> Begun | None:
@@ -65,7 +79,11 @@ class Begun:
         if text is None:
             return None
         value = json.loads(text)
-        return Begun(int(value["first"]), value["gids"])
+        before = None
+        if "before" in value:
+            epoch, positions, pts, step_time = value["before"]
+            before = RowBefore(epoch, positions, pts, None if step_time is None else tuple(step_time))
+        return Begun(int(value["first"]), value["gids"], before)
 
 
 class PostgresLedger:
@@ -216,6 +234,20 @@ class PostgresLedger:
         assert xid is not None
         return str(xid[0])
 
+    def take_back(self, connection: Connection, begun: Begun) -> bool:
+        """Let the row say what it said before a decision; False, with nothing changed, if it says something else."""
+        before = begun.before
+        if before is None:
+            return False
+        changed = connection.execute(
+            pg.SQL(
+                "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = NULL, updated_at = pg_catalog.now()"
+                " WHERE {} AND in_progress OPERATOR(pg_catalog.=) %s"
+            ).format(self._name, OURS),
+            (before.epoch, before.positions, before.pts, self._pipeline, self._sink, begun.text),
+        )
+        return changed.rowcount == 1
+
     def clear(self, connection: Connection, begun: Begun) -> None:
         """Say that what the row had decided is complete."""
         connection.execute(
@@ -286,15 +318,20 @@ class PostgresExplanations:
         if not self._is_kept:
             return
         if publications and (ended := publications[-1].record).step_time is not None:
-            statement = pg.SQL("DELETE FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s").format(self._name, OURS)
-            connection.execute(statement, (*self._ours, STEP_TIME))
-            self._insert(connection, STEP_TIME, 0, ended.epoch, json.dumps(ended.step_time))
+            self.set_step_time(connection, ended.epoch, ended.step_time)
         if not needed(publications):
             return
         for each in lacking(publications, self._numbers(connection), self._table.node):
             self._insert(connection, each.source, each.number, each.number, each.text)
             for first, last in merged_at(each.number):
                 self._merge(connection, each.source, first, last)
+
+    def set_step_time(self, connection: Connection, epoch: int, step_time: tuple[int, int]) -> None:
+        """Keep number and batch time of the last epoch."""
+        if self._is_kept:
+            statement = pg.SQL("DELETE FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s").format(self._name, OURS)
+            connection.execute(statement, (*self._ours, STEP_TIME))
+            self._insert(connection, STEP_TIME, 0, epoch, json.dumps(step_time))
 
     def all(self, connection: Connection) -> list[Explanation]:
         """Return everything that is kept."""

@@ -1,12 +1,15 @@
-"""Prepared transactions that the ledger row has decided to commit: committed, or proven to be.
+"""Prepared transactions that the ledger row has decided to commit: committed, or proven to be; or taken back.
 
 Any run that finds ``in_progress`` completes it, any number of times: a transaction that is gone was committed by an
-earlier call, or by a predecessor with the same decision, and its transaction id proves it.  Design: 0003.
+earlier call, or by a predecessor with the same decision, and its transaction id proves it.  Where somebody has rolled
+one back and no row of the decision is visible, the rest is rolled back too, and the epochs are produced again.
+Design: 0003.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql as pg
@@ -16,6 +19,7 @@ from holdfast import faults
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.sinks.postgres.ledger import Begun, PostgresLedger
 from holdfast.sinks.postgres.session import Connection, PostgresSession
+from holdfast.sinks.postgres.staging import Label, transaction_ids
 from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.sql import LEDGER
 
@@ -41,22 +45,43 @@ class PreparedTransactions:
         self._pipeline = pipeline
         self._sink = sink
 
-    def complete(self, begun: Begun, epoch: int) -> None:
+    def complete(self, begun: Begun, epoch: int) -> bool:
         """Commit the prepared transactions that the ledger row has decided on, then say so in the row.
 
         One that is gone was committed already by an earlier call, or by a predecessor with the same decision; its
-        transaction id proves it.
+        transaction id proves it.  Or somebody has rolled it back: then those that are left are committed and the others
+        named; but where no row of the decision is visible, the others are rolled back as well.
+
+        Returns
+        -------
+        bool
+            Whether they are committed.  False: all of them are rolled back, and the row still has to be taken back.
+
+        Raises
+        ------
+        Diverged
+            If some rows are visible, and others will never be.
+        InDoubt
+            If the server does not know, or does not answer: the decision is made, so "nothing was changed" would be
+            false.
         """
         try:
+            gone = self._rolled_back(begun)
+            if gone and len(gone) < len(begun.gids) and begun.before is not None and self._has_rolled_back(begun):
+                gone = [*begun.gids]
+            if gone and len(gone) == len(begun.gids) and begun.before is not None:
+                return False
             for gid, xid in begun.gids.items():
                 faults.reach("publish-begun", epoch)
                 with self._session.explained():
                     self._session.connection()
-                self._commit(gid, xid)
+                if gid not in gone:
+                    self._commit(gid, xid)
+            if gone:
+                raise self._published_in_part(begun, gone, epoch)
             with self._session.explained():
                 self._ledger.clear(self._session.connection(), begun)
         except Unavailable as error:
-            # The decision is made, so "nothing was changed" would be false.
             raise InDoubt(
                 f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
                 why=error.what,
@@ -65,6 +90,44 @@ class PreparedTransactions:
                 participant=self._sink,
                 epoch=epoch,
             ) from error
+        return True
+
+    def _rolled_back(self, begun: Begun) -> list[str]:
+        """Return what was rolled back of a decision."""
+        with self._session.explained():
+            there = transaction_ids(self._session.connection(), [*begun.gids])
+        return [gid for gid, xid in begun.gids.items() if gid not in there and not self._is_committed(gid, xid)]
+
+    def _has_rolled_back(self, begun: Begun) -> bool:
+        """Roll back what is left of a decision of which something was rolled back; False if some of it is visible."""
+        with self._session.explained():
+            there = transaction_ids(self._session.connection(), [*begun.gids])
+        if len(there) + len(self._rolled_back(begun)) < len(begun.gids):
+            return False
+        for gid in there:
+            with self._session.explained():
+                try:
+                    self._session.connection().execute(pg.SQL("ROLLBACK PREPARED {}").format(pg.Literal(gid)))
+                except psycopg.errors.UndefinedObject:
+                    logger.info("%s: %s has been ended by another session", self._node, gid)
+        return len(self._rolled_back(begun)) == len(begun.gids)
+
+    def _published_in_part(self, begun: Begun, gone: Sequence[str], epoch: int) -> Diverged:
+        visible = [gid for gid in begun.gids if gid not in gone]
+        tables = "" if begun.before is not None or visible else " Rows of staging tables are visible."
+        of_tasks = ", ".join(_task_of(gid) for gid in gone)
+        return Diverged(
+            f"{self._node}: rows of epoch {epoch} were rolled back by somebody, and others of it are visible.",
+            why=f"ROLLBACK PREPARED was run for {of_tasks} after the ledger row had decided to commit them; visible "
+            f"are {', '.join(map(_task_of, visible)) or 'none of the prepared transactions'}.{tables} "
+            f"(The names are pipeline/generation/epoch/task/attempt; prepared as {', '.join(map(repr, gone))}.)",
+            do="see the server's log for who ran it; load the rows of those tasks again from the source (the epoch's "
+            f"rows that table {self._table.name} lacks), then UPDATE {LEDGER} SET in_progress = NULL for this sink, "
+            "and start again.",
+            pipeline=self._pipeline,
+            participant=self._sink,
+            epoch=epoch,
+        )
 
     def _commit(self, gid: str, xid: str) -> None:
         statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
@@ -79,15 +142,25 @@ class PreparedTransactions:
                     # Gone: a crash or a lost reply followed its COMMIT PREPARED, before ``in_progress`` was cleared.
                     if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
                         raise
-                    self._check_committed(gid, xid)
+                    if not self._is_committed(gid, xid):  # rolled back since we looked
+                        raise InDoubt(
+                            f"{self._node}: '{gid}' was rolled back while it was to be committed.",
+                            why="somebody ran ROLLBACK PREPARED.",
+                            do="start the pipeline again: it asks which rows are there.",
+                            pipeline=self._pipeline,
+                            participant=self._sink,
+                        ) from error
 
-    def _check_committed(self, gid: str, xid: str) -> None:
-        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here.
+    def _is_committed(self, gid: str, xid: str) -> bool:
+        """Return whether a transaction that is gone, and that the ledger row has decided to commit, was; else it was
+        rolled back.
 
         Raises
         ------
         InDoubt
             If the server no longer knows its outcome, and no row of it is found.
+        Diverged
+            If the transaction was never on this server.
         """
         with self._session.explained():
             status = xact_status(self._session.connection(), xid)
@@ -101,15 +174,6 @@ class PreparedTransactions:
                 pipeline=self._pipeline,
                 participant=self._sink,
             )
-        if status == "aborted":
-            raise Diverged(
-                f"{self._node}: rows of a decided epoch were rolled back.",
-                why=f"ROLLBACK PREPARED '{gid}' was run after the ledger row had decided to commit it.",
-                do="see the server's log for who ran it; load the rows of that task again from the source, then UPDATE "
-                f"{LEDGER} SET in_progress = NULL for this sink.",
-                pipeline=self._pipeline,
-                participant=self._sink,
-            )
         if status == "in the future":
             raise Diverged(
                 f"{self._node}: rows of a decided epoch never reached this server.",
@@ -120,6 +184,7 @@ class PreparedTransactions:
                 pipeline=self._pipeline,
                 participant=self._sink,
             )
+        return status != "aborted"
 
     def _is_seen(self, gid: str, xid: str) -> bool:
         """Return whether a transaction unknown to the server was committed: its rows, or the ledger, say so.
@@ -154,6 +219,11 @@ def xact_status(connection: Connection, xid: str) -> str:
     except psycopg.errors.InvalidParameterValue:
         return "in the future"  # a replica was promoted that never saw it
     return row[0] if row is not None and row[0] is not None else FORGOTTEN
+
+
+def _task_of(gid: str) -> str:
+    label = Label.parsed(gid)
+    return label.name if label is not None else gid
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -7,10 +7,12 @@ and moves in the transaction that writes (or decides to commit) the rows.  Desig
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
 
@@ -27,6 +29,7 @@ from holdfast.ports import (
     Refused,
     RunIdentity,
     Sink,
+    Staged,
     Withdrawal,
     WriterFactory,
 )
@@ -40,7 +43,7 @@ from holdfast.sinks.postgres.control.blobs import BlobWriterFactory, blob_table
 from holdfast.sinks.postgres.control.carry_out import PostgresControl
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
-from holdfast.sinks.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, set_lock_timeout
+from holdfast.sinks.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, RowBefore, set_lock_timeout
 from holdfast.sinks.postgres.prepared import PreparedTransactions, xact_status
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.staging import (
@@ -173,8 +176,31 @@ class PostgresSink:
                 before.epoch,
                 len(begun.gids),
             )
-            self._prepared.complete(begun, before.epoch)
+            if not self._prepared.complete(begun, before.epoch):
+                return replace(self._taken_back(begun, before), explained=explained)
         return replace(before.held(), explained=explained, step_time=step_time)
+
+    def _taken_back(self, begun: Begun, row: LedgerRow) -> Held:
+        """Let the ledger say what it said before a decision of which every row was rolled back; one durable write.
+
+        A crash before leaves a decision without rows: found, and taken back, by the next ``open``.
+        """
+        logger.warning(
+            "%s: all rows of epochs %d to %d were rolled back by somebody: they are produced again",
+            self._node,
+            begun.first,
+            row.epoch,
+        )
+        before = begun.before
+        assert before is not None
+        with self._session.transaction() as connection:
+            if self._ledger.take_back(connection, begun):  # else another run has done so, and perhaps gone on
+                if self._epochs is not None:
+                    self._epochs.forget(connection, after_epoch=before.epoch)
+                if before.step_time is not None:
+                    self._explanations.set_step_time(connection, before.epoch, before.step_time)
+        held = LedgerRow(before.epoch, row.generation, before.positions, before.pts).held()
+        return replace(held, step_time=before.step_time)
 
     # --- publish ------------------------------------------------------------------------------------------------------
 
@@ -188,7 +214,8 @@ class PostgresSink:
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check the values; try the rows where the table has rules of its own."""
-        return self._trials.admit(publication, _trials_of(earlier))
+        with self._noticing_gone([publication]):
+            return self._trials.admit(publication, _trials_of(earlier))
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
@@ -203,12 +230,35 @@ class PostgresSink:
         one; 3. ``in_progress`` is cleared.  A crash after 1 or 2 leaves ``in_progress``: ``open`` or ``publish``
         completes it.
         """
-        earlier, begun, last = self._decide(publications, believed)
-        if earlier is not None:  # an earlier publish of this run stopped half-way
-            self._prepared.complete(*earlier)
-            _, begun, last = self._decide(publications, believed)
+        with self._noticing_gone(publications):
+            earlier, begun, last = self._decide(publications, believed)
+            if earlier is not None:  # an earlier publish of this run stopped half-way
+                self._complete(*earlier)
+                _, begun, last = self._decide(publications, believed)
         if begun is not None:
-            self._prepared.complete(begun, last)
+            self._complete(begun, last)
+
+    def _complete(self, begun: Begun, last: int) -> None:
+        if self._prepared.complete(begun, last):
+            return
+        with self._session.explained():
+            row = self._ledger.row(self._session.connection())
+        if row is not None and row.in_progress == begun.text:
+            self._taken_back(begun, row)
+        raise self._staging.gone(next(iter(begun.gids)))
+
+    @contextmanager
+    def _noticing_gone(self, publications: Sequence[Publication]) -> Iterator[None]:
+        """Tell a staging table that somebody has dropped from a change of the target: the server says the same."""
+        try:
+            yield
+        except InvalidPipeline as error:
+            if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+                raise
+            parts = [part for each in publications for part in each.parts if isinstance(part, Staged)]
+            for name in self.expired(parts):
+                raise self._staging.gone(name) from error
+            raise
 
     def _decide(
         self, publications: Sequence[Publication], believed: Held
@@ -235,12 +285,21 @@ class PostgresSink:
             for publication in new:
                 self._write(connection, publication)
             self._explanations.take(connection, new)
-            begun = Begun(first.epoch, prepared) if prepared else None
+            begun = Begun(first.epoch, prepared, self._before(connection, row, new)) if prepared else None
             xid = self._ledger.move(connection, last, begun)
             self._attempt = Attempt(first.epoch, last.epoch, xid)
             faults.reach("publish-uncommitted", last.epoch)
         self._attempt = None
         return None, begun, last.epoch
+
+    def _before(self, connection: Connection, row: LedgerRow, new: Sequence[Publication]) -> RowBefore | None:
+        """Return what the row says now; None where more than prepared rows is published."""
+        parts = [part for publication in new for part in publication.parts]
+        if any(isinstance(part, Carried) or tables_of([part]) for part in parts if part.row_count):
+            return None
+        has_time = new[-1].record.step_time is not None
+        step_time = self._explanations.step_time(connection, row.epoch) if has_time else None
+        return RowBefore(row.epoch, row.positions, row.pts, step_time)
 
     def _write(self, connection: Connection, publication: Publication) -> None:
         record = publication.record
@@ -290,6 +349,12 @@ class PostgresSink:
         if not is_append:
             for statement in table.from_stage(CARRIED):
                 connection.execute(statement)
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Ask for prepared transactions and staging tables by their names."""
+        with self._session.explained():
+            # Tables of blobs have fewer rows than were written.
+            return self._staging.expired(self._session.connection(), parts, counts_rows=self._control is None)
 
     # --- outcome ------------------------------------------------------------------------------------------------------
 

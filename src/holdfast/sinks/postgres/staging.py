@@ -21,9 +21,10 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast import faults
-from holdfast.errors import InDoubt, Unavailable, invariant
+from holdfast.errors import Diverged, InDoubt, Unavailable, invariant
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import refusals, sql
+from holdfast.sinks.believed import rows_gone
 from holdfast.sinks.postgres import copy as postgres_copy
 from holdfast.sinks.postgres.copy import CopyColumn
 from holdfast.sinks.postgres.dsn import Dsn
@@ -255,8 +256,36 @@ class PostgresStaging:
         Diverged
             If a staged part's rows are gone.
         """
+        present, prepared = self._present(connection, parts)
+        for part in parts:
+            if isinstance(part, Staged) and not present.issuperset(_names_of(part)):
+                raise self.gone(part.name)
+        return prepared
+
+    def expired(self, connection: Connection, parts: Sequence[Staged], *, counts_rows: bool) -> list[str]:
+        """Return the names of the parts whose rows are gone; a staging table has its rows, where these are counted."""
+        present, _ = self._present(connection, parts)
+        found = [part.name for part in parts if not present.issuperset(_names_of(part))]
+        for part in parts if counts_rows else ():
+            if part.name not in found and not self._is_whole(connection, part):
+                found.append(part.name)
+        return found
+
+    def _is_whole(self, connection: Connection, part: Staged) -> bool:
+        promised = part.row_count + len(refusals.left_out(part))
+        query = pg.SQL("SELECT pg_catalog.count(*) FROM {}")
+        tables = map(self.table.identifier, tables_of([part]))
+        return all(connection.execute(query.format(table)).fetchone() == (promised,) for table in tables)
+
+    def gone(self, name: str) -> Diverged:
+        """Return the error of a part whose rows are gone."""
+        why = "its prepared transaction was rolled back, or its staging table dropped."
+        return rows_gone(self.table.node, name, why, pipeline=self.pipeline, participant=self.sink)
+
+    def _present(self, connection: Connection, parts: Sequence[Part]) -> tuple[set[str], dict[str, str]]:
+        """Return what is there of what parts name, and the transaction ids of what is prepared."""
         gids, tables = gids_of(parts), tables_of(parts)
-        prepared = _transaction_ids(connection, gids) if gids else {}
+        prepared = transaction_ids(connection, gids) if gids else {}
         present = set(prepared)
         if tables:
             found = connection.execute(
@@ -265,10 +294,7 @@ class PostgresStaging:
                 (tables, self.table.schema_name),
             ).fetchall()
             present |= {name for (name,) in found}
-        for part in parts:
-            if isinstance(part, Staged) and not present.issuperset([*gids_of([part]), *tables_of([part])]):
-                raise sql.staged_rows_gone(self.table.node, part.name, "they were swept.")
-        return prepared
+        return present, prepared
 
     def drop(self, gids: Collection[str], tables: Collection[str]) -> int:
         """Drop staged rows; what is gone already is fine.  Returns how many were dropped."""
@@ -333,7 +359,7 @@ class PostgresStaging:
         return [(name, label) for name, label in labels if label and (label.place, label.sink, label.pipeline) == ours]
 
 
-def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:
+def transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:
     """Return gid -> transaction id of those that exist.
 
     The catalog gives the lower 32 bits only: the id meant is the one nearest to the snapshot's.  It may be beyond it,
@@ -347,6 +373,10 @@ def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, s
         (list(gids),),
     ).fetchall()
     return {gid: str(ended + (short - ended + 2**31) % 2**32 - 2**31) for gid, short, ended in rows}
+
+
+def _names_of(part: Staged) -> list[str]:
+    return [*gids_of([part]), *tables_of([part])]
 
 
 def gids_of(parts: Sequence[Part]) -> list[str]:

@@ -56,13 +56,6 @@ class Places:
         """Return an absolute path."""
         return os.path.join(self.directory, relative)
 
-    def size_of(self, name: str) -> int | None:
-        """Return the size of a journal file; None when it is not there."""
-        try:
-            return os.stat(os.path.join(self.journal, name)).st_size
-        except FileNotFoundError:
-            return None
-
     def make_room(self, path: str, sink: str) -> None:
         """Create the directory of a sealed file and see that a file can be renamed into it."""
         directory = os.path.dirname(self.path(path))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Corrupt, Fenced, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Explanation,
     Guarantee,
@@ -32,10 +32,11 @@ from holdfast.ports import (
     WriterFactory,
 )
 from holdfast.sinks import refusals
-from holdfast.sinks.believed import fresh, went_back
+from holdfast.sinks.believed import fresh, rows_gone, went_back
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
+from holdfast.sinks.files.stage import missing_bytes
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.segments import places, refill
 from holdfast.sinks.segments.control import CutEpochs, SegmentsControl
@@ -271,6 +272,13 @@ class SegmentsSink:
             log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
             return Outcome.UNKNOWN
 
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose journal files are gone."""
+        if self._control is not None:
+            return self._control.staging.expired(parts)
+        files = {part.name: file_of(part) for part in parts}
+        return [name for name, file in files.items() if file is not None and self._missing(file) is not None]
+
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what an opening would find, and the names of journal files that the manifest does not name."""
         staged = [each.name for each in self._staging.names()]
@@ -381,18 +389,20 @@ class SegmentsSink:
             handles.append(handle)
         files = [file for file in map(file_of, handles) if file is not None]
         for file in files:
-            size_bytes = self.places.size_of(file.name)
-            if size_bytes != file.size_bytes:
+            why = self._missing(file)
+            if why is not None:
                 self._check_generation(self._last())  # a newer generation may have swept it
-                fate = "gone" if size_bytes is None else "damaged"
-                raise Corrupt(
-                    f"Staged rows of {self._pipeline}/{task_of(file.name)} are {fate} in sink {self.name!r}.",
-                    why=f"{file.name} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
-                    do="start again: an undecided epoch is staged again; a decided one needs the file back.",
+                raise rows_gone(
+                    f"sink {self.name!r}",
+                    f"{self._pipeline}/{task_of(file.name)}",
+                    why,
                     pipeline=self._pipeline,
                     participant=self.name,
                 )
         return files
+
+    def _missing(self, file: JournalFile) -> str | None:
+        return missing_bytes(os.path.join(self.places.journal, file.name), file.size_bytes)
 
     def _partitions(self, file: JournalFile) -> PartitionRows:
         with durable.explained(f"reading {file.name} of sink {self.name!r}"):

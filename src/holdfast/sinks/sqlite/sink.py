@@ -28,6 +28,7 @@ from holdfast.ports import (
     Refused,
     RunIdentity,
     Sink,
+    Staged,
     Withdrawal,
 )
 from holdfast.positions import Positions
@@ -261,6 +262,10 @@ class SqliteSink:
         with suppress(Unavailable, InvalidPipeline):
             for publication in publications:
                 self._staging.remove(publication.parts)
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose files are gone."""
+        return self._staging.expired(parts)
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""

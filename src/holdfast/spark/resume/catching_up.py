@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.commit.takeover import Expired
 from holdfast.errors import Diverged
 from holdfast.ports import Held, Store
-from holdfast.positions import Positions
-from holdfast.resume.behind import Behind, behind, reached, unreadable
+from holdfast.positions import Positions, lacking
+from holdfast.resume.behind import Behind, behind, ranges_text, reached, unreadable
 from holdfast.resume.decide import StateSource
 from holdfast.resume.directory_header import LEFT
 from holdfast.resume.spark_log import CONTROLS, plain
@@ -25,6 +26,9 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
+
+
+_CHANGED = "the graph has changed as well, and only the old graph can replay what it published."
 
 
 class DirectoryIsLeft(Exception):
@@ -81,16 +85,47 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
         raise _refused(
             beginning,
             found,
-            "the graph has changed as well, and only the old graph can replay what it published.",
+            _CHANGED,
             "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
             "sink another name: it is a new one then.",
         )
     ends = reached(found)
-    start, why = _read_again_from(replace(beginning, previous=beginning.below), held, ends)
-    reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.workspace, beginning.store))
-    if reasons:
-        raise _refused(beginning, found, " ".join(reasons), "")
+    start, why = _range_read_again(beginning, found, held, ends)
+    if why:
+        raise _refused(beginning, found, why, "")
     return start, ends
+
+
+def why_not_replayed(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> str:
+    """Say why what sinks lack cannot be read again; empty where it can.  Parameters as those of :func:`replay_of`."""
+    if beginning.spark.is_changed:
+        return f"{_CHANGED} Start the old graph once, then the changed one."
+    return _range_read_again(beginning, found, held, reached(found))[1]
+
+
+def cannot_give_again(beginning: Beginning, expired: Expired, why: str) -> Diverged:
+    """Return the error of a decision that can neither be carried out nor be revoked."""
+    lacks = ranges_text(lacking(expired.after, expired.until))
+    return Diverged(
+        f"{expired}, and it cannot be read again: {expired.row_count} rows, {lacks}.",
+        why=f"somebody removed what was staged: a prepared transaction, a staging table, staged files. {why}",
+        do="bring back what was staged, or what the source needs to give its rows again, and start: the rest is done "
+        "by itself; or restore the checkpoint and all sinks from the same moment; or start over with a new checkpoint "
+        "and empty targets.",
+        pipeline=beginning.pipeline,
+        participant=expired.sink,
+        epoch=expired.epochs[0],
+    )
+
+
+def _range_read_again(
+    beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held], ends: Positions
+) -> tuple[Positions, str]:
+    """Return where reading begins again, and why that cannot be; empty where it can."""
+    start, why = _read_again_from(replace(beginning, previous=beginning.below), held, ends)
+    if why:
+        return start, why
+    return start, " ".join(unreadable(found, start, beginning.sources, beginning.workspace, beginning.store))
 
 
 def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:

@@ -5,22 +5,23 @@ A start, ``holdfast plan``, ``holdfast resolve`` and a rewind look here, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from holdfast.checkpoint.participation import Participation
+from holdfast.commit.takeover import Expired
 from holdfast.errors import Diverged, HoldfastError
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held
-from holdfast.positions import Positions
-from holdfast.resume.behind import Behind
+from holdfast.positions import Positions, lacking
+from holdfast.resume.behind import Behind, unreadable
 from holdfast.resume.decide import Begin, ResumeCase, Sinks, Situation, Spark, StateSource, decide
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.logged_epochs import left_at
 from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.resume.beginning import Anew, Beginning
-from holdfast.spark.resume.catching_up import lagging, replay_of
+from holdfast.spark.resume.catching_up import cannot_give_again, lagging, replay_of, why_not_replayed
 from holdfast.spark.resume.stale_checkpoint import check_reached
 
 
@@ -123,6 +124,48 @@ def check_replayable(
     remembered = _remembered(beginning, held, remembering)
     if lacking := [each for each in lagging(beginning, remembered) if each.sink in behind]:
         replay_of(beginning, lacking, remembered)
+
+
+def check_given_again(
+    beginning: Beginning, expired: Sequence[Expired], held: Mapping[str, Held], remembering: Collection[str]
+) -> None:
+    """Refuse to revoke decisions of which staged rows are gone, if the sources cannot give their rows again.
+
+    What is left of them, and what later decisions have for those sinks, stays where it is then.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        As for :func:`look`.
+    expired : sequence of Expired
+        What would be revoked.
+    held, remembering
+        As for :func:`look`; nothing is resolved yet.
+
+    Raises
+    ------
+    Diverged
+        If they cannot.  Nothing is changed.
+    """
+    revoked = {each.sink: _without(each, held[each.sink]) for each in expired}
+    for each in expired:
+        at = revoked[each.sink]
+        if (lacks := lagging(beginning, {each.sink: at})) and each.sink not in remembering:
+            raise cannot_give_again(beginning, each, "Spark has finished it, and the sink cannot say what it holds.")
+        if lacks or beginning.spark.is_changed:
+            others = {name: of for name, of in _remembered(beginning, held, remembering).items() if name != each.sink}
+            reason = why_not_replayed(beginning, lacks, {**others, each.sink: at})
+        else:  # Spark has not finished it: it evaluates it again, as it was planned
+            lost = Behind(each.sink, at, each.epochs[-1], lacking(at.positions, each.until))
+            reason = " ".join(unreadable([lost], at.positions, beginning.sources, beginning.workspace, beginning.store))
+        if reason:
+            raise cannot_give_again(beginning, each, reason)
+
+
+def _without(expired: Expired, held: Held) -> Held:
+    """Return what a sink holds when nothing of what has expired is published in it."""
+    stops = (expired.until,) if held.is_empty else held.stops
+    return replace(held, positions=expired.after, stops=stops)
 
 
 def _remembered(beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str]) -> dict[str, Held]:

@@ -8,7 +8,7 @@ or the next rewind, first carries it through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +21,9 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.source_history import forget_after, last_positions
 from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable, present
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import watches_clock
@@ -310,8 +311,18 @@ class Rewinding:
     def _opened(self) -> Iterator[tuple[Coordinator, dict[str, Sink], int]]:
         """Take the pipeline over and resolve what is in doubt."""
         with coordinator_alone(self.pipeline, self.store, self.settings) as (coordinator, sinks):
-            resumption = coordinator.open()
+            resumption = coordinator.open(on_expired=self._refuse_expired)
             yield coordinator, sinks, resumption.last_epoch
+
+    def _refuse_expired(self, expired: Sequence[Expired], held: Mapping[str, Held]) -> None:
+        raise Diverged(
+            f"{expired[0]}: the pipeline cannot be rewound before sink {expired[0].sink!r} has them.",
+            why="somebody removed what was staged; whether it can be read again a start finds out.",
+            do="start the pipeline once, then rewind.",
+            pipeline=self.pipeline.name,
+            participant=expired[0].sink,
+            epoch=expired[0].epochs[0],
+        )
 
     def _rewound(self, epoch: int, found: RewindTarget, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
         restored = found.restored

@@ -17,6 +17,7 @@ from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
+from holdfast.commit.takeover import Expired
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
@@ -35,7 +36,7 @@ from holdfast.spark.resume.beginning import Beginning, beginning_of
 from holdfast.spark.resume.catching_up import DirectoryIsLeft
 from holdfast.spark.resume.context import StartContext, StartOptions, context_of
 from holdfast.spark.resume.fork import Fork
-from holdfast.spark.resume.found import check_replayable, look
+from holdfast.spark.resume.found import check_given_again, check_replayable, look
 from holdfast.spark.resume.perform import perform
 from holdfast.spark.resume.state_change import StateChange, compared, lines_of
 from holdfast.spark.run import Run
@@ -100,7 +101,9 @@ class Starting:
                 )
                 has_begun = newest_directory(context.store) > 0
                 resumption = coordinator.open(
-                    on_behind=owned.check_replayable, understood=None if has_begun else participation.begun_together
+                    on_behind=owned.check_replayable,
+                    understood=None if has_begun else participation.begun_together,
+                    on_expired=owned.check_given_again,
                 )
                 explained.restore(pipeline.sources, context.directory, sinks, resumption.held, has_begun=has_begun)
                 header = owned.settled(resumption)
@@ -171,6 +174,10 @@ class _Owned:
     def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
         """Refuse sinks that have lost some or all of what was published in them, if it cannot be replayed."""
         check_replayable(self._beginning(), behind, held, self.remembering)
+
+    def check_given_again(self, expired: Sequence[Expired], held: Mapping[str, Held]) -> None:
+        """Refuse to revoke what the sources cannot give again."""
+        check_given_again(self._beginning(), expired, held, self.remembering)
 
     def settled(self, resumption: Resumption) -> DirectoryHeader:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from holdfast import faults
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
-from holdfast.ports import Carried, EpochRecord, Explanation, Part, Sink, Staged, Store, Task, Writer
+from holdfast.ports import Carried, EpochRecord, Explanation, Held, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
 from holdfast.testing.simulation.evaluation import NumberedRows, SimulatedEvaluation, TaskRun
 from holdfast.testing.simulation.process import Process, SimulatedCrash
@@ -124,6 +124,7 @@ class SimulatedEngine:
         self.load = load
         self._workers = workers
         self._explanations: Explanations | None = None
+        self._directory = self._newest_directory()
         self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
 
     def run(self, epochs_max: int | None = None) -> None:
@@ -143,7 +144,36 @@ class SimulatedEngine:
 
     def resumes_at(self) -> int:
         """Return the epoch that :meth:`run` would start with."""
-        return self._last("commits/") + 2
+        return self._directory.base + self._last("commits/") + 1
+
+    def leave_if_behind(self, held: Mapping[str, Held], last_epoch: int) -> bool:
+        """Begin another directory where the sink stands that holds least, if this one will not give it what it lacks.
+
+        As on Spark (design/0011, 5a): one durable write; its first epochs end where sinks stand, and where this one had
+        come to.
+        """
+        places = {name: _place(each.positions) for name, each in held.items() if not each.is_empty}
+        finished = self._offset(self._last("commits/"))
+        if min(places.values(), default=finished) >= finished:
+            return False
+        stops = {*places.values(), finished, *(_place(stop) for each in held.values() for stop in each.stops)}
+        start = min(places.values())
+        base = max(last_epoch, self._directory.base + self._last("offsets/")) + 1
+        header = _Directory(
+            self._directory.number + 1, base, start, tuple(sorted(stop for stop in stops if stop > start))
+        )
+        key = f"directories/{header.number:08d}"
+        if not self._store.put_if_absent(key, json.dumps(asdict(header)).encode()):
+            raise EngineConflict(key)
+        self._directory = header
+        return True
+
+    def _newest_directory(self) -> _Directory:
+        keys = self._store.keys("directories/")
+        if not keys:
+            return _Directory()
+        found = json.loads(self._store.get(keys[-1]) or b"{}")
+        return _Directory(**{**found, "stops": tuple(found["stops"])})
 
     def _plan(self) -> int | None:
         """Return the next batch, its end positions logged; None when the source is drained."""
@@ -152,12 +182,13 @@ class SimulatedEngine:
         if start >= self.load.row_count:
             return None
         size = self._random.randint(self.load.epoch_rows_min, self.load.epoch_rows_max)
-        end = min(start + size, self.load.row_count)
+        stop = next((stop for stop in self._directory.stops if stop > start), self.load.row_count)
+        end = min(start + size, stop, self.load.row_count)
         self._put(f"offsets/{planned + 1:08d}", {"end": end})
         return planned + 1
 
     def _run_batch(self, batch: int) -> None:
-        self._run_epoch(batch + 1, self._offset(batch - 1), self._offset(batch))
+        self._run_epoch(self._directory.base + batch, self._offset(batch - 1), self._offset(batch))
         self._put(f"commits/{batch:08d}", {})
 
     def _run_epoch(self, epoch: int, start: int, end: int) -> None:
@@ -182,6 +213,8 @@ class SimulatedEngine:
         return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, self._evaluation.pts(end))
 
     def _explained(self, sinks: Collection[str]) -> tuple[Explanation, ...]:
+        if self._directory.number:
+            return ()  # numbers of its epochs say nothing of the source's log
         if self._explanations is None:
             self._explanations = Explanations({SOURCE: self._durable_above}, self._coordinator.explained)
         return self._explanations.take(sinks)
@@ -250,13 +283,32 @@ class SimulatedEngine:
         return self._random.choice(("aborts", "lives on", "answer is lost"))
 
     def _last(self, prefix: str) -> int:
-        keys = self._store.keys(prefix)
+        keys = self._store.keys(self._directory.below + prefix)
         return int(keys[-1].rpartition("/")[2]) if keys else -1
 
     def _offset(self, batch: int) -> int:
-        data = self._store.get(f"offsets/{batch:08d}") if batch >= 0 else None
-        return int(json.loads(data)["end"]) if data else 0
+        data = self._store.get(f"{self._directory.below}offsets/{batch:08d}") if batch >= 0 else None
+        return int(json.loads(data)["end"]) if data else self._directory.start
 
     def _put(self, key: str, content: Mapping[str, int]) -> None:
+        key = self._directory.below + key
         if not self._store.put_if_absent(key, json.dumps(dict(content)).encode()):
             raise EngineConflict(key)
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """A directory of the engine's logs: the epoch of its first batch, where that begins, where epochs must end."""
+
+    number: int = 0
+    base: int = 1
+    start: int = 0
+    stops: tuple[int, ...] = ()
+
+    @property
+    def below(self) -> str:
+        return f"{self.number:08d}/" if self.number else ""
+
+
+def _place(positions: Positions) -> int:
+    return int(positions.get(SOURCE, {}).get("log", 0))

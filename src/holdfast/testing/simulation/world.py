@@ -21,12 +21,13 @@ from holdfast.graph.pace import SinkPace
 from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
+from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine, Workers
 from holdfast.testing.simulation.evaluation import SimulatedEvaluation, Workload
 from holdfast.testing.simulation.process import CrashAt, Process
 from holdfast.testing.simulation.rows import audit_rows, audit_values
-from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
+from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
 PIPELINE = "simulated"
@@ -110,6 +111,8 @@ class Setting:
     queue_size: int = 4
     retry: Retry = field(default_factory=lambda: Retry(seed=0))
     paces: Mapping[str, SinkPace] = field(default_factory=dict)
+    replays: bool = False
+    """Whether the engine begins another directory for sinks that lack what it has finished, as on Spark."""
     held_limit_bytes: int = 64_000_000
 
 
@@ -123,6 +126,7 @@ class Life:
     engine: SimulatedEngine
     lanes: Sequence[SteppedLane] = ()
     resumption: Resumption | None = None
+    replays: bool = False
 
     def open(self) -> Resumption:
         """Take the pipeline over.
@@ -131,9 +135,13 @@ class Life:
         ------
         Diverged
             If a sink is behind what the ledger calls done.  On Spark it is given again what it lacks, in a directory
-            that begins where it stands; the simulated engine has one directory alone.
+            that begins where it stands; here too, if the setting says so.
         """
         resumption = self.coordinator.open()
+        if self.replays:
+            self.engine.leave_if_behind(resumption.held, resumption.last_epoch)
+            self.resumption = resumption
+            return resumption
         behind = [each.sink for each in resumption.resolved if each.verdict is Verdict.REPLAY]
         if behind:
             raise Diverged(f"sink {behind[0]!r} holds less than the ledger says.", participant=behind[0])
@@ -257,7 +265,8 @@ class World:
             workers=self.workers,
             evaluation=None if self._workload is None else self._evaluation(self._workload, process),
         )
-        return Life(process, sinks, coordinator, engine, [each for each in (lane, paced_lane) if each is not None])
+        lanes = [each for each in (lane, paced_lane) if each is not None]
+        return Life(process, sinks, coordinator, engine, lanes, replays=setting.replays)
 
     def _evaluation(self, workload: Workload, process: Process) -> SimulatedEvaluation:
         done = self.engine_store.keys("commits/")

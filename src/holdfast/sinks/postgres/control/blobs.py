@@ -13,6 +13,7 @@ from psycopg import sql as pg
 
 from holdfast.ports import Staged, Task
 from holdfast.sinks import refusals, sql
+from holdfast.sinks.believed import rows_gone
 from holdfast.sinks.postgres.session import Connection
 from holdfast.sinks.postgres.staging import PostgresWriter, PostgresWriterFactory, tables_of
 from holdfast.sinks.postgres.table import PostgresTable
@@ -98,7 +99,7 @@ def batches(connection: Connection, table: PostgresTable, part: Staged) -> Itera
                     yield from refusals.without(pa.Table.from_batches([batch]), here).to_batches()
     promised = part.row_count + len(gone)
     if row_count != promised:
-        raise sql.staged_rows_gone(table.node, part.name, f"{row_count} of {promised} rows are there.")
+        raise rows_gone(table.node, part.name, f"{row_count} of {promised} rows are there.")
 
 
 def _blobs(connection: Connection, query: pg.Composed, after: int) -> list[tuple[int, bytes]]:
