@@ -103,10 +103,10 @@ def forgets_first(publisher, group):
     return STEPS(publisher, [Underway(entry.decided, None) for entry in group])
 
 
-def sweeps_first(decisions, takeover, behind, on_refused=None):
+def sweeps_first(decisions, takeover, behind, expired, on_refused=None):
     """Sweep before what was decided is published."""
     decisions._delivery.sweep(10**6)
-    return RESOLVE(decisions, takeover, behind, on_refused)
+    return RESOLVE(decisions, takeover, behind, expired, on_refused)
 
 
 STEPS, RESOLVE = Publisher._steps, OpenDecisions.resolve

@@ -26,7 +26,6 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
-from holdfast.errors import Diverged
 from holdfast.graph.trigger import available_now
 from holdfast.ports import EpochRecord, Sink, Staged, Store, Task
 from holdfast.resume.directory_header import DirectoryHeader
@@ -238,7 +237,7 @@ def test_a_record_that_cannot_be_read_is_told_of_where_it_always_was(
     assert (len(life.prepared()), life.generation) == (2, 1)
 
 
-def test_what_a_person_has_to_look_at_ends_the_start_before_there_is_a_jvm(
+def test_what_somebody_rolled_back_is_left_to_the_rest_of_the_start_which_asks_the_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, postgres_prepared: str
 ) -> None:
     life = Life(tmp_path, postgres_prepared, TWO)
@@ -246,8 +245,9 @@ def test_what_a_person_has_to_look_at_ends_the_start_before_there_is_a_jvm(
     with psycopg.connect(postgres_prepared, autocommit=True) as connection:
         for gid in life.prepared():
             connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid))
-    with pytest.raises(Diverged):
-        starts(monkeypatch, life)
+    starts(monkeypatch, life)
+    assert list(open_decisions(life.store)) == [2]
+    assert [life.rows(table) for table in TWO] == [ALL[:1], ALL[:1]]
 
 
 def test_a_start_that_dies_at_any_write_of_it_is_done_again(

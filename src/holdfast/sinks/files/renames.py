@@ -154,10 +154,11 @@ class Renames:
 
     def _note_done(self, entry: LogEntry) -> None:
         """Note that the renames of an entry are done: not synced, since after a power cut it only says too little."""
-        aside = f"{self._note}-{entry.generation}"
-        with open(aside, "w", encoding="ascii") as file:
-            file.write(str(entry.number))
-        os.rename(aside, self._note)
+        aside = os.path.join(os.path.dirname(self._note), "writing", f"renamed-{entry.generation}")
+        with suppress(FileNotFoundError):  # who connects to the sink meanwhile removes what lies there
+            with open(aside, "w", encoding="ascii") as file:
+                file.write(str(entry.number))
+            os.rename(aside, self._note)
 
     def _path(self, relative: str) -> str:
         return os.path.join(self._directory, relative)
