@@ -264,6 +264,9 @@ class Withdrawal:
 PLACE_COLUMN = "__holdfast_place"
 """Name of the binary column in which a sink says where a row of its is."""
 
+HASH_COLUMN = "__holdfast_hash"
+"""Name of the uint64 column with the hash of a row in canonical form (:mod:`holdfast.types.canonical`)."""
+
 
 @dataclass(frozen=True)
 class Repair:

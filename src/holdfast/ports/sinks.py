@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.positions import Positions
+from holdfast.types.canonical import NO_LOSSES, Losses
 from holdfast.types.digests import Digests
 from holdfast.values import (
     Explanation,
@@ -277,12 +278,26 @@ class Content(Protocol):
     key: tuple[str, ...]
     """The columns of an upsert, by whose hash rows go into buckets; empty where rows are only counted (append)."""
 
-    def digests(self, bits: int) -> Digests:
-        """Return count and sum for each of ``2**bits`` buckets, computed where the rows are."""
+    losses: Losses
+    """Distinctions between values that this sink does not keep: whom it is compared with must leave them out, too."""
 
-    def rows(self, bits: int, buckets: Collection[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some buckets: the columns of ``schema``, and :data:`PLACE_COLUMN` (binary): where the row
-        is, so that of equal rows one can be removed.
+    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+        """Return count and sum for each of ``2**bits`` buckets, computed where the rows are.
+
+        Parameters
+        ----------
+        bits : int
+            At most :data:`~holdfast.types.digests.BITS_MAX`.
+        losses : frozenset of Loss
+            Those of the other side; the sink's own count in any case.
+        """
+
+    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some buckets: the columns of ``schema``, :data:`PLACE_COLUMN` (binary): where the row is,
+        so that of equal rows one can be removed, and :data:`HASH_COLUMN` (uint64): the row's hash.
+
+        Rows are equal where their hashes are.  A value that somebody else has written and that is none of the column's
+        type comes as null; the hash is that of no row of the pipeline.
         """
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+BITS_MAX = 24
+"""Of the number of buckets: 2**24 of them take 256 MB on either side."""
+
 
 @dataclass(frozen=True)
 class Digests:
@@ -28,6 +31,16 @@ class Digests:
     bits: int
     counts: np.ndarray
     sums: np.ndarray
+
+    @staticmethod
+    def empty(bits: int) -> Digests:
+        """Return those of no rows."""
+        return Digests(bits, np.zeros(1 << bits, np.int64), np.zeros(1 << bits, np.uint64))
+
+    def add(self, buckets: np.ndarray, hashes: np.ndarray) -> None:
+        """Count rows in: the bucket and the hash (uint64) of each."""
+        self.counts[:] += np.bincount(buckets, minlength=len(self.counts))
+        np.add.at(self.sums, buckets, hashes)
 
     def differing(self, other: Digests) -> np.ndarray:
         """Return the buckets, ascending, in which two holders differ."""
