@@ -1,0 +1,138 @@
+"""Differences of every kind, planted at random, are found exactly, and nothing else (design/0024)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.ports import PLACE_COLUMN, Held
+from holdfast.reconcile.comparison import Comparison, bits_for, surplus
+from holdfast.types import canonical
+from holdfast.types.canonical import NO_LOSSES, Losses
+from holdfast.types.digests import Digests
+
+SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
+Row = tuple[int, str | None]
+
+
+class Rows:
+    """A content in memory: a view like that of a sink, in some batches."""
+
+    held = Held()
+    losses: Losses = NO_LOSSES
+
+    def __init__(self, rows: Collection[Row], key: tuple[str, ...] = (), schema: pa.Schema = SCHEMA) -> None:
+        self.key, self.schema = key, schema
+        self.fetched = 0
+        places = [b"%d" % at for at in range(len(rows))]
+        self.table = pa.Table.from_arrays(
+            [pa.array([row[0] for row in rows], pa.int64()), pa.array([row[1] for row in rows], pa.string()),
+             pa.array(places, pa.binary())],
+            schema=SCHEMA.append(pa.field(PLACE_COLUMN, pa.binary())),
+        )  # fmt: skip
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+        found = Digests.empty(bits)
+        for batch in self.table.to_batches(1 + self.table.num_rows // 5):
+            hashes, by = canonical.hashes(batch, self.schema.names, self.key, losses)
+            found.add(canonical.buckets(by, bits), hashes)
+        return found
+
+    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+        for batch in self.table.to_batches(1 + self.table.num_rows // 5):
+            _, by = canonical.hashes(batch, self.schema.names, self.key, losses)
+            chosen = batch.filter(pa.array(np.isin(canonical.buckets(by, bits), list(buckets))))
+            self.fetched += chosen.num_rows
+            yield chosen
+
+
+def pairs(table: pa.Table) -> Counter[Any]:
+    return Counter(zip(table["id"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.sampled_from("abc")), max_size=40)
+
+
+@given(expected=ROWS, actual=ROWS, rows_max=st.integers(1, 50), row_count=st.integers(0, 5000))
+def test_rows_without_a_key_are_compared_as_multisets(
+    expected: list[Row], actual: list[Row], rows_max: int, row_count: int
+) -> None:
+    sink = Rows(actual)
+    compared = Comparison(Rows(expected), sink, row_count=row_count, rows_max=rows_max)
+    found = list(compared.differences())
+    missing: Counter[Any] = sum((pairs(each.missing) for each in found), Counter())
+    extra: Counter[Any] = sum((pairs(each.extra) for each in found), Counter())
+    assert missing == Counter(expected) - Counter(actual)
+    assert extra == Counter(actual) - Counter(expected)
+    assert compared.is_equal == (Counter(expected) == Counter(actual))
+    assert compared.row_counts == (len(expected), len(actual))
+    assert sink.fetched == sum(each.fetched_count for each in found)
+    assert not any(each.changed_count for each in found)
+    places = [place for each in found for place in each.extra[PLACE_COLUMN].to_pylist()]
+    assert len(places) == len(set(places)) == extra.total(), "each extra row has a place of its own"
+
+
+@given(
+    expected=st.dictionaries(st.integers(0, 30), st.none() | st.sampled_from("abc")),
+    actual=st.dictionaries(st.integers(0, 30), st.none() | st.sampled_from("abc")),
+    rows_max=st.integers(1, 50),
+)
+def test_rows_with_a_key_differ_by_key(
+    expected: dict[int, str | None], actual: dict[int, str | None], rows_max: int
+) -> None:
+    one, other = Rows(expected.items(), ("id",)), Rows(actual.items(), ("id",))
+    found = list(Comparison(one, other, row_count=1000, rows_max=rows_max).differences())
+    changed = {key for key in expected.keys() & actual.keys() if expected[key] != actual[key]}
+    assert sum(each.changed_count for each in found) == len(changed)
+    assert {
+        key for each in found for key in each.missing["id"].to_pylist()
+    } == changed | expected.keys() - actual.keys()
+    assert {key for each in found for key in each.extra["id"].to_pylist()} == changed | actual.keys() - expected.keys()
+
+
+def test_of_a_large_table_hardly_more_is_fetched_than_what_differs() -> None:
+    rows: list[Row] = [(number, str(number % 97)) for number in range(20_000)]
+    spoilt = [*rows[:40], *rows[50:], *rows[7:17]]  # ten deleted, ten doubled
+    sink = Rows(spoilt)
+    (found,) = Comparison(Rows(rows), sink, row_count=len(rows)).differences()
+    assert pairs(found.missing) == Counter(rows[40:50])
+    assert pairs(found.extra) == Counter(rows[7:17])
+    assert sink.fetched < 20 * 4 * 32
+
+
+def test_equal_contents_are_not_read() -> None:
+    rows: list[Row] = [(number, "x") for number in range(100)]
+    sink = Rows(rows[::-1])
+    assert list(Comparison(Rows(rows), sink, row_count=100).differences()) == []
+    assert sink.fetched == 0
+
+
+def test_rows_are_fetched_some_at_a_time() -> None:
+    rows: list[Row] = [(number, "x") for number in range(2000)]
+    found = list(Comparison(Rows(rows), Rows([]), row_count=2000, rows_max=100).differences())
+    assert max(each.missing.num_rows for each in found) <= 100
+    assert sum(each.missing.num_rows for each in found) == 2000
+
+
+@pytest.mark.parametrize("other", [Rows([], ("id",)), Rows([], schema=pa.schema([("id", pa.int64())]))])
+def test_contents_of_other_columns_or_another_key_are_not_compared(other: Rows) -> None:
+    with pytest.raises(hf.errors.InvalidPipeline, match="only rows of the same columns can be compared"):
+        Comparison(Rows([]), other, row_count=1)
+
+
+def test_the_number_of_buckets_grows_with_the_rows() -> None:
+    assert [bits_for(count) for count in (0, 31, 32, 64, 2**40)] == [0, 0, 1, 2, 24]
+
+
+@given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5)))
+def test_a_surplus_is_what_one_multiset_has_more(ours: list[int], theirs: list[int]) -> None:
+    found = surplus(np.array(ours, np.int64), np.array(theirs, np.int64))
+    assert Counter(ours[at] for at in found) == Counter(ours) - Counter(theirs)
