@@ -280,7 +280,8 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
     for sink in pipeline.sinks:
         if sink.guarantee is Guarantee.AT_LEAST_ONCE:
             column = _id_column(sink)
-            told = "" if column is None else f", with the same {column} each time: it is to write a row of one id once"
+            told = f", with the same {column} each time: exactly-once in effect where one id is taken once"
+            told = "" if column is None else told
             yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can receive rows twice{told}."
     for node in unused.find(pipeline):
         yield unused.describe(node, pipeline).what + " The pipeline will not start."

@@ -330,7 +330,7 @@ def test_the_graph_finds_the_id_and_says_what_is_promised() -> None:
     assert sink.arguments()["auth"] == ["Authorization"]
     text = hf.Pipeline("p", sink).explain()
     assert "rows are identified by row_id" in text
-    assert "it can receive rows twice, with the same row_id each time" in text
+    assert "it can receive rows twice, with the same row_id each time: exactly-once in effect" in text
 
 
 def test_it_says_that_rows_may_be_sent_again(opened: Any) -> None:
