@@ -35,7 +35,7 @@ from holdfast.ports import (
     Task,
 )
 from holdfast.sinks import sql
-from holdfast.sinks.believed import fresh
+from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.explained import lacking, needed
 from holdfast.sinks.redis import ledger, staging
 from holdfast.sinks.redis.form import CHUNK_BYTES, Form
@@ -255,7 +255,7 @@ class RedisSink:
                 SHOW, replace(found, guard=guard), key, str(n), str(int(is_last_of_key)), str(int(is_last))
             )
             if answer == GONE:
-                raise self._gone([key], f"it has lost chunk {n} of an epoch that it had begun to show.")
+                raise self._lost_while_shown(key, n)
             if answer == CHANGED:
                 self._owned()
                 raise self._moved()
@@ -315,19 +315,18 @@ class RedisSink:
     def _staged(self, parts: Sequence[Any]) -> list[tuple[str, int]]:
         return [(part.reference["key"], int(part.reference["chunks"])) for part in parts if "key" in part.reference]
 
-    def _gone(self, names: Sequence[str], why: str = "") -> Diverged:
-        error = Diverged(
-            f"{self._node}: the rows staged as {', '.join(names)} are gone from the server.",
-            why=why or "somebody removed them, or the server went back: nothing of the epoch was published here.",
-            do="restore the server and the checkpoint from the same moment; or start over with another name=."
-            if why
-            else "start the pipeline again: what is not decided is read again.  See to it that nobody removes keys "
-            "holdfast:*, and that the server keeps what it has answered (appendfsync always).",
+    def _gone(self, names: Sequence[str]) -> Diverged:
+        why = "the server does not have all of their chunks: somebody removed them, or it went back."
+        return rows_gone(self._node, ", ".join(names), why, pipeline=self._pipeline, participant=self.name)
+
+    def _lost_while_shown(self, key: str, number: int) -> Diverged:
+        return Diverged(
+            f"{self._node}: chunk {number} of {key} is gone, of an epoch of which other chunks may be visible.",
+            why="the ledger had noted it, and it is on the same server: somebody removed it.",
+            do="restore the server and the checkpoint from the same moment; or start over with another name=.",
             pipeline=self._pipeline,
             participant=self.name,
         )
-        error.is_mended_by_start = not why
-        return error
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
