@@ -23,6 +23,7 @@ COMMANDS = {
         ("bench.bad_input",),
         ("bench.byte_stream",),
         ("bench.row_ids",),
+        ("bench.early",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -40,6 +41,7 @@ COMMANDS = {
         ("bench.bad_input", "--rows", "20000", "--fields", "20000", "--gzip-mb", "100", "--rounds", "1"),
         ("bench.byte_stream", "--seconds", "3", "--rounds", "1"),
         ("bench.row_ids",),
+        ("bench.early", "--keys", "1000", "--seconds", "4", "--warm-seconds", "5", "--rounds", "1"),
     ),
 }
 

@@ -346,6 +346,9 @@ class Coordinator:
             key = None
             if len(several) > 1 or self._group.is_used or not self._paced.isdisjoint(several):
                 self._publisher.admit(decided)
+                # Behind what can refuse a row.  A crash right after, or within: those sinks have rows of an epoch that
+                # nobody has decided.  Spark replays it, and they get the same rows again (design/0025).
+                self._delivery.send({name: Publication(record, of) for name, of in several.items()})
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.

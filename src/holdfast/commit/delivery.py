@@ -22,6 +22,7 @@ from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
+    Early,
     EpochRecord,
     Expiring,
     Guarantee,
@@ -229,6 +230,26 @@ class Delivery:
             if name not in later:
                 earlier.append((self._sinks[name], publication))
         return frozenset(tried)
+
+    def send(self, publications: Mapping[str, Publication]) -> None:
+        """Give an epoch that is not decided to the sinks that take it early.
+
+        Raises
+        ------
+        BadRow
+            If one refuses a row.
+        Unavailable
+            If one does not answer, after the last attempt.
+        """
+        for name, sink in self._sinks.items():
+            if name not in publications or not isinstance(sink, Early) or not sink.is_early:
+                continue
+
+            def send(name: str = name, sink: Early = sink) -> None:
+                with self._locks[name]:  # an epoch before may be with the commit thread
+                    sink.send(publications[name])
+
+            self._patience.call(send, f"send epoch {publications[name].record.epoch} to sink {name!r}")
 
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
         """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot say."""

@@ -14,7 +14,8 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.naming import Origin
-from holdfast.ports import StatefulSpec
+from holdfast.graph.row_ids import EARLY, EarlySpec
+from holdfast.ports import ClockDriven, StatefulSpec
 
 if TYPE_CHECKING:
     from holdfast.graph.hooks import Hooks
@@ -221,6 +222,60 @@ def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode])
     _check_targets(pipeline, sinks)
     _check_names(pipeline, nodes, sinks)
     _check_pasts(pipeline, nodes, sinks)
+    _check_early(pipeline, sinks)
+
+
+_SAME_AGAIN = frozenset(
+    {
+        *("files", "rows", "rate", "callback", "byte_stream"),
+        *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "accumulate", "aggregate"),
+    }
+)
+"""Kinds of sources and operators that give the same rows when an epoch is evaluated again: none calls a function of the
+user's, and none is Spark's own source."""
+
+
+def _check_early(pipeline: str, sinks: Sequence[SinkNode]) -> None:
+    """Raise :class:`InvalidPipeline` if a sink is to have rows early that might not be there when it is replayed."""
+    for sink in sinks:
+        if not isinstance(sink.spec, EarlySpec) or sink.spec.send != EARLY:
+            continue
+        for node in _upwards(sink.stream.node) if sink.stream is not None else ():
+            if (why := _not_again(node)) is not None:
+                raise InvalidPipeline(
+                    f'sink {sink.name!r}, built at {sink.origin}, has send="early", and {node.kind} {node.name!r} need '
+                    "not give it the same rows again.",
+                    why=f"{why}; a row that was sent early, and is not there when the epoch is evaluated again, would "
+                    "stay in the target.",
+                    do="leave send= out: then rows are sent when their epoch is decided.",
+                    pipeline=pipeline,
+                    participant=sink.name,
+                )
+
+
+def _not_again(node: Node) -> str | None:
+    """Say why a node need not give the same rows when an epoch is evaluated again; None where it does."""
+    if node.kind not in _SAME_AGAIN:
+        return f"{node.kind} computes what Holdfast cannot see"
+    if isinstance(node.spec, ClockDriven) and node.spec.watches_clock:
+        return "it decides by the time of the batch, and another batch is planned where Spark's log is lost"
+    from holdfast.expressions import text as expressions  # workers load this module, and parse no expressions
+
+    for text in _texts(node.arguments()):
+        if (function := expressions.varying(text)) is not None:
+            return f"{function}() varies"
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DEFAULT_COLUMN = "row_id"
 AUTO = "auto"
+DECIDED, EARLY = "decided", "early"
+"""When a sink that knows rows by their ids is given those of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class Identifying(Protocol):
 
     def identified(self, columns: Collection[str] | None, ids: RowIds | None) -> SinkSpec:
         """Return the declaration for a stream; raise InvalidPipeline where the stream has no ids that it could use."""
+
+
+@runtime_checkable
+class EarlySpec(Protocol):
+    """What a sink's declaration may say beyond :class:`Identifying`: when rows are given to it."""
+
+    send: str
+    """``DECIDED`` or ``EARLY``."""
 
 
 def check_id(value: Any) -> str:

@@ -15,6 +15,7 @@ from holdfast.ports.sinks import (
     Bindable,
     Comparable,
     Content,
+    Early,
     Expiring,
     Explaining,
     Idempotent,
@@ -51,7 +52,7 @@ from holdfast.values import (
 
 __all__ = [
     "HASH_COLUMN", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable",
-    "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "EpochRecord",
+    "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early", "EpochRecord",
     "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held",
     "Idempotent", "Inspectable", "LedgerSpec", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair",
     "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source",

@@ -178,6 +178,22 @@ class Expiring(Protocol):
 
 
 @runtime_checkable
+class Early(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to be given an epoch before it is decided (design/0025).
+
+    Only one to which nothing is added by rows that it is given again: it knows them by their ids.
+    """
+
+    is_early: bool
+    """Whether the user wants that."""
+
+    def send(self, publication: Publication) -> None:
+        """Write the rows of an epoch that may still be produced again; note nothing: ``publish`` of it follows, and
+        notes it.  That need not write them again in this process, and does in any other.  Raises as ``publish``.
+        """
+
+
+@runtime_checkable
 class Rejecting(Protocol):
     """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
 

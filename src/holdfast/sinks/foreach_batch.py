@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from holdfast import faults
 from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
-from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
+from holdfast.graph.row_ids import AUTO, DECIDED, EARLY, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.believed import rows_gone
 from holdfast.sinks.control.columns import check_no_control
@@ -38,6 +38,7 @@ def foreach_batch(
     *,
     idempotent: bool = False,
     id: str = AUTO,
+    send: Literal["decided", "early"] = "decided",
     control: None = None,
     name: str | None = None,
     backfill: bool = False,
@@ -55,6 +56,9 @@ def foreach_batch(
     id : str
         The column of the DataFrame that holds it: ``"auto"``, the one that ``hf.row_id`` made, or a column of which you
         know that it is unique.
+    send : {"decided", "early"}
+        ``"early"``: ``fn`` is called before the epoch is decided and other sinks have it.  Only for an idempotent one,
+        behind operators that give the same rows again; ``docs/sinks/foreach_batch.md`` says what a crash may leave.
     control : None
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
@@ -74,7 +78,7 @@ def foreach_batch(
     """
     with building("sink", name):
         check_no_control("write.foreach_batch", control)
-        spec = ForeachBatchSpec(fn, idempotent, check_id(id))
+        spec = ForeachBatchSpec(fn, idempotent, check_id(id), send=send)
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
@@ -86,6 +90,7 @@ class ForeachBatchSpec:
     idempotent: bool = False
     id: str = AUTO
     id_column: str | None = None
+    send: str = DECIDED
 
     kind = "foreach_batch"
     guarantee = Guarantee.AT_LEAST_ONCE
@@ -103,10 +108,21 @@ class ForeachBatchSpec:
                 do=f"write write.foreach_batch(save, idempotent=True, id={self.id!r}), or leave id= out.",
             )
 
+        if self.send not in (DECIDED, EARLY):
+            raise InvalidPipeline(f"send={self.send!r} is unknown.", do='write send="early", or leave it out.')
+        if self.send == EARLY and not (self.idempotent and self.id == AUTO):
+            raise InvalidPipeline(
+                'write.foreach_batch has send="early", and its rows are not known to keep their ids.',
+                why="it may be given the rows of an epoch again.",
+                do="write hf.row_id() right behind the source, and write.foreach_batch(save, idempotent=True, "
+                'send="early").',
+            )
+
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments for display and fingerprint."""
+        early = {"send": self.send} if self.send != DECIDED else {}
         ids = {"idempotent": True, "id": self.id_column or self.id} if self.idempotent else {}
-        return {"fn": naming.callable_text(self.fn), **ids}
+        return {"fn": naming.callable_text(self.fn), **ids, **early}
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Any columns will do."""
@@ -117,7 +133,9 @@ class ForeachBatchSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ForeachBatchSink:
         """Return the sink; the engine binds it before it is opened."""
-        return ForeachBatchSink(name, pipeline, schema, self.fn, is_idempotent=self.idempotent)
+        return ForeachBatchSink(
+            name, pipeline, schema, self.fn, is_idempotent=self.idempotent, is_early=self.send == EARLY
+        )
 
 
 class ForeachBatchSink:
@@ -137,9 +155,13 @@ class ForeachBatchSink:
         fn: Callable[[Any, int], None],
         *,
         is_idempotent: bool = False,
+        is_early: bool = False,
     ) -> None:
         self.name = name
         self.is_idempotent = is_idempotent
+        self.is_early = is_early
+        self._sent: dict[int, set[str]] = {}
+        """Epochs whose rows the function has, and which are not noted; their staged directories."""
         self._pipeline = pipeline
         self._schema = schema
         self._fn = fn
@@ -190,17 +212,31 @@ class ForeachBatchSink:
             self._check(held, self._generation)
             if record.epoch <= held.epoch:
                 continue
-            staged, rows = self._rows(publication)
-            try:
-                self._fn(self._engine.to_dataframe(rows, self._schema), record.epoch)
-            except Exception as error:
-                error.add_note(f"raised by the function of sink {self.name!r}, in epoch {record.epoch}")
-                raise
+            if record.epoch not in self._sent:
+                self._give(publication)
+            staged = self._sent.pop(record.epoch)
             faults.reach("publish-uncommitted", record.epoch)
             held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
             self._note(held)
             for name in staged:
                 self._engine.staging.remove(name)
+
+    def send(self, publication: Publication) -> None:
+        """Call the function; :meth:`publish` notes it, and does not call it again."""
+        held = self._held()
+        self._check(held, self._generation)
+        if publication.record.epoch > held.epoch:
+            self._give(publication)
+
+    def _give(self, publication: Publication) -> None:
+        epoch = publication.record.epoch
+        staged, rows = self._rows(publication)
+        try:
+            self._fn(self._engine.to_dataframe(rows, self._schema), epoch)
+        except Exception as error:
+            error.add_note(f"raised by the function of sink {self.name!r}, in epoch {epoch}")
+            raise
+        self._sent[epoch] = staged
 
     def outcome(self, epoch: int) -> Outcome:
         """Answer from the note; the function itself cannot be asked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.ports import (
+    Early,
     Expiring,
     Explaining,
     Explanation,
@@ -79,6 +80,19 @@ class FaultySink:
         """Ask the real one, if it keeps what is staged."""
         self._process.check()
         return self._inner.expired(parts) if isinstance(self._inner, Expiring) else ()
+
+    @property
+    def is_early(self) -> bool:
+        """As the real one."""
+        return isinstance(self._inner, Early) and self._inner.is_early
+
+    def send(self, publication: Publication) -> None:
+        """Send to the real one."""
+        inner = self._inner
+        assert isinstance(inner, Early)
+        label = f"sink {self.name} send {publication.record.epoch}"
+        failure = self._failures(self.name, "publish")
+        failing(failure, self.name, "publish", lambda: self._process.write(label, lambda: inner.send(publication)))
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""
