@@ -27,7 +27,7 @@ ROWS_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
-class Difference:
+class RowDifference:
     """In what some buckets of two contents differ.
 
     Parameters
@@ -98,7 +98,7 @@ class Comparison:
         expected, actual = self.digests
         return not len(expected.differing(actual))
 
-    def differences(self) -> Iterator[Difference]:
+    def differences(self) -> Iterator[RowDifference]:
         """Yield what differs, some buckets at a time; nothing where the contents are equal."""
         expected, actual = self.digests
         differing = expected.differing(actual)
@@ -106,14 +106,14 @@ class Comparison:
         for buckets in _parts(differing, sizes, self._rows_max):
             yield self._difference(buckets)
 
-    def _difference(self, buckets: np.ndarray) -> Difference:
+    def _difference(self, buckets: np.ndarray) -> RowDifference:
         chosen = [int(bucket) for bucket in buckets]
         wanted, wanted_hashes, wanted_keys = self._rows(self._expected, chosen)
         found, found_hashes, found_keys = self._rows(self._actual, chosen)
         missing = surplus(wanted_hashes, found_hashes)
         extra = surplus(found_hashes, wanted_hashes)
         changed = np.intersect1d(wanted_keys[missing], found_keys[extra]) if self._actual.key else ()
-        return Difference(wanted.take(pa.array(missing)), found.take(pa.array(extra)), len(changed), found.num_rows)
+        return RowDifference(wanted.take(pa.array(missing)), found.take(pa.array(extra)), len(changed), found.num_rows)
 
     def _rows(self, content: Content, buckets: Collection[int]) -> tuple[pa.Table, np.ndarray, np.ndarray]:
         """Return the rows, their hashes, and those of their keys."""
