@@ -48,7 +48,7 @@ class RowDifference:
     fetched_count: int
 
 
-class Comparison:
+class ContentComparison:
     """Two contents, of which one should be as the other.
 
     Parameters

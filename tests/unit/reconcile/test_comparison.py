@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.ports import PLACE_COLUMN, Held
-from holdfast.reconcile.comparison import Comparison, bits_for, surplus
+from holdfast.reconcile.comparison import ContentComparison, bits_for, surplus
 from holdfast.types import canonical
 from holdfast.types.canonical import NO_LOSSES, Losses
 from holdfast.types.digests import Digests
@@ -66,7 +66,7 @@ def test_rows_without_a_key_are_compared_as_multisets(
     expected: list[Row], actual: list[Row], rows_max: int, row_count: int
 ) -> None:
     sink = Rows(actual)
-    compared = Comparison(Rows(expected), sink, row_count=row_count, rows_max=rows_max)
+    compared = ContentComparison(Rows(expected), sink, row_count=row_count, rows_max=rows_max)
     found = list(compared.differences())
     missing: Counter[Any] = sum((pairs(each.missing) for each in found), Counter())
     extra: Counter[Any] = sum((pairs(each.extra) for each in found), Counter())
@@ -89,7 +89,7 @@ def test_rows_with_a_key_differ_by_key(
     expected: dict[int, str | None], actual: dict[int, str | None], rows_max: int
 ) -> None:
     one, other = Rows(expected.items(), ("id",)), Rows(actual.items(), ("id",))
-    found = list(Comparison(one, other, row_count=1000, rows_max=rows_max).differences())
+    found = list(ContentComparison(one, other, row_count=1000, rows_max=rows_max).differences())
     changed = {key for key in expected.keys() & actual.keys() if expected[key] != actual[key]}
     assert sum(each.changed_count for each in found) == len(changed)
     assert {
@@ -102,7 +102,7 @@ def test_of_a_large_table_hardly_more_is_fetched_than_what_differs() -> None:
     rows: list[Row] = [(number, str(number % 97)) for number in range(20_000)]
     spoilt = [*rows[:40], *rows[50:], *rows[7:17]]  # ten deleted, ten doubled
     sink = Rows(spoilt)
-    (found,) = Comparison(Rows(rows), sink, row_count=len(rows)).differences()
+    (found,) = ContentComparison(Rows(rows), sink, row_count=len(rows)).differences()
     assert pairs(found.missing) == Counter(rows[40:50])
     assert pairs(found.extra) == Counter(rows[7:17])
     assert sink.fetched < 20 * 4 * 32
@@ -111,13 +111,13 @@ def test_of_a_large_table_hardly_more_is_fetched_than_what_differs() -> None:
 def test_equal_contents_are_not_read() -> None:
     rows: list[Row] = [(number, "x") for number in range(100)]
     sink = Rows(rows[::-1])
-    assert list(Comparison(Rows(rows), sink, row_count=100).differences()) == []
+    assert list(ContentComparison(Rows(rows), sink, row_count=100).differences()) == []
     assert sink.fetched == 0
 
 
 def test_rows_are_fetched_some_at_a_time() -> None:
     rows: list[Row] = [(number, "x") for number in range(2000)]
-    found = list(Comparison(Rows(rows), Rows([]), row_count=2000, rows_max=100).differences())
+    found = list(ContentComparison(Rows(rows), Rows([]), row_count=2000, rows_max=100).differences())
     assert max(each.missing.num_rows for each in found) <= 100
     assert sum(each.missing.num_rows for each in found) == 2000
 
@@ -125,7 +125,7 @@ def test_rows_are_fetched_some_at_a_time() -> None:
 @pytest.mark.parametrize("other", [Rows([], ("id",)), Rows([], schema=pa.schema([("id", pa.int64())]))])
 def test_contents_of_other_columns_or_another_key_are_not_compared(other: Rows) -> None:
     with pytest.raises(hf.errors.InvalidPipeline, match="only rows of the same columns can be compared"):
-        Comparison(Rows([]), other, row_count=1)
+        ContentComparison(Rows([]), other, row_count=1)
 
 
 def test_the_number_of_buckets_grows_with_the_rows() -> None:
