@@ -215,6 +215,11 @@ class Settings(BaseSettings):
         "What happens to rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
         "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
     )
+    on_audit: Literal["stop", "warn"] = _setting(
+        "warn",
+        "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
+        "`stop` fails before the epoch is published.",
+    )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,
         "With `isolate`: how many runs in a row must have died in the same epoch before its rows are tried.  Fewer "

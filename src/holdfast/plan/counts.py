@@ -20,6 +20,9 @@ from holdfast.quarantine.passing import GivenRows
 from holdfast.sources import reject_reasons
 from holdfast.state.bucket_report import BucketReport
 
+Tally = Mapping[str, Mapping[str, int]]
+"""Operator -> what was counted of its rows (:mod:`holdfast.plan.audit`) -> how many."""
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -54,12 +57,15 @@ class EpochReport:
         What workers changed of state, for the journal.
     outlets : mapping of str to GivenRows
         In a trial: what the outputs of operators with state gave (:mod:`holdfast.quarantine.passing`).
+    tally : mapping of str to mapping of str to int
+        Operator -> its rows, for the audit.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
     buckets: Mapping[str, BucketReport] = field(default_factory=dict)
     state: tuple[BucketChange, ...] = ()
     outlets: Mapping[str, GivenRows] = field(default_factory=dict)
+    tally: Tally = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as it travels."""
@@ -67,7 +73,8 @@ class EpochReport:
         buckets = {name: of.to_json() for name, of in self.buckets.items()}
         state = [change_to_json(change) for change in self.state]
         outlets = {name: given.to_json() for name, given in self.outlets.items()}
-        return json.dumps({"observed": observed, "buckets": buckets, "state": state, "outlets": outlets})
+        said = {"observed": observed, "buckets": buckets, "state": state, "outlets": outlets, "tally": self.tally}
+        return json.dumps(said)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
@@ -76,7 +83,7 @@ class EpochReport:
         observed = {name: Observed(*of) for name, of in body["observed"].items()}
         buckets = {name: BucketReport.from_json(of) for name, of in body["buckets"].items()}
         outlets = {name: GivenRows.from_json(given) for name, given in body["outlets"].items()}
-        return cls(observed, buckets, tuple(map(change_from_json, body["state"])), outlets)
+        return cls(observed, buckets, tuple(map(change_from_json, body["state"])), outlets, body["tally"])
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
@@ -95,6 +102,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     buckets: dict[str, BucketReport] = {}
     state: list[BucketChange] = []
     outlets: dict[str, GivenRows] = {}
+    tally: dict[str, dict[str, int]] = {}
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
@@ -103,15 +111,33 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
         buckets |= report.buckets
         state += report.state
         outlets |= report.outlets
-    return EpochReport(observed, buckets, tuple(state), outlets)
+        add_tally(tally, report.tally)
+    return EpochReport(observed, buckets, tuple(state), outlets, tally)
+
+
+def add_tally(tally: dict[str, dict[str, int]], other: Tally) -> None:
+    """Add what was counted elsewhere.
+
+    Examples
+    --------
+    >>> rows = {"kept": {"in": 3, "out": 2}}
+    >>> add_tally(rows, {"kept": {"in": 1}, "other": {"in": 5}})
+    >>> rows
+    {'kept': {'in': 4, 'out': 2}, 'other': {'in': 5}}
+    """
+    for name, counted in other.items():
+        mine = tally.setdefault(name, {})
+        for what, count in counted.items():
+            mine[what] = mine.get(what, 0) + count
 
 
 class Counts:
-    """What is counted at sources and filters while batches pass."""
+    """What is counted at sources and operators while batches pass."""
 
     def __init__(self, timestamps: Mapping[str, str | None]) -> None:
         self._timestamps = timestamps
         self.found: dict[str, Observed] = {}
+        self.tally: dict[str, dict[str, int]] = {}
 
     def add(self, source: str, batch: pa.RecordBatch) -> None:
         """Count a batch."""
@@ -125,9 +151,18 @@ class Counts:
         highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
         self._note(source, Observed(batch.num_rows, rejects, highest, reasons))
 
-    def passed(self, name: str, came: int, dropped: int) -> None:
-        """Count the rows that reached a filter, and those that it dropped."""
-        self._note(name, Observed(came, dropped))
+    def passed(self, name: str, came: int, due: int, left: int, *, drops: bool) -> None:
+        """Count the rows that reached an operator, those that are due of it, by its own count, and those that left."""
+        mine = self.tally.setdefault(name, {"in": 0, "due": 0, "out": 0})
+        mine["in"] += came
+        mine["due"] += due
+        mine["out"] += left
+        if drops:
+            self._note(name, Observed(came, came - left))
+
+    def flowed(self, name: str, counted: Mapping[str, int]) -> None:
+        """Count what became of the rows of an operator with state, or of a sink."""
+        add_tally(self.tally, {name: counted})
 
     def _note(self, name: str, observed: Observed) -> None:
         self.found[name] = self.found[name].plus(observed) if name in self.found else observed
@@ -138,4 +173,4 @@ class Counts:
         """Return what was counted, with the reports of buckets, and of their outputs."""
         wrong = {name: of for name, of in self.found.items() if not 0 <= of.rejects <= of.rows}
         invariant(not wrong, f"more rows are rejected or dropped than there were: {wrong}.")
-        return EpochReport(self.found, buckets or {}, outlets=outlets or {})
+        return EpochReport(self.found, buckets or {}, outlets=outlets or {}, tally=self.tally)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,21 +30,44 @@ from holdfast.types.row_ids import Key, ids_of_columns
 Batches = list[pa.RecordBatch]
 
 
+class Made(NamedTuple):
+    """What a step made of the batches of its inputs."""
+
+    batches: Batches
+    due: int
+    """How many rows must have left it: by its own count, and not of ``batches``."""
+
+
 class Operation(Protocol):
     """What one step does to the batches of its inputs.  Picklable."""
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
-        """Return the step's output."""
+    def apply(self, inputs: Sequence[Batches]) -> Made:
+        """Return the step's output, and how many rows it must have."""
 
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """One node of the program: what it does, and the numbers of the steps it reads; its name where rows are counted."""
+    """One node of the program: what it does, and the numbers of the steps it reads.
+
+    Parameters
+    ----------
+    operation : Operation
+        What it does.
+    inputs : tuple of int
+        The steps that it reads.
+    schema : pa.Schema
+        Of its rows.
+    name : str
+        The operator; empty where rows only come in.
+    drops : bool
+        Whether the rows that it drops are counted for the status.
+    """
 
     operation: Operation
     inputs: tuple[int, ...]
     schema: pa.Schema
-    counted_as: str = ""
+    name: str = ""
+    drops: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,12 +97,17 @@ class Program:
     @property
     def filters(self) -> frozenset[str]:
         """The nodes that drop rows, and say how many."""
-        return frozenset(step.counted_as for step in self.steps if step.counted_as)
+        return frozenset(step.name for step in self.steps if step.drops)
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The operators whose rows are counted, for the audit."""
+        return frozenset(step.name for step in self.steps if step.name)
 
     def run(
-        self, source: str, batch: pa.RecordBatch, note: Callable[[str, int, int], None] | None = None
+        self, source: str, batch: pa.RecordBatch, counts: Counts | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield (sink, rows) for one batch of a source; report how many rows reached each filter and were dropped.
+        """Yield (sink, rows) for one batch of a source; count how many rows reached and left each operator.
 
         Arrow knows how many rows a batch has, so counting costs nothing.
         """
@@ -87,40 +115,60 @@ class Program:
         done: list[Batches] = [
             [fitted(batch, self.schemas[source])] if name == source and batch.num_rows else [] for name in sources
         ]
+        for name, head, taken in zip(sources, self.steps, done, strict=False):
+            if counts is not None and head.name and name == source:
+                counts.passed(head.name, batch.num_rows, batch.num_rows, _rows(taken), drops=False)
         for step in self.steps[len(sources) :]:
             inputs = [done[number] for number in step.inputs]
-            done.append(step.operation.apply(inputs) if any(inputs) else [])
-            if note is not None and step.counted_as and any(inputs):
-                came = sum(batch.num_rows for batches in inputs for batch in batches)
-                note(step.counted_as, came, came - sum(batch.num_rows for batch in done[-1]))
+            if not any(inputs):
+                done.append([])
+                continue
+            made = step.operation.apply(inputs)
+            done.append(made.batches)
+            if counts is not None and step.name:
+                counts.passed(step.name, _rows(*inputs), made.due, _rows(made.batches), drops=step.drops)
         for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
             for rows in done[end]:
                 if rows.num_rows:
                     yield sink, fitted(rows, schema)
 
-    def counted(self, source: str, batch: pa.RecordBatch, counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def counting(self, source: str, batch: pa.RecordBatch, counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (sink, rows) for the rows of one batch of a source, and count them."""
         counts.add(source, batch)
-        yield from self.run(source, batch, counts.passed)
+        yield from self.run(source, batch, counts)
 
     def tables(
         self, read: Iterable[tuple[str, pa.RecordBatch]], sinks: Collection[str], counts: Counts
     ) -> dict[str, pa.Table]:
         """Return the rows of some sinks in an epoch whose batches were read, source by source."""
-        made = (part for source, batch in read for part in self.counted(source, batch, counts))
+        made = (part for source, batch in read for part in self.counting(source, batch, counts))
         return self.routes.gathered(made, sinks)
 
 
 # --- operations -----------------------------------------------------------------------------------------------
 
 
+def _rows(*inputs: Batches) -> int:
+    return sum(batch.num_rows for batches in inputs for batch in batches)
+
+
+def _chosen(batches: Batches, mask_of: Callable[[pa.RecordBatch], pa.Array]) -> Made:
+    """Return the rows for which a mask is true, and how many are true in it."""
+    kept, due = [], 0
+    for batch in batches:
+        mask = mask_of(batch)
+        due += mask.true_count
+        kept.append(batch.filter(mask))
+    return Made(kept, due)
+
+
 @dataclass(frozen=True)
 class Pass:
     """The rows of a source, or of a head, as they come."""
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return inputs[0]
+        return Made(inputs[0], _rows(*inputs))
 
 
 @dataclass(frozen=True)
@@ -129,9 +177,9 @@ class Keep:
 
     condition: Columnar
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [batch.filter(self.condition.evaluate(batch)) for batch in inputs[0]]
+        return _chosen(inputs[0], self.condition.evaluate)
 
 
 @dataclass(frozen=True)
@@ -141,13 +189,14 @@ class Compute:
     items: tuple[Columnar, ...]
     schema: pa.Schema
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [
+        made = [
             pa.RecordBatch.from_arrays([item.evaluate(batch) for item in self.items], schema=self.schema)
             for batch in inputs[0]
             if batch.num_rows
         ]
+        return Made(made, _rows(*inputs))
 
 
 @dataclass(frozen=True)
@@ -159,9 +208,9 @@ class Identify:
     timestamp: str | None
     schema: pa.Schema
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [self._identified(batch) for batch in inputs[0]]
+        return Made([self._identified(batch) for batch in inputs[0]], _rows(*inputs))
 
     def _identified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         times = None if self.timestamp is None else batch.column(self.timestamp)
@@ -175,9 +224,9 @@ class Fit:
 
     schema: pa.Schema
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [fitted(batch, self.schema) for batch in inputs[0]]
+        return Made([fitted(batch, self.schema) for batch in inputs[0]], _rows(*inputs))
 
 
 @dataclass(frozen=True)
@@ -186,11 +235,14 @@ class Chain:
 
     operations: tuple[Operation, ...]
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
+        made = Made(inputs[0], _rows(*inputs))
+        missing = 0
         for operation in self.operations:
-            inputs = [operation.apply(inputs)]
-        return inputs[0]
+            made = operation.apply([made.batches])
+            missing += made.due - _rows(made.batches)
+        return Made(made.batches, _rows(made.batches) + missing)
 
 
 @dataclass(frozen=True)
@@ -201,9 +253,9 @@ class Between:
     start_us: int | None
     end_us: int | None
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [batch.filter(self._mask(batch.column(self.column))) for batch in inputs[0]]
+        return _chosen(inputs[0], lambda batch: self._mask(batch.column(self.column)))
 
     def _mask(self, column: pa.Array) -> pa.Array:
         ticks = pc.cast(column, pa.int64())
@@ -223,15 +275,16 @@ class Latest:
     schema: pa.Schema
     is_silent: bool
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
         if self.is_silent:
-            return []
+            return Made([], 0)
         found = [
             pc.max(batch.column(self.column).cast(pa.int64())) for batch in inputs[0]
         ]  # ticks: no datetime has all
         arrays = [pa.array([latest.as_py()], pa.int64()) for latest in found if latest.is_valid]
-        return [pa.RecordBatch.from_arrays([one.cast(self.schema.field(0).type)], schema=self.schema) for one in arrays]
+        made = [pa.RecordBatch.from_arrays([one.cast(self.schema.field(0).type)], schema=self.schema) for one in arrays]
+        return Made(made, len(arrays))
 
 
 @dataclass(frozen=True)
@@ -240,13 +293,14 @@ class Unite:
 
     schema: pa.Schema
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [
+        made = [
             pa.RecordBatch.from_arrays([batch.column(name) for name in self.schema.names], schema=self.schema)
             for batches in inputs
             for batch in batches
         ]
+        return Made(made, _rows(*inputs))
 
 
 @dataclass(frozen=True)
@@ -255,27 +309,35 @@ class Call:
 
     function: BatchFunction
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [result for batch in inputs[0] if batch.num_rows for result in self.function.apply(batch)]
+        made, due = [], 0
+        for batch in inputs[0]:
+            if batch.num_rows:
+                for result in self.function.apply(batch):
+                    due += result.num_rows
+                    made.append(result)
+        return Made(made, due)
 
 
 @dataclass(frozen=True)
 class WithoutRejects:
     """The rows of a source that could be read."""
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return [
-            batch.filter(pc.is_null(batch.column(REJECT_COLUMN))).drop_columns([REJECT_COLUMN]) for batch in inputs[0]
-        ]
+        good = _chosen(inputs[0], lambda batch: pc.is_null(batch.column(REJECT_COLUMN)))
+        return Made([batch.drop_columns([REJECT_COLUMN]) for batch in good.batches], good.due)
 
 
 @dataclass(frozen=True)
 class Bad:
     """The rows of a source that could not."""
 
-    def apply(self, inputs: Sequence[Batches]) -> Batches:
+    def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        bad = [batch.filter(pc.is_valid(batch.column(REJECT_COLUMN))) for batch in inputs[0]]
-        return [pa.RecordBatch.from_struct_array(batch.column(REJECT_COLUMN)) for batch in bad if batch.num_rows]
+        bad = _chosen(inputs[0], lambda batch: pc.is_valid(batch.column(REJECT_COLUMN)))
+        rows = [
+            pa.RecordBatch.from_struct_array(batch.column(REJECT_COLUMN)) for batch in bad.batches if batch.num_rows
+        ]
+        return Made(rows, bad.due)

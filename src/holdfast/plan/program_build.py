@@ -147,7 +147,9 @@ class Builder:
         if node.source_spec.rejects:
             nullable = [field.with_nullable(True) for field in schema]
             schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-        self._raw[node] = self._step(Pass(), (), self.normal(schema))
+        self._raw[node] = self._step(
+            Pass(), (), self.normal(schema), name="" if node.source_spec.rejects else node.name
+        )
         return self._raw[node]
 
     def head(self, node: Node, schema: pa.Schema) -> int:
@@ -172,18 +174,20 @@ class Builder:
         if not node.source_spec.rejects:
             return number
         kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
-        return self._step(WithoutRejects(), (number,), kept)
+        return self._step(WithoutRejects(), (number,), kept, name=node.name)
 
     def _rejects(self, node: Node) -> int:
-        return self._step(Bad(), (self._raw[node.inputs[0]],), self.normal(pa.schema(list(REJECT_TYPE))))
+        return self._step(
+            Bad(), (self._raw[node.inputs[0]],), self.normal(pa.schema(list(REJECT_TYPE))), name=node.name
+        )
 
     def _computed(self, node: Node, make: Make) -> int | None:
         numbers = tuple(self._numbers[before] for before in node.inputs)
         made = make(self, node, [Before(self.steps[number].schema, self._evaluations[number]) for number in numbers])
         if made is None:
             return None
-        counted_as = node.name if lowering_of(node).counts_dropped else ""
-        return self._step(made[0], numbers, made[1], made[2], counted_as)
+        drops = lowering_of(node).counts_dropped
+        return self._step(made[0], numbers, made[1], made[2], name=node.name, drops=drops)
 
     def _step(
         self,
@@ -191,11 +195,13 @@ class Builder:
         inputs: tuple[int, ...],
         schema: pa.Schema,
         evaluations: Evaluations | None = None,
-        counted_as: str = "",
+        *,
+        name: str = "",
+        drops: bool = False,
     ) -> int:
         missing = [number for number in inputs if number >= len(self.steps)]
         invariant(not missing, f"step {len(self.steps)} of a program takes the rows of {missing}, which come later.")
-        self.steps.append(ProgramStep(operation, inputs, schema, counted_as))
+        self.steps.append(ProgramStep(operation, inputs, schema, name, drops))
         self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1
 

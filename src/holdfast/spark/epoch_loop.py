@@ -21,6 +21,7 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
+from holdfast.plan.audit import NO_AUDIT, Audit
 from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
@@ -93,6 +94,10 @@ class EpochLoop:
         Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
+    audit : Audit
+        What the counts of each epoch are held to.
+    stops_on_audit : bool
+        Whether a run ends where they do not add up.
     note_parts : callable, optional
         Called with the sinks that take part in an epoch, once that is decided.
     note_end : callable, optional
@@ -118,6 +123,8 @@ class EpochLoop:
         watches_clock: bool = False,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
+        audit: Audit = NO_AUDIT,
+        stops_on_audit: bool = False,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
@@ -133,6 +140,8 @@ class EpochLoop:
         self._dues = Dues(due_file)
         self._explanations = explanations
         self._pressure = pressure
+        self._audit = audit
+        self._stops_on_audit = stops_on_audit
         self._note_parts = note_parts
         self._note_end = note_end
         self._watches_clock = watches_clock
@@ -207,6 +216,7 @@ class EpochLoop:
         found = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, report = found.parts, found.report
         faults.reach("after-stage", epoch)
+        self._audited(epoch, found)
         evaluated = time.perf_counter()
         record = EpochRecord(
             pipeline=self._pipeline,
@@ -337,6 +347,15 @@ class EpochLoop:
                 self._reached[source] = seen
         known = [reached for reached in self._reached.values() if reached is not None]
         return min(known) if known and len(known) == len(self._reached) else None
+
+    def _audited(self, epoch: int, found: Evaluated) -> None:
+        """Compare what was counted of an epoch, before it is decided."""
+        rows = {sink: sum(part.row_count for part in parts) for sink, parts in found.parts.items()}
+        for imbalance in self._audit.imbalances(found.report.tally, rows):
+            error = imbalance.as_error(self._pipeline, epoch)
+            if self._stops_on_audit:
+                raise error
+            log.warning("%s %s", error.what, imbalance.what)
 
     def _note(self, end: spark_log.Offsets, observed: Mapping[str, Observed]) -> None:
         for source, counted in observed.items():

@@ -227,4 +227,4 @@ class SpanTask:
         for number in numbers:
             name, span = self.spans[number]
             for batch in readable(self.readers[name].open(), span).read(span):
-                yield from self.program.counted(name, batch, counts)
+                yield from self.program.counting(name, batch, counts)

@@ -17,6 +17,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import present
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.audit import NO_AUDIT, Audit, audit_of_program, audit_of_stages
 from holdfast.plan.counts import Observed
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
@@ -102,6 +103,13 @@ class PhysicalPlan:
         """The filters that count the rows they drop: those that Arrow evaluates."""
         stages = [] if self.stateful is None else [stage.program for stage in self.stateful.stages.stages]
         return frozenset().union(*(program.filters for program in (self.program, *stages) if program is not None))
+
+    @property
+    def audit(self) -> Audit:
+        """The equations that the counts of an epoch are held to; none where Spark's plan evaluates all operators."""
+        if self.stateful is not None:
+            return audit_of_stages(self.pipeline, self.stateful.stages)
+        return NO_AUDIT if self.program is None else audit_of_program(self.pipeline, self.program)
 
     def evaluation(
         self,

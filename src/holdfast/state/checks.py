@@ -62,7 +62,7 @@ def check_result(operator: str, step: Step, result: Result) -> Result:
     bounds = result.bounds
     if bounds is not None:
         bounds = _checked(operator, "the bounds", bounds, bounds_schema(step.key))
-    return Result(outputs, changes, bounds, dict(result.counts), result.due_us, result.pts)
+    return Result(outputs, changes, bounds, dict(result.counts), result.due_us, result.pts, result.fates)
 
 
 def _check_names(operator: str, what: str, found: Mapping[str, object], declared: Mapping[str, object]) -> None:

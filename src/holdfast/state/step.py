@@ -21,6 +21,9 @@ import pyarrow as pa
 from holdfast.state.timeline import CLOSED as CLOSED
 from holdfast.state.timeline import UNBOUNDED as UNBOUNDED
 
+ABSORBED = "(absorbed)"
+"""Fate of rows that state or a function took in: how many rows come of them, they do not say."""
+
 PLACE = "__place__"
 """Column (BIGINT, unique within bucket and epoch) that orders the rows and bounds of *all* inputs by their arrival."""
 
@@ -123,6 +126,10 @@ class Result:
         the next one.
     pts : int, optional
         Of the gate before the sinks: the time below which everything has left it; None: nothing has, or it is no gate.
+    fates : mapping of str to int, optional
+        For the audit, what became of the rows that came and no longer wait, by the step's own decision: how many went
+        into which output (under its name: row for row), or were dropped, or absorbed by the state (:data:`ABSORBED`).
+        None: the step does not say.
     """
 
     outputs: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -131,6 +138,7 @@ class Result:
     counts: Mapping[str, int] = field(default_factory=dict)
     due_us: int | None = None
     pts: int | None = None
+    fates: Mapping[str, int] | None = None
 
 
 class Step(Protocol):
@@ -168,6 +176,14 @@ class Step(Protocol):
         at : StepTime
             The epoch and its logged time.
         """
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """What a step may offer for the audit, where rows of its inputs wait in its state."""
+
+    def held(self, state: Mapping[str, pa.Table]) -> int:
+        """Return how many wait."""
 
 
 @runtime_checkable

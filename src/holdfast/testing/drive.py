@@ -20,8 +20,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan import batches
+from holdfast.plan.audit import Audit, audit_of_program, audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
-from holdfast.plan.counts import Counts, united
+from holdfast.plan.counts import Counts, Tally, united
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.host import levels_of
@@ -235,6 +236,12 @@ def _with_sources(nodes: Sequence[Node], sources: Mapping[str, Sequence[Sequence
     return Pipeline(_SINK, Stream(made[nodes[-1]]) | sink(MemorySpec(_SINK), name=name))
 
 
+def _check(audit: Audit, tally: Tally, rows: pa.Table, at: EpochContext) -> None:
+    """Stop where the rows of an epoch do not add up."""
+    for imbalance in audit.imbalances(tally, dict.fromkeys(audit.sinks, rows.num_rows)):
+        raise imbalance.as_error(_SINK, at.epoch)
+
+
 # --- what runs it -----------------------------------------------------------------------------------------------------
 
 
@@ -278,13 +285,16 @@ class _ProgramEngine:
         if program is None:
             raise _needs_spark(pipeline.nodes)
         self._program = program
+        self._audit = audit_of_program(pipeline, program)
         self._sources = sources
         self._timestamps = timestamps
 
     def epoch(self, index: int, at: EpochContext) -> tuple[pa.Table, Reports]:
         """Return the rows of the stream in an epoch; there are no buckets."""
         read = ((name, batch) for name, source in self._sources.items() for batch in source.read(Span(index)))
-        (rows,) = self._program.tables(read, self._program.routes.sinks, Counts(self._timestamps)).values()
+        counts = Counts(self._timestamps)
+        (rows,) = self._program.tables(read, self._program.routes.sinks, counts).values()
+        _check(self._audit, counts.tally, rows, at)
         return rows, {}
 
     def states(self) -> dict[str, list[bytes]]:
@@ -308,6 +318,7 @@ class _LevelEngine:
         self._plan = StandInPlan(stand_ins)
         stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=self._plan.schemas)
         self._stages = stages
+        self._audit = audit_of_stages(pipeline, stages)
         self._sources = sources
         self._given = given
         self._levels = {level.number: level for level in levels_of(stages, token)}
@@ -332,7 +343,9 @@ class _LevelEngine:
                 for made in level.run(key, mine, DictionaryCells(self._stored, key), at, memory)
             ]
         (rows,) = self._outlets.tables(chunks, self._outlets.routes.sinks).values()
-        return rows, united(reported(chunks)).buckets
+        report = united(reported(chunks))
+        _check(self._audit, report.tally, rows, at)
+        return rows, report.buckets
 
     def states(self) -> dict[str, list[bytes]]:
         """Return the state of each operator's buckets, out of its cells."""

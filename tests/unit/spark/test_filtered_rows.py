@@ -52,8 +52,8 @@ def test_an_epoch_that_the_driver_carries_counts_what_each_filter_dropped(tmp_pa
 def test_counts_of_tasks_come_back_as_they_left() -> None:
     counts = Counts({"rows": "t"})
     counts.add("rows", pa.record_batch({"t": [1, 7]}))
-    counts.passed("later", 2, 1)
-    counts.passed("later", 3, 0)
+    counts.passed("later", 2, 1, 1, drops=True)
+    counts.passed("later", 3, 3, 3, drops=True)
     said = BucketReport({"late": 1}, 3, 90, 2, (Wait({"k": "a"}, "lidar", 5),), 7, Pressure(4, ("x",), ("y",)))
     report = counts.report({"sums/0": said})
     assert EpochReport.from_json(report.to_json()) == report

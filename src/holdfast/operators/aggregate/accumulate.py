@@ -123,10 +123,10 @@ class AccumulateStep:
         given = arrivals[self.name]
         bounds = given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None
         if not given.rows.num_rows and bounds is None:
-            return Result()
+            return Result(fates={})
         if self.time is None:
             rows, changes = self._continued(given.rows, state["running"])
-            return Result({"rows": rows}, changes, bounds)
+            return Result({"rows": rows}, changes, bounds, fates={"rows": given.rows.num_rows})
         checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         limits = declared_bounds.limits(state["bounds"], given, self.key, self.time)
         is_late = keyed.ticks(given.rows.column(self.time)) < limits.of_rows
@@ -136,7 +136,9 @@ class AccumulateStep:
         late = declared_bounds.late_rows(
             self.outputs["late"], self.name, given.rows.filter(pa.array(is_late)), self.time, limits.of_rows[is_late]
         )
-        return Result({"rows": rows, "late": late}, changes, bounds, reasons.late_counts(limits.of_rows[is_late]))
+        fates = {"late": int(is_late.sum()), "rows": int((~is_late).sum())}
+        counts = reasons.late_counts(limits.of_rows[is_late])
+        return Result({"rows": rows, "late": late}, changes, bounds, counts, fates=fates)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``running`` with values that it did not have: no key had one yet.  And no declared bounds."""

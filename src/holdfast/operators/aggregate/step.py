@@ -18,6 +18,7 @@ from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
 from holdfast.state import checks, growth, keyed, reasons, tables
 from holdfast.state.step import (
+    ABSORBED,
     ALL_KEYS,
     BOUND,
     UNBOUNDED,
@@ -111,7 +112,7 @@ class AggregateStep:
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
-            return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change))
+            return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change), fates={})
         checks.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
         keys, rows = of_keys.read(known, given, silent, at)
         loaded, keys = of_windows.load(state["windows"], keys, at)
@@ -137,7 +138,8 @@ class AggregateStep:
             late = self.outputs["late"]
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
-        return Result(outputs, changes, bounds, reasons.late_counts(rows.limits), due_us)
+        fates = {"late": len(rows.limits), ABSORBED: len(rows.codes)}
+        return Result(outputs, changes, bounds, reasons.late_counts(rows.limits), due_us, fates=fates)
 
     def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: StepTime) -> int | None:
         """Return when the next window of a timer ends."""

@@ -24,7 +24,7 @@ from holdfast.operators.stateful.timers import BATCH, EVENT, EpochTimers, TimerR
 from holdfast.ports import SideRows
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
-from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
+from holdfast.state.step import ABSORBED, PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -150,8 +150,10 @@ class ApplyStep:
         old = self._forgotten(state, at, timers)
         keys = rows if timers is None else timers.keys
         calls = _Calls(self, at, timers, self._remembered(state, old, keys))
+        taken = 0
         for key, of_key in _groups(rows, self.key.names):
             calls.rows(key, of_key)
+            taken += of_key.num_rows
         if timers is not None:
             calls.fire(timers)
         outputs = {"rows": _table(calls.given, self.out, "what fn returned")}
@@ -159,10 +161,17 @@ class ApplyStep:
         counts = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
         changes = {} if "keys" not in self.tables else self._changes(calls, old)
         if timers is None:
-            return Result(outputs, changes, bounds, counts)
+            return Result(outputs, changes, bounds, counts, fates={ABSORBED: taken})
         due_us, is_done = timers.outlook()
         bounds = own_bounds.with_end(bounds, self.key, is_done=is_done)
-        return Result(outputs, changes | timers.changes(), bounds, counts | {"fired": calls.fired_count}, due_us)
+        return Result(
+            outputs,
+            changes | timers.changes(),
+            bounds,
+            counts | {"fired": calls.fired_count},
+            due_us,
+            fates={ABSORBED: taken},
+        )
 
     def _bounds(self, given: pa.Table, stated: Sequence[Mapping[str, Any]]) -> pa.Table | None:
         passed = own_bounds.passed_on(given, self.offset)

@@ -120,7 +120,7 @@ class DistinctStep:
         """Drop late rows and duplicates; remember what was kept as long as it can matter."""
         given = arrivals[self.name]
         if given.rows.num_rows == 0 and given.bounds.num_rows == 0:
-            return Result()
+            return Result(fates={})
         checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         before = _newest(state["clock"])
         times = keyed.ticks(given.rows.column(self.time))
@@ -149,6 +149,7 @@ class DistinctStep:
                 **reasons.late_counts(limits[is_late]),
                 **reasons.counted("dropped", {reasons.DUPLICATE: fresh.num_rows - kept.num_rows}),
             },
+            fates={"late": int(is_late.sum()), "rows": int(keep.sum()), "dropped": int((~keep).sum())},
         )
 
     def _reached(self, newest: int) -> int:

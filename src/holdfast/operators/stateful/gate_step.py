@@ -19,6 +19,7 @@ from holdfast.errors import invariant
 from holdfast.state import checks, keyed, tables
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
+    ABSORBED,
     ALL_KEYS,
     BOUND,
     CLOSED,
@@ -110,6 +111,7 @@ class GateStep:
         outputs: dict[str, pa.Table] = {}
         changes: dict[str, Change] = {}
         late = waiting = 0
+        fates = {ABSORBED: sum(arrivals[name].rows.num_rows for name in self.clocks)}
         for sink, time in self.times.items():
             held = _Rows.of(state[waiting_for(sink)], arrivals[sink].rows, time, sink)
             late += int((held.arrived_ticks < before).sum()) if time is not None else 0
@@ -117,12 +119,17 @@ class GateStep:
             outputs[sink] = held.released(leaves, self.inputs[sink], pts)
             changes[waiting_for(sink)] = held.change(leaves)
             waiting += int((~leaves).sum())
+            fates[sink] = int(leaves.sum())
         risen = {name: bound for name, bound in {**bounds, PTS: pts}.items() if bound > known.get(name, UNBOUNDED)}
         if risen:
             upserts = pa.table({INPUT: list(risen), BOUND: list(risen.values())}, schema=_BOUNDS.schema)
             changes["bounds"] = Change(upserts, tables.empty(tables.key_schema(_BOUNDS)))
         counts = {"late": late, "waiting_rows": waiting}
-        return Result(outputs, changes, None, counts, pts=None if pts == UNBOUNDED else pts)
+        return Result(outputs, changes, None, counts, pts=None if pts == UNBOUNDED else pts, fates=fates)
+
+    def held(self, state: Mapping[str, pa.Table]) -> int:
+        """Return how many rows wait for the sinks."""
+        return sum(state[waiting_for(sink)].num_rows for sink in self.times)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return what waits under the present columns: nothing for a new sink, null in a new column."""

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables
 from holdfast.state.step import (
+    ABSORBED,
     ALL_KEYS,
     BOUND,
     PLACE,
@@ -127,6 +128,12 @@ class LimitStep:
             changes,
             bounds.drop_columns([PLACE]) if bounds.num_rows else None,
             counts,
+            fates={
+                "rows": int((fates == _ADMITTED).sum()),
+                "shed": int((fates == _SHED).sum()),
+                "late": int(is_late.sum()),
+                ABSORBED: arrivals[DONE].rows.num_rows if DONE in arrivals else 0,
+            },
         )
 
     def _limit(self) -> str:

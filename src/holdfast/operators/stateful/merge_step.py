@@ -15,6 +15,7 @@ from holdfast.state import checks, joins, keyed, reasons, tables
 from holdfast.state.input_bounds import InputReport, reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
+    ABSORBED,
     ALL_KEYS,
     BOUND,
     CLOSED,
@@ -148,7 +149,16 @@ class MergeStep:
         if self.gives_unmatched:
             outputs["unmatched"] = self._unmatched(rows)
             counts |= reasons.counted("unmatched", {reasons.ALONE: outputs["unmatched"].num_rows})
-        return Result(outputs, worth, out, counts, due_us)
+        fates = {
+            "rows": int(is_ready.sum()),
+            "late": sum(int(new.is_late.sum()) for new in news.values()),
+            ABSORBED: sum(int((~news[name].is_late).sum()) for name in self.slow),
+        }
+        return Result(outputs, worth, out, counts, due_us, fates=fates)
+
+    def held(self, state: Mapping[str, pa.Table]) -> int:
+        """Return how many main rows wait."""
+        return int(state["waiting"].num_rows)
 
     # --- what is known --------------------------------------------------------------------------------------
 

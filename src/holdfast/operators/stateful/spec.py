@@ -21,7 +21,7 @@ from holdfast.operators.stateful.function_output import FunctionOutput
 from holdfast.ports import SideRows
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
-from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
+from holdfast.state.step import ABSORBED, PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -126,7 +126,7 @@ class StatefulStep:
         changes = {name: self._delete(name, table) for name, table in old.items() if table.num_rows}
         passed = own_bounds.passed_on(arrivals[self.name].bounds, self.offset)
         if rows.num_rows == 0:
-            return Result({}, changes, passed, counts)
+            return Result({}, changes, passed, counts, fates={})
         seen = {name: self._seen(name, state[name], old.get(name)) for name in self.state}
         has_seen = any(table.num_rows for table in seen.values())
         given, out, own = self._called(seen if has_seen else None, rows, at)
@@ -136,7 +136,8 @@ class StatefulStep:
                 change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
             if change.upserts.num_rows or change.deletes.num_rows:
                 changes[name] = change
-        return Result({"rows": out}, changes, own_bounds.united(self.key, passed, own), counts)
+        bounds = own_bounds.united(self.key, passed, own)
+        return Result({"rows": out}, changes, bounds, counts, fates={ABSORBED: rows.num_rows})
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table with nulls in columns that it did not have; a table that was not there is empty."""

@@ -26,7 +26,7 @@ from holdfast.operators.sync.epoch import (
     waits_column,
     whole,
 )
-from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
+from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due, unsent
 from holdfast.operators.sync.intake import gather
 from holdfast.operators.sync.policy import (
     Barrier,
@@ -38,7 +38,7 @@ from holdfast.operators.sync.policy import (
     ascends,
 )
 from holdfast.state import joins, reasons, tables, timeline
-from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
+from holdfast.state.step import ABSORBED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
 _INT = pa.int64()
@@ -192,7 +192,14 @@ class SyncStep:
             alone = outputs["unmatched"].num_rows - dropped
             counts |= reasons.counted("unmatched", {reasons.ALONE: alone, decision.dropped_because: dropped})
         due_us = _due(self, epoch, decision, waits, is_idle, at)
-        result = Result(outputs, changes, _bounds(self, state, epoch, decision), counts, due_us)
+        result = Result(
+            outputs,
+            changes,
+            _bounds(self, state, epoch, decision),
+            counts,
+            due_us,
+            fates={ABSORBED: _into_sets(epoch, decision), "late": counts["late"] + dropped},
+        )
         return self._forgetting(state, result, at)
 
     def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: StepTime) -> Result:
@@ -200,11 +207,13 @@ class SyncStep:
         done = result or Result()
         counts = dict(done.counts)
         outputs, changes = dict(done.outputs), dict(done.changes)
+        fates = dict(done.fates or {})
         if self.forget_us is not None:
             forgotten = forget(self, state, changes, at)
             if forgotten is not None:
                 rows, changes = forgotten
                 counts["forgotten"] = rows.num_rows
+                fates["late"] = fates.get("late", 0) + rows.num_rows
                 for name in ("late", "unmatched") if self.gives_unmatched else ("late",):
                     outputs[name] = pa.concat_tables([outputs[name], rows]) if name in outputs else rows
                 if self.gives_unmatched and rows.num_rows:
@@ -214,7 +223,22 @@ class SyncStep:
                     outputs["unmatched"] = output.in_time_order(outputs["unmatched"])
         counts["waiting_rows"] = _waiting_count(self, state, changes)
         dues = [due for due in (done.due_us, forgetting_due(self, state, changes)) if due is not None]
-        return Result(outputs, changes, done.bounds, counts, min(dues, default=None))
+        return Result(outputs, changes, done.bounds, counts, min(dues, default=None), fates=fates)
+
+    def held(self, state: Mapping[str, pa.Table]) -> int:
+        """Return how many rows wait to be in a set."""
+        return sum(unsent(state[waiting_table(name)]).num_rows for name in self.inputs)
+
+
+def _into_sets(epoch: Epoch, decision: SetDecision) -> int:
+    """Return how many rows are in a set for the first time."""
+    count = 0
+    for pool, fates in zip(epoch.pools, decision.fates, strict=True):
+        goes = fates == EMIT
+        if SENT in pool.table.column_names:
+            goes &= ~np.asarray(pool.table.column(SENT)).astype(bool)
+        count += int(goes.sum())
+    return count
 
 
 def _late_counts(epoch: Epoch) -> dict[str, int]:

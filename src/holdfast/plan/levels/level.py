@@ -30,7 +30,7 @@ from holdfast.quarantine.passing import EVERYTHING, GivenRows, Passing, outlet_o
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call
-from holdfast.state.step import CLOSED, Result, StepTime
+from holdfast.state.step import CLOSED, Arrivals, Holding, Result, Step, StepTime
 from holdfast.status import Wait
 
 
@@ -181,7 +181,7 @@ class Level:
             yield from self._computed(head, decode(chunk.data), packer, counts)
         for packer in packers.values():
             yield from packer.rows()
-        if counts.found:
+        if counts.tally:
             yield packer.report("", counts.report())
 
     def _packer(self, rank: int, passage: int) -> Packer:
@@ -190,7 +190,7 @@ class Level:
     def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
         for batch in rows.to_batches():
-            for target, made in self._stage.program.run(head, batch, counts.passed):
+            for target, made in self._stage.program.run(head, batch, counts):
                 yield from packer.add(int(target), made)
 
     # --- what is called -------------------------------------------------------------------------------------------
@@ -202,6 +202,7 @@ class Level:
         feeds = FeedBounds(hosted, loaded.feeds, self._routing.buckets)
         arrivals = arrivals_of(hosted, chunks, feeds)
         result = call(hosted.step, state, arrivals, bucket.time, operator=hosted.name, bucket=bucket.number)
+        before = state
         record, state = _advanced(bucket, loaded, state, result)
         if feeds.has_moved:
             record = replace(record, feeds=feeds.bounds)
@@ -210,6 +211,7 @@ class Level:
         self._hold(bucket, record, state)
         packer = self._packer(rank_of(self.number, hosted.number, bucket.number), bucket.number)
         counts = Counts({})
+        counts.flowed(hosted.name, _flow(hosted.step, arrivals, before, state, result))
         given: dict[str, GivenRows] = {}
         for output, rows in result.outputs.items():
             if rows.num_rows:
@@ -217,6 +219,7 @@ class Level:
                 if (reported := bucket.at.passing.report(outlet, rows)) is not None:
                     given[outlet] = reported
                 passing = bucket.at.passing.of(self.number, outlet, rows)
+                counts.flowed(hosted.name, {f"made.{output}": rows.num_rows, f"out.{output}": passing.num_rows})
                 yield from self._computed(f"{hosted.name}/{output}", passing, packer, counts)
         yield from packer.rows()
         yield from self._bounds(bucket, result, packer)
@@ -319,6 +322,25 @@ class _Bucket:
     def time(self) -> StepTime:
         """The epoch as it is passed to its step."""
         return self.at.time_of(self.hosted)
+
+
+def _flow(
+    step: Step,
+    arrivals: Mapping[str, Arrivals],
+    before: Mapping[str, pa.Table],
+    after: Mapping[str, pa.Table],
+    result: Result,
+) -> dict[str, int]:
+    """Return what is counted of a call, for the audit: what came and was held, and what became of it."""
+    came = {name: given.rows.num_rows for name, given in arrivals.items()}
+    flow = {f"in.{name}": count for name, count in came.items()} | {"in": sum(came.values())}
+    if result.fates is None:
+        return flow
+    held = step.held if isinstance(step, Holding) else lambda state: 0
+    due = {f"due.{name}": count for name, count in result.fates.items() if name in step.outputs}
+    fates = {f"fate.{name}": count for name, count in result.fates.items() if name not in step.outputs and count}
+    sums = {"held before": held(before), "held after": held(after), "fates": sum(result.fates.values())}
+    return flow | due | fates | sums
 
 
 def _advanced(

@@ -312,7 +312,7 @@ class _Closed:
         yield from self._computed()
         for packer in self._packers.values():
             yield from packer.rows()
-        if self._counts.found:
+        if self._counts.tally:
             packer = next(iter(self._packers.values()))
             yield packer.report("", self._counts.report())
 
@@ -367,5 +367,5 @@ class _Closed:
         self._rank = of.rank
         packer = self._packers.setdefault(of.rank, Packer(self._routing, of.rank, of.bucket))
         for batch in rows.to_batches():
-            for target, made in self._program.run(head, batch, self._counts.passed):
+            for target, made in self._program.run(head, batch, self._counts):
                 yield from packer.add(int(target), made)

@@ -83,7 +83,7 @@ class Packing:
                     yield from self._sent(self._bounds(packer, pending))
                     pending, highest = [], UNBOUNDED
                 counts.add(self.source, rows)
-                for target, made in self.program.run(self.source, rows, counts.passed):
+                for target, made in self.program.run(self.source, rows, counts):
                     yield from self._sent(list(packer.add(int(target), made)))
                 if self.bounding is not None and bounds is not None and bounds.num_rows:
                     pending.append(bounds)

@@ -187,4 +187,4 @@ class StateEvaluation:
         faults.reach("before-state", self._running.epoch)
         self._journal.write(self._running.batch_id, report.state)
         buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
-        return EpochReport({**self._observe(), **report.observed}, buckets, outlets=report.outlets)
+        return EpochReport({**self._observe(), **report.observed}, buckets, outlets=report.outlets, tally=report.tally)

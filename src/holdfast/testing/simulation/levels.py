@@ -25,6 +25,7 @@ import pyarrow as pa
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.audit import audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
@@ -182,6 +183,7 @@ class StatefulEvaluation:
     ) -> None:
         self._workload = workload
         self._stages = stages
+        self._audit = audit_of_stages(workload.pipeline, stages)
         self._plan = plan
         self._process = process
         self._random = random_
@@ -220,10 +222,19 @@ class StatefulEvaluation:
             found = [self._all_here(epoch, start, end, sinks)]
         else:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
+        self._audited(epoch, found)
         self.keep(epoch)
         if self._workload.barriers is not None:
             self._workload.barriers.take(self._reported().buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
+
+    def _audited(self, epoch: int, found: Sequence[Mapping[str, pa.Table]]) -> None:
+        """Hold what was counted in an epoch to the audit."""
+        rows: dict[str, int] = {}
+        for sink, table in (pair for tables in found for pair in tables.items()):
+            rows[sink] = rows.get(sink, 0) + table.num_rows
+        for imbalance in self._audit.imbalances(self._reported().tally, rows):
+            raise imbalance.as_error(self._workload.pipeline.name, epoch)
 
     def keep(self, epoch: int) -> None:
         """Write what the epoch changed of state; of a task that was repeated, the last attempt counts."""
