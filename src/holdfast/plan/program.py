@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from holdfast.expressions.nodes import Columnar
 from holdfast.plan.batches import BatchFunction
-from holdfast.plan.counts import Counts
+from holdfast.plan.counting.counts import Counts
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.casting import fitted

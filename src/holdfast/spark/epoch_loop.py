@@ -21,8 +21,8 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
-from holdfast.plan.audit import NO_AUDIT, Audit
-from holdfast.plan.counts import EpochReport, Observed
+from holdfast.plan.counting.audit import NO_AUDIT, Audit
+from holdfast.plan.counting.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports

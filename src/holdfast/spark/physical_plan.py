@@ -17,8 +17,8 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import present
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.audit import NO_AUDIT, Audit, audit_of_program, audit_of_stages
-from holdfast.plan.counts import Observed
+from holdfast.plan.counting.audit import NO_AUDIT, Audit, audit_of_program, audit_of_stages
+from holdfast.plan.counting.counts import Observed
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal

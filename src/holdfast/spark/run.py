@@ -30,7 +30,7 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.operators.lowering import lowering_of
-from holdfast.plan.counts import Observed
+from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink, Store
 from holdfast.resume.spark_log import MARKS

@@ -179,7 +179,7 @@ class Step(Protocol):
 
 
 @runtime_checkable
-class Holding(Protocol):
+class CountsHeld(Protocol):
     """What a step may offer for the audit, where rows of its inputs wait in its state."""
 
     def held(self, state: Mapping[str, pa.Table]) -> int:

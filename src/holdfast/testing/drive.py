@@ -20,9 +20,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan import batches
-from holdfast.plan.audit import Audit, audit_of_program, audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
-from holdfast.plan.counts import Counts, Tally, united
+from holdfast.plan.counting.audit import Audit, audit_of_program, audit_of_stages
+from holdfast.plan.counting.counts import Counts, Tally, united
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.host import levels_of

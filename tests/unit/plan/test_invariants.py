@@ -17,7 +17,7 @@ from holdfast.errors import InternalError
 from holdfast.plan import chunks as plan_chunks
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, divided, in_order, rank_of
-from holdfast.plan.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.counting.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.cutting import stages_in_arrow
 from holdfast.plan.levels import division, seed
 from holdfast.plan.levels.arrivals import FeedBounds

@@ -16,7 +16,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidPipeline, crossing, from_text
 from holdfast.plan.chunks import reported
-from holdfast.plan.counts import united
+from holdfast.plan.counting.counts import united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, levels_of
 from holdfast.plan.levels.journal import StateJournal

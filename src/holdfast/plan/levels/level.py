@@ -18,7 +18,7 @@ from holdfast.errors import invariant
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import all_keys, moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
-from holdfast.plan.counts import Counts
+from holdfast.plan.counting.counts import Counts
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
@@ -30,7 +30,7 @@ from holdfast.quarantine.passing import EVERYTHING, GivenRows, Passing, outlet_o
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call
-from holdfast.state.step import CLOSED, Arrivals, Holding, Result, Step, StepTime
+from holdfast.state.step import CLOSED, Arrivals, CountsHeld, Result, Step, StepTime
 from holdfast.status import Wait
 
 
@@ -336,7 +336,7 @@ def _flow(
     flow = {f"in.{name}": count for name, count in came.items()} | {"in": sum(came.values())}
     if result.fates is None:
         return flow
-    held = step.held if isinstance(step, Holding) else lambda state: 0
+    held = step.held if isinstance(step, CountsHeld) else lambda state: 0
     due = {f"due.{name}": count for name, count in result.fates.items() if name in step.outputs}
     fates = {f"fate.{name}": count for name, count in result.fates.items() if name not in step.outputs and count}
     sums = {"held before": held(before), "held after": held(after), "fates": sum(result.fates.values())}

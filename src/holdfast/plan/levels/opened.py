@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
-from holdfast.plan.counts import Counts
+from holdfast.plan.counting.counts import Counts
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
 from holdfast.plan.stages import Detour, Stage
 from holdfast.types.casting import fitted_column, nullable_type

@@ -156,7 +156,7 @@ class Renames:
         """Note that the renames of an entry are done: not synced, since after a power cut it only says too little."""
         aside = os.path.join(os.path.dirname(self._note), "writing", f"renamed-{entry.generation}")
         with suppress(FileNotFoundError):  # who connects to the sink meanwhile removes what lies there
-            with open(aside, "w", encoding="ascii") as file:
+            with open(aside, "w", encoding="ascii", opener=durable.private_opener) as file:
                 file.write(str(entry.number))
             os.rename(aside, self._note)
 

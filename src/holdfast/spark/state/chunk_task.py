@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import crossing
 from holdfast.plan.chunks import from_batch, reported
-from holdfast.plan.counts import EpochReport, united
+from holdfast.plan.counting.counts import EpochReport, united
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.spark.staging import TaskStaging, answer_of
 

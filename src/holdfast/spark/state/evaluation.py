@@ -18,7 +18,7 @@ from holdfast import faults
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.errors import present
 from holdfast.plan.chunks import Chunk, from_batch, reported
-from holdfast.plan.counts import EpochReport, Observed, united
+from holdfast.plan.counting.counts import EpochReport, Observed, united
 from holdfast.plan.levels.journal import StateJournal, StateVersion
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.outlets import Outlets

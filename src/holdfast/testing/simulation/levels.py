@@ -25,9 +25,9 @@ import pyarrow as pa
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.audit import audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
-from holdfast.plan.counts import EpochReport, united
+from holdfast.plan.counting.audit import audit_of_stages
+from holdfast.plan.counting.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
 from holdfast.plan.levels.journal import NOTHING, JournalReader, StateJournal, StateVersion, write_part

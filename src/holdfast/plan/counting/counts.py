@@ -21,7 +21,7 @@ from holdfast.sources import reject_reasons
 from holdfast.state.bucket_report import BucketReport
 
 Tally = Mapping[str, Mapping[str, int]]
-"""Operator -> what was counted of its rows (:mod:`holdfast.plan.audit`) -> how many."""
+"""Operator -> what was counted of its rows (:mod:`holdfast.plan.counting.audit`) -> how many."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The audit of an epoch: what came to an operator leaves it, is held by it, or is counted where it went (design/0026).
 
-Every process that runs operators counts the rows of each (:mod:`holdfast.plan.counts`); the driver adds up, and here
-the sums are compared.  An equation is about one operator, or about one edge between two; so the one that fails names
-where rows were lost, or came from nowhere.  What Spark's plan evaluates is not counted: equations begin behind it.
+Every process that runs operators counts the rows of each (:mod:`holdfast.plan.counting.counts`); the driver adds up,
+and here the sums are compared.  An equation is about one operator, or about one edge between two; so the one that fails
+names where rows were lost, or came from nowhere.  What Spark's plan evaluates is not counted: equations begin behind
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.lowering import lowering_of
 from holdfast.operators.stateful.gate import Released
-from holdfast.plan.counts import Tally
+from holdfast.plan.counting.counts import Tally
 from holdfast.plan.program import Program
 from holdfast.plan.stages import ROWS, Stages
 
