@@ -28,6 +28,7 @@ POINTS: dict[str, str] = {
     "snapshot-manifest": "the snapshot counts, older ones are not pruned",
     "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
     "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, not yet published",
+    "repair-uncommitted": "inside the repair of a sink: everything is written, its COMMIT is not sent",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 
@@ -36,6 +37,9 @@ SNAPSHOT_POINTS = ("before-state", "snapshot-files", "snapshot-manifest")
 
 RESOLVE_POINTS = ("rejected-kept", "rejected-decided")
 """Those that only ``holdfast resolve --reject-rows`` reaches."""
+
+REPAIR_POINTS = ("repair-uncommitted",)
+"""Those that only the repair of a sink reaches."""
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None

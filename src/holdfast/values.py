@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -269,6 +269,28 @@ HASH_COLUMN = "__holdfast_hash"
 
 
 @dataclass(frozen=True)
+class Loss:
+    """A distinction between values of a column that a system does not keep, so that nobody is to look for it.
+
+    Parameters
+    ----------
+    column : str
+        Its name.
+    kind : str
+        ``"nan"``: NaN is null (SQLite).  ``"infinite"``: infinities are null (JSON).  ``"padding"``: spaces at the end
+        of a text are not kept (``char(n)``).  ``"uuid"``: a text is a UUID, however it was spelled.  ``"json"``: a text
+        is JSON, of which only the meaning is kept (``jsonb``).
+    """
+
+    column: str
+    kind: Literal["nan", "infinite", "padding", "uuid", "json"]
+
+
+Losses = frozenset[Loss]
+NO_LOSSES: Losses = frozenset()
+
+
+@dataclass(frozen=True)
 class Repair:
     """What makes a sink hold what it should (design/0024).
 
@@ -277,14 +299,19 @@ class Repair:
     held : Held
         The ledger of the view in which the differences were found.
     removed : pyarrow.Table
-        Rows that are too many, with ``PLACE_COLUMN``.
+        Rows that are too many, as the sink's content gave them: with ``PLACE_COLUMN`` and ``HASH_COLUMN``; other
+        columns are not read.
     written : pyarrow.Table
-        Rows that are missing.  A row of an upsert that has changed is in both.
+        Rows that are missing; columns besides those of the content's schema are not read.  A row of an upsert that has
+        changed is in both.
+    losses : frozenset of Loss
+        With which the content was asked for the removed rows, beside its own.
     """
 
     held: Held
     removed: pa.Table
     written: pa.Table
+    losses: Losses = NO_LOSSES
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from holdfast.ports import LedgerSpec, Sink
+from tests.contract import comparable_contract
+from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
@@ -19,6 +23,7 @@ from tests.specs import postgres_spec
 pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
+TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
@@ -84,3 +89,30 @@ def refusing(postgres_plain: str) -> PostgresTarget:
 @pytest.fixture(params=["prepared", "table"])
 def rewindable(request: pytest.FixtureRequest, postgres_prepared: str) -> PostgresTarget:
     return PostgresTarget(postgres_prepared, {"stage": request.param, "rewindable": True})
+
+
+@dataclass
+class PostgresTables:
+    """A new table each time."""
+
+    dsn: str
+    sinks: list[Sink] = field(default_factory=list)
+
+    def fresh(self, schema: pa.Schema, key: tuple[str, ...] = ()) -> Sink:
+        number = len(self.sinks)
+        spec = postgres_spec(self.dsn, f"compared_{number}", "upsert" if key else "append", key)
+        self.sinks.append(spec.connect(f"target_{number}", comparable_contract.PIPELINE, schema))
+        return self.sinks[-1]
+
+    def spoil(self, statement: str) -> bool:
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(statement.format(table=f"compared_{len(self.sinks) - 1}"))
+        return True
+
+
+@pytest.fixture
+def comparable(postgres_plain: str) -> Iterator[PostgresTables]:
+    tables = PostgresTables(postgres_plain)
+    yield tables
+    for sink in tables.sinks:
+        sink.close()

@@ -153,9 +153,12 @@ def test_the_input_tries_what_it_should() -> None:
     assert {line.partition(" ")[0] for line in wanted["beside"]} == {"late", "rejected", "shed", "entered", "alone"}
     assert all(set(EVERYDAY[mode]) < set(points) for mode, points in CHAINS.items())
     reached = {point.partition(":")[0] for points in CHAINS.values() for point in points}
-    assert reached - {"jvm", "moment"} | {"stage-write", *faults.SNAPSHOT_POINTS, *faults.RESOLVE_POINTS} == set(
-        faults.POINTS
-    )
+    assert reached - {"jvm", "moment"} | {
+        "stage-write",
+        *faults.SNAPSHOT_POINTS,
+        *faults.RESOLVE_POINTS,
+        *faults.REPAIR_POINTS,
+    } == set(faults.POINTS)
 
 
 def begun(work: Path, mode: str) -> Lives:
@@ -197,7 +200,13 @@ def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(
 
 
 def every_point(epochs: Sequence[int]) -> list[str]:
-    others = ("stage-write", "recovery-resolved", *faults.SNAPSHOT_POINTS, *faults.RESOLVE_POINTS)
+    others = (
+        "stage-write",
+        "recovery-resolved",
+        *faults.SNAPSHOT_POINTS,
+        *faults.RESOLVE_POINTS,
+        *faults.REPAIR_POINTS,
+    )
     points = [point for point in faults.POINTS if point not in others]
     return [f"{point}:{epochs[number % len(epochs)]}" for number, point in enumerate(points)]
 

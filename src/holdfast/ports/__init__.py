@@ -44,18 +44,18 @@ from holdfast.ports.surroundings import Clock, Store
 
 # isort: off
 from holdfast.values import (
-    HASH_COLUMN, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord, Explanation, Guarantee,
-    Held, Outcome, Part, Publication, Refused, Repair, RunIdentity, SideRows, SinkLedger, Span, Staged, Task,
-    Withdrawal,
+    HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
+    Explanation, Guarantee, Held, Loss, Losses, Outcome, Part, Publication, Refused, Repair, RunIdentity, SideRows,
+    SinkLedger, Span, Staged, Task, Withdrawal,
 )  # fmt: skip
 # isort: on
 
 __all__ = [
-    "HASH_COLUMN", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable",
-    "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early", "EpochRecord",
-    "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee", "Guaranteeing", "Held",
-    "Idempotent", "Inspectable", "LedgerSpec", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair",
-    "Rewindable", "RunIdentity", "SeekableSpec", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source",
-    "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer",
-    "WriterFactory",
+    "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
+    "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
+    "EpochRecord", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee",
+    "Guaranteeing", "Held", "Idempotent", "Inspectable", "LedgerSpec", "Loss", "Losses", "Outcome", "Part",
+    "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows",
+    "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task",
+    "Volatile", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

@@ -12,12 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.positions import Positions
-from holdfast.types.canonical import NO_LOSSES, Losses
 from holdfast.types.digests import Digests
 from holdfast.values import (
+    NO_LOSSES,
     Explanation,
     Guarantee,
     Held,
+    Losses,
     Outcome,
     Publication,
     Refused,

@@ -16,8 +16,8 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import PLACE_COLUMN, Content
 from holdfast.types import canonical
-from holdfast.types.canonical import Losses
 from holdfast.types.digests import BITS_MAX, Digests
+from holdfast.values import Losses
 
 ROWS_PER_BUCKET = 32
 """How many rows a bucket is to have: one row that differs fetches so many, on each side."""

@@ -101,6 +101,13 @@ def fresh(
     return new
 
 
+def is_moved(held: Held, seen: Held) -> bool:
+    """Return whether a ledger is no longer as it was seen: another run took it, or something was published."""
+    return (held.epoch, held.generation) != (seen.epoch, seen.generation) or not _is_same(
+        held.positions, seen.positions
+    )
+
+
 def _is_same(one: Positions, other: Positions) -> bool:
     return {source: dict(segments) for source, segments in one.items()} == {
         source: dict(segments) for source, segments in other.items()

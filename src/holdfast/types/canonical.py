@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.types import lookup3
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat, flat_type, is_nested, json_text
+from holdfast.values import NO_LOSSES, Losses
 
 SEED = 0x686F6C6466617374
 """Of the hash of a column's name, which is the seed of its values."""
@@ -33,28 +33,6 @@ KEY = 0x6B6579
 
 _EPOCH_2000_US = 946_684_800_000_000
 _EPOCH_2000_DAYS = 10_957
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A distinction between values of a column that a system does not keep, so that nobody is to look for it.
-
-    Parameters
-    ----------
-    column : str
-        Its name.
-    kind : str
-        ``"nan"``: NaN is null (SQLite).  ``"infinite"``: infinities are null (JSON).  ``"padding"``: spaces at the end
-        of a text are not kept (``char(n)``).  ``"uuid"``: a text is a UUID, however it was spelled.  ``"json"``: a text
-        is JSON, of which only the meaning is kept (``jsonb``).
-    """
-
-    column: str
-    kind: Literal["nan", "infinite", "padding", "uuid", "json"]
-
-
-Losses = frozenset[Loss]
-NO_LOSSES: Losses = frozenset()
 
 
 def losses_of(column: str, losses: Losses) -> frozenset[str]:

@@ -96,3 +96,54 @@ def flat_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return flat_type(kind.value_type)
     return kind
+
+
+def from_json_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return nested values from JSON text of :func:`json_text`; null where it is none of the type.
+
+    Examples
+    --------
+    >>> kind = pa.struct([("a", pa.list_(pa.float64())), ("b", pa.binary())])
+    >>> values = pa.array([{"a": [1.5, float("inf")], "b": b"x"}, None], kind)
+    >>> from_json_text(json_text(values), kind).equals(values)
+    True
+    """
+    return pa.array([None if text is None else _typed_or_null(text, kind) for text in texts.to_pylist()], kind)
+
+
+def _typed_or_null(text: str, kind: pa.DataType) -> Any:
+    try:
+        value = _typed(json.loads(text), kind)
+        pa.scalar(value, kind)
+    except (ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException, RecursionError):
+        return None
+    return value
+
+
+def _typed(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of :func:`_plain` as it was."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _typed(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(_typed(name, kind.key_type), _typed(item, kind.item_type)) for name, item in value.items()]
+    if pa.types.is_nested(kind):
+        return [_typed(item, kind.value_type) for item in value]
+    if pa.types.is_floating(kind):
+        return float(value)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return json.loads(value) if isinstance(value, str) else value  # a map's key is text
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    if pa.types.is_timestamp(kind):
+        return dt.datetime.fromisoformat(value)
+    if pa.types.is_date(kind):
+        return dt.date.fromisoformat(value)
+    if pa.types.is_time(kind):
+        return dt.time.fromisoformat(value)
+    if pa.types.is_duration(kind):
+        return dt.timedelta(microseconds=int(value))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return base64.b64decode(value)
+    return value

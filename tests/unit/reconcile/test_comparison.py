@@ -16,8 +16,8 @@ import holdfast as hf
 from holdfast.ports import PLACE_COLUMN, Held
 from holdfast.reconcile.comparison import ContentComparison, bits_for, surplus
 from holdfast.types import canonical
-from holdfast.types.canonical import NO_LOSSES, Losses
 from holdfast.types.digests import Digests
+from holdfast.values import NO_LOSSES, Losses
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 Row = tuple[int, str | None]

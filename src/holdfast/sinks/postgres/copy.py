@@ -22,8 +22,8 @@ CHUNK_BYTES = 4_000_000
 """Arrow bytes that are encoded at once: bounds memory, and fits into the processor's caches."""
 
 # NB no value is made while this module is loaded: pyarrow imports pandas for the first one, 0.3 s in every worker.
-_DAYS_TO_2000 = 10_957
-_US_TO_2000 = 946_684_800_000_000
+DAYS_TO_2000 = 10_957
+US_TO_2000 = 946_684_800_000_000
 _NULL = struct.pack(">i", -1)
 _TEXT_TARGETS = frozenset({"text", "varchar", "bpchar", "citext", "name", "json", "xml", "enum"})
 _NUMBERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "float4": pa.float32(), "float8": pa.float64()}
@@ -120,11 +120,11 @@ def plain(node: str, column: CopyColumn, batch: pa.RecordBatch) -> pa.Array:
             return pc.cast(values, pa.binary())
         if pa.types.is_date(kind):
             return pc.subtract_checked(
-                pc.cast(pc.cast(values, pa.date32()), pa.int32()), pa.scalar(_DAYS_TO_2000, pa.int32())
+                pc.cast(pc.cast(values, pa.date32()), pa.int32()), pa.scalar(DAYS_TO_2000, pa.int32())
             )
         if pa.types.is_timestamp(kind):
             microseconds = _microseconds(values, pa.timestamp("us", kind.tz))
-            return pc.subtract_checked(microseconds, pa.scalar(_US_TO_2000, pa.int64()))
+            return pc.subtract_checked(microseconds, pa.scalar(US_TO_2000, pa.int64()))
         if pa.types.is_time(kind):
             return _microseconds(values, pa.time64("us"))
         if pa.types.is_duration(kind):

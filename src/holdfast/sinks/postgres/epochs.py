@@ -50,8 +50,12 @@ class PostgresEpochs:
         ).fetchall()
         rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
         if rewinds.has_gap(self._epochs(connection), row):
-            self.forget(connection, after_epoch=-1)
-            self._insert(connection, row.epoch, row.positions)
+            self.restart(connection, row)
+
+    def restart(self, connection: Connection, row: LedgerRow) -> None:
+        """Let the list begin at what the sink holds: no rewind goes to before it."""
+        self.forget(connection, after_epoch=-1)
+        self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
         """Record the end of an epoch; the oldest ones go."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -52,6 +52,9 @@ _OF_A_ROW = frozenset({"54000", "P0001"})
 """Too long for an index; refused by a trigger that says so (RAISE EXCEPTION)."""
 
 APPLICATION_NAME_BYTES = 63
+
+_TRANSACTION: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_SNAPSHOT: LiteralString = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _READ_ONLY = "25006"
 """A statement that writes, in a session that must not."""
@@ -187,23 +190,33 @@ class PostgresSession:
             finally:
                 self._roll_back(connection)
 
-    def _begun(self) -> Connection:
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Run the block in one transaction that reads the database of one moment, and changes nothing."""
+        with self.explained():
+            connection = self._begun(_SNAPSHOT)
+            try:
+                yield connection
+            finally:
+                self._roll_back(connection)
+
+    def _begun(self, statement: LiteralString = _TRANSACTION) -> Connection:
         kept = self._connection is not None
         connection = self.connection()
         try:
-            self._begin(connection)
+            self._begin(connection, statement)
         except psycopg.OperationalError:
             if not (kept and connection.closed):
                 raise
             # It broke while it was idle (a restart, a firewall): nothing was sent, so a new one is as good.
             self.drop()
             connection = self.connection()
-            self._begin(connection)
+            self._begin(connection, statement)
         return connection
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: Connection, statement: LiteralString) -> None:
         try:
-            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            connection.execute(statement)
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction) as error:
             self.drop()  # a pooler's way to a standby: a new connection may find the primary
             raise self._not_primary(f"PostgreSQL said: {_said(error)}.") from error

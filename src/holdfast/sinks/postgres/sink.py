@@ -27,6 +27,7 @@ from holdfast.ports import (
     Part,
     Publication,
     Refused,
+    Repair,
     RunIdentity,
     Sink,
     Staged,
@@ -39,6 +40,9 @@ from holdfast.sinks.believed import fresh
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres import copy as postgres_copy
+from holdfast.sinks.postgres.comparing import content as comparing
+from holdfast.sinks.postgres.comparing.content import PostgresContent
+from holdfast.sinks.postgres.comparing.repairing import repaired
 from holdfast.sinks.postgres.control.blobs import BlobWriterFactory, blob_table
 from holdfast.sinks.postgres.control.carry_out import PostgresControl
 from holdfast.sinks.postgres.dsn import Dsn
@@ -419,6 +423,20 @@ class PostgresSink:
         decided = begun.gids if begun else {}
         names = {label.name for found, label in self._staging.labelled() if found not in decided}
         return row.held() if row else Held(), sorted(names)
+
+    @contextmanager
+    def content(self) -> Iterator[PostgresContent]:
+        """Open a view of the rows, on a connection of its own."""
+        session = replace(self._session, _connection=None)
+        try:
+            with comparing.opened(session, self._table, self._ledger) as content:
+                yield content
+        finally:
+            session.drop()
+
+    def repair(self, repair: Repair) -> int | None:
+        """Remove and write rows in one transaction."""
+        return repaired(self._session, self._table, self._ledger, self._epochs, repair, self._write_rows)
 
     def control_counts(self) -> dict[str, int]:
         """Return how many control rows of each kind were carried out."""
