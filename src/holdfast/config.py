@@ -216,10 +216,10 @@ class Settings(BaseSettings):
         "What happens to rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
         "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
     )
-    on_audit: Literal["stop", "warn"] = _setting(
-        "warn",
+    on_audit: Literal["off", "stop", "warn"] = _setting(
+        "off",
         "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
-        "`stop` fails before the epoch is published.",
+        "`stop` fails before the epoch is published, `off` does not look.",
     )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,

@@ -96,8 +96,8 @@ class EpochLoop:
         Holds sources back where operators limit what waits.
     audit : Audit
         What the counts of each epoch are held to.
-    stops_on_audit : bool
-        Whether a run ends where they do not add up.
+    on_audit : str
+        ``off`` does not look, ``warn`` logs what does not add up, ``stop`` ends the run.
     note_parts : callable, optional
         Called with the sinks that take part in an epoch, once that is decided.
     note_end : callable, optional
@@ -124,7 +124,7 @@ class EpochLoop:
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         audit: Audit = NO_AUDIT,
-        stops_on_audit: bool = False,
+        on_audit: str = "off",
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class EpochLoop:
         self._explanations = explanations
         self._pressure = pressure
         self._audit = audit
-        self._stops_on_audit = stops_on_audit
+        self._on_audit = on_audit
         self._note_parts = note_parts
         self._note_end = note_end
         self._watches_clock = watches_clock
@@ -350,10 +350,12 @@ class EpochLoop:
 
     def _audited(self, epoch: int, found: Evaluated) -> None:
         """Compare what was counted of an epoch, before it is decided."""
+        if self._on_audit == "off":
+            return
         rows = {sink: sum(part.row_count for part in parts) for sink, parts in found.parts.items()}
         for imbalance in self._audit.imbalances(found.report.tally, rows):
             error = imbalance.as_error(self._pipeline, epoch)
-            if self._stops_on_audit:
+            if self._on_audit == "stop":
                 raise error
             log.warning("%s %s", error.what, imbalance.what)
 

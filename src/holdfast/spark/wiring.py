@@ -117,7 +117,7 @@ class Wiring:
             watches_clock=self.physical.stateful is not None and bool(self.physical.stateful.stages.waking),
             pressure=self._pressure(),
             audit=self.physical.audit,
-            stops_on_audit=self.asked.settings.on_audit == "stop",
+            on_audit=self.asked.settings.on_audit,
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),
         )
