@@ -24,6 +24,7 @@ COMMANDS = {
         ("bench.byte_stream",),
         ("bench.row_ids",),
         ("bench.early",),
+        ("bench.reconcile",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -42,6 +43,7 @@ COMMANDS = {
         ("bench.byte_stream", "--seconds", "3", "--rounds", "1"),
         ("bench.row_ids",),
         ("bench.early", "--keys", "1000", "--seconds", "4", "--warm-seconds", "5", "--rounds", "1"),
+        ("bench.reconcile", "--rows", "100000", "--files", "4", "--rounds", "1"),
     ),
 }
 

@@ -253,12 +253,16 @@ class Withdrawal:
         What goes.
     obstacle : str
         Why it cannot; empty when it can.
+    is_recomputed : bool
+        Whether it moves its ledger alone, because it does not know what it has replaced: what its rows were is computed
+        from the sources, and it is repaired (design/0024).
     """
 
     epoch: int = 0
     epoch_count: int = 0
     row_count: int = 0
     obstacle: str = ""
+    is_recomputed: bool = False
 
 
 PLACE_COLUMN = "__holdfast_place"

@@ -14,6 +14,7 @@ from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
+from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
@@ -45,6 +46,7 @@ app = typer.Typer(
 
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.command("reconcile")(reconcile)
 
 
 DropState = Annotated[
@@ -282,7 +284,7 @@ def rewind_(
     force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go back: withdraw from every sink what was published since, and let the next run start there.  Needs no Java."""
+    """Go back: withdraw from every sink what was published since, and let the next run start there."""
     with frame.settings(as_json) as settings:
         from holdfast.spark.resume.rewind import Rewinding
 

@@ -306,7 +306,9 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     """Say what a rewind withdraws, where state comes from, and where the pipeline is then."""
     verb = "is withdrawn" if rewound.epoch else "would be withdrawn"
     for name, each in rewound.sinks.items():
-        yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs after epoch {each.epoch}: {verb}"
+        since = f"of {each.epoch_count} epochs after epoch {each.epoch}"
+        which = "that differ from what they were then" if each.is_recomputed else since
+        yield f"{name}  {each.row_count:,} rows {which}: {verb}"
     for name in rewound.absent:
         left = "not in the graph: it keeps what it holds"
         yield f"{name}  {left}; after epoch {rewound.to}, it is refused if it is put back"

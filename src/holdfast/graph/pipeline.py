@@ -101,6 +101,20 @@ class Pipeline:
             object.__setattr__(self, attribute, value)
         forgotten.adopt((*nodes, *sinks))
 
+    def with_sinks(self, sinks: Sequence[SinkNode]) -> Pipeline:
+        """Return the part of this graph that some sinks need, with others in their places; without hooks.
+
+        Parameters
+        ----------
+        sinks : sequence of SinkNode
+            Attached to streams of this graph.
+        """
+        other = object.__new__(Pipeline)
+        changed = {"sinks": tuple(sinks), "nodes": _in_order(sinks), "hooks": NONE, "unused": ()}
+        for attribute, value in {**self.__dict__, **changed}.items():
+            object.__setattr__(other, attribute, value)
+        return other
+
     @property
     def sources(self) -> tuple[Node, ...]:
         """The source nodes, in the order of :attr:`nodes`."""

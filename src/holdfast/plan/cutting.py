@@ -54,9 +54,9 @@ def stateful_names(pipeline: Pipeline) -> list[str]:
     return [node.name for node in pipeline.nodes if _keeps_state(node)]
 
 
-def watches_clock(pipeline: Pipeline) -> bool:
-    """Return whether any operator decides by batch time."""
-    return any(_watches_clock(node) for node in pipeline.nodes)
+def clock_driven(pipeline: Pipeline) -> list[str]:
+    """Return the names of the operators that decide something by batch time."""
+    return [node.name for node in pipeline.nodes if _watches_clock(node)]
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:

@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import PLACE_COLUMN, Content
-from holdfast.types import canonical
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Content
 from holdfast.types.digests import BITS_MAX, Digests
 from holdfast.values import Losses
 
-ROWS_PER_BUCKET = 32
-"""How many rows a bucket is to have: one row that differs fetches so many, on each side."""
+ROWS_PER_BUCKET = 128
+"""At most how many rows a bucket is to have: one row that differs fetches so many, on each side."""
+
+BITS_ASKED = 20
+"""Of the expected content, whose number of rows only its digests tell; then others are asked for as few as suit it."""
 
 ROWS_MAX = 1_000_000
 """How many rows of both sides are fetched and compared at a time."""
@@ -35,16 +37,13 @@ class RowDifference:
     missing : pyarrow.Table
         Rows that the actual content lacks.
     extra : pyarrow.Table
-        Rows that it has too many, with ``PLACE_COLUMN``.
-    changed_count : int
-        How many keys are in both: their rows have other values.  0 where rows have no key.
+        Rows that it has too many, with ``PLACE_COLUMN`` and ``HASH_COLUMN``.
     fetched_count : int
         How many rows of the actual content were fetched to find that.
     """
 
     missing: pa.Table
     extra: pa.Table
-    changed_count: int
     fetched_count: int
 
 
@@ -55,10 +54,10 @@ class ContentComparison:
     ----------
     expected, actual : Content
         Views at the same positions, with the same columns and the same key.
-    row_count : int
-        About how many rows there are, for the number of buckets.
     rows_max : int
         How many rows of both are compared at a time.
+    bits_asked : int
+        Of the digests that the expected content is asked for first.
 
     Raises
     ------
@@ -66,7 +65,9 @@ class ContentComparison:
         If the two have other columns or another key: one is not the expectation of the other.
     """
 
-    def __init__(self, expected: Content, actual: Content, *, row_count: int, rows_max: int = ROWS_MAX) -> None:
+    def __init__(
+        self, expected: Content, actual: Content, *, rows_max: int = ROWS_MAX, bits_asked: int = BITS_ASKED
+    ) -> None:
         one, other = set(expected.schema.names), set(actual.schema.names)
         if one != other or expected.key != actual.key:
             raise InvalidPipeline(
@@ -75,16 +76,19 @@ class ContentComparison:
                 why="only rows of the same columns can be compared.",
                 do="compare with the graph that writes the sink.",
             )
-        self.bits = bits_for(row_count)
         self._expected, self._actual = expected, actual
-        self._losses: Losses = expected.losses | actual.losses
+        self.losses: Losses = expected.losses | actual.losses
+        """What one side does not keep of values, so that neither is asked for it."""
         self._rows_max = rows_max
+        self._bits_asked = bits_asked
 
     @cached_property
     def digests(self) -> tuple[Digests, Digests]:
         """Those of the expected and of the actual content; asked of both once."""
-        expected = self._expected.digests(self.bits, self._losses)
-        return expected, self._actual.digests(self.bits, self._losses)
+        expected = self._expected.digests(self._bits_asked, self.losses)
+        bits = bits_for(int(expected.counts.sum()))
+        expected = expected.folded(bits) if bits <= self._bits_asked else self._expected.digests(bits, self.losses)
+        return expected, self._actual.digests(bits, self.losses)
 
     @property
     def row_counts(self) -> tuple[int, int]:
@@ -108,24 +112,30 @@ class ContentComparison:
 
     def _difference(self, buckets: np.ndarray) -> RowDifference:
         chosen = [int(bucket) for bucket in buckets]
-        wanted, wanted_hashes, wanted_keys = self._rows(self._expected, chosen)
-        found, found_hashes, found_keys = self._rows(self._actual, chosen)
-        missing = surplus(wanted_hashes, found_hashes)
-        extra = surplus(found_hashes, wanted_hashes)
-        changed = np.intersect1d(wanted_keys[missing], found_keys[extra]) if self._actual.key else ()
-        return RowDifference(wanted.take(pa.array(missing)), found.take(pa.array(extra)), len(changed), found.num_rows)
+        wanted, found = self._rows(self._expected, chosen), self._rows(self._actual, chosen)
+        missing = surplus(_hashes(wanted), _hashes(found))
+        extra = surplus(_hashes(found), _hashes(wanted))
+        return RowDifference(wanted.take(pa.array(missing)), found.take(pa.array(extra)), found.num_rows)
 
-    def _rows(self, content: Content, buckets: Collection[int]) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-        """Return the rows, their hashes, and those of their keys."""
-        names = self._actual.schema.names
-        batches, hashes, keys = [], [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
-        for batch in content.rows(self.bits, buckets, self._losses):
-            whole, by = canonical.hashes(batch, names, content.key, self._losses)
-            batches.append(batch)
-            hashes.append(whole)
-            keys.append(by)
-        schema = batches[0].schema if batches else content.schema.append(pa.field(PLACE_COLUMN, pa.binary()))
-        return pa.Table.from_batches(batches, schema), np.concatenate(hashes), np.concatenate(keys)
+    @property
+    def no_rows(self) -> pa.Table:
+        """An empty table with the columns of differences."""
+        own = [pa.field(PLACE_COLUMN, pa.binary()), pa.field(HASH_COLUMN, pa.uint64())]
+        return pa.schema([*self._actual.schema, *own]).empty_table()
+
+    def _rows(self, content: Content, buckets: Collection[int]) -> pa.Table:
+        """Return rows in the columns of the sink: a stand-in may have them in another order."""
+        schema = self.no_rows.schema
+        batches = [
+            batch.select(schema.names).cast(schema)
+            for batch in content.rows(self.digests[0].bits, buckets, self.losses)
+        ]
+        return pa.Table.from_batches(batches, schema)
+
+
+def _hashes(rows: pa.Table) -> np.ndarray:
+    hashes: np.ndarray = rows.column(HASH_COLUMN).to_numpy()
+    return hashes
 
 
 def bits_for(row_count: int) -> int:
@@ -134,7 +144,7 @@ def bits_for(row_count: int) -> int:
     Examples
     --------
     >>> bits_for(0), bits_for(1_000), bits_for(10_000_000), bits_for(10**12)
-    (0, 5, 19, 24)
+    (0, 3, 17, 24)
     """
     return min(BITS_MAX, max(0, row_count // ROWS_PER_BUCKET).bit_length())
 

@@ -71,9 +71,7 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     if not (spark / FILE_NAME).exists():
         return ()
     header = read_origin(spark / FILE_NAME)
-    planned = logged(spark, "offsets")
-    finished = max((number for number in logged(spark, "commits") if number in planned), default=-1)
-    start = read_offsets(spark, finished).positions if finished >= 0 else header.start
+    finished, start = _finished(spark, header)
     published = header.base + finished
     ends = _ends_to_come(spark, header, finished)
     found = []
@@ -81,6 +79,28 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
         if not each.is_empty and (lost := _lost(each, start, ends, published)):
             found.append(Behind(name, each, published, lost))
     return tuple(found)
+
+
+def published(spark: Path) -> tuple[int, Positions]:
+    """Return the last epoch that a directory of Spark's calls finished, and where it ends; 0 for none.
+
+    Raises
+    ------
+    Corrupt
+        As :func:`behind`.
+    """
+    if not (spark / FILE_NAME).exists():
+        return 0, {}
+    header = read_origin(spark / FILE_NAME)
+    finished, ends = _finished(spark, header)
+    return header.base + finished, ends
+
+
+def _finished(spark: Path, header: DirectoryHeader) -> tuple[int, Positions]:
+    """Return the last finished batch, -1 for none, and its end; or where the directory begins."""
+    planned = logged(spark, "offsets")
+    finished = max((number for number in logged(spark, "commits") if number in planned), default=-1)
+    return finished, read_offsets(spark, finished).positions if finished >= 0 else header.start
 
 
 def _ends_to_come(spark: Path, header: DirectoryHeader, finished: int) -> list[Positions]:

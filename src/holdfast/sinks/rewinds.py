@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.ports import EpochRecord
+from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
 from holdfast.sinks.sql import RESERVED_PREFIX, LedgerRow, TableMode, positions_text
 
@@ -54,9 +54,11 @@ def cannot_go_back(node: str, record: EpochRecord, epochs: Sequence[int]) -> Div
     )
 
 
-def not_rewindable(mode: TableMode) -> str:
-    """Return why a sink without a list of epochs cannot go back."""
-    return "it is not declared rewindable=True" if mode.mode == "append" else "an upsert has lost what it replaced"
+def without_ends(mode: TableMode) -> Withdrawal:
+    """Return what a table without a list of epochs would withdraw: an upsert has lost what it replaced."""
+    if mode.mode == "append":
+        return Withdrawal(obstacle="it is not declared rewindable=True")
+    return Withdrawal(is_recomputed=True)
 
 
 def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:

@@ -37,6 +37,7 @@ from holdfast.plan.levels.due import due_file, is_due
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
+from holdfast.reconcile.targets import read_targets
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.sources.bounds import MarkedSource, MarkedSpec
@@ -96,6 +97,9 @@ class Reading:
         such sinks.
     passed_mark : str
         Where to leave a mark when nothing below the time follows at which the run ends; empty: it does not.
+    targets_file : str
+        The positions at which epochs end, of a run that follows another one (:mod:`holdfast.reconcile.targets`): it
+        reads no further, and the source's rows are not its to let go.  Empty: it goes as far as there are rows.
     """
 
     spec: SourceSpec
@@ -115,6 +119,7 @@ class Reading:
     with_bounds: bool = False
     held_file: str = ""
     passed_mark: str = ""
+    targets_file: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -216,7 +221,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     @crossing()
     def prepareForTriggerAvailableNow(self) -> None:
-        self.source.freeze()
+        if not self.reading.targets_file:
+            self.source.freeze()
         self.bounded = True
 
     @crossing()
@@ -231,6 +237,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return {**self._end(start, positions), **marks, "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
             return start
+        if self.reading.targets_file:
+            return self._followed(start)
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
             return self._held(start)
         known = self.source.newest() if self.reading.notes_silence else None
@@ -265,6 +273,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     @crossing()
     def commit(self, end: dict[str, Any]) -> None:
+        if self.reading.targets_file:
+            return
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])
             return
@@ -358,6 +368,15 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if self.reading.spec.kind == ControlSpec.kind:
             return tuple(name for name in end["positions"] if name not in start["positions"])
         return (self.reading.name,) if end.get("has_ended") and not start.get("has_ended") else ()
+
+    def _followed(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the next of the positions that are followed; sources that look at different times meet at the last."""
+        done = start.get("targets", 0)
+        targets = read_targets(Path(self.reading.targets_file))
+        if done >= len(targets):
+            return start
+        positions, marks = plain(targets[done].get(self.reading.name) or start["positions"])
+        return {**self._end(start, positions), **marks, "targets": done + 1}
 
     def _without_rows(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end of an epoch without rows where one is needed: the source has ended, or it is time."""

@@ -164,6 +164,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         from_us=context.from_us,
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
+        follows=asked.follows,
     )
     if asked.is_stateful:
         way = "in stages, with state between them"

@@ -17,6 +17,7 @@ from holdfast.commit.pace.floor import HELD_KEY
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
+from holdfast.reconcile.targets import FILE_NAME as TARGETS
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.sources import reject_reasons
 from holdfast.sources.bounds import MarkedSpec
@@ -47,6 +48,7 @@ class SourceReader:
     until: int | None = None
     notes_silence: bool = False
     has_paces: bool = False
+    follows: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration by which a source is read: from the pipeline's start time to the end of this run, as
@@ -100,6 +102,7 @@ class SourceReader:
             self.with_bounds and isinstance(spec, MarkedSpec),
             str(self.directory / HELD_KEY) if self.has_paces else "",
             "" if self.until is None else passed_mark(self.stop_file, node.name),
+            str(self.directory / TARGETS) if self.follows else "",
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

@@ -308,9 +308,10 @@ class PostgresSink:
     def _write(self, connection: Connection, publication: Publication) -> None:
         record = publication.record
         if record.rewound_to is not None:
-            if self._epochs is None:
+            if self._epochs is not None:
+                self._epochs.withdraw(connection, record)
+            elif not rewinds.without_ends(self._table.mode).is_recomputed:
                 raise rewinds.cannot_go_back(self._node, record, [])
-            self._epochs.withdraw(connection, record)
             return
         for part in publication.parts:
             self._write_part(connection, part, record.epoch)
@@ -410,7 +411,7 @@ class PostgresSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
+            return rewinds.without_ends(self._table.mode)
         with self._session.explained():
             connection = self._session.connection()
             return self._epochs.withdrawal(connection, to, self._ledger.row_if_any(connection))

@@ -304,7 +304,7 @@ class SqliteSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
+            return rewinds.without_ends(self._table.mode)
         with self._explained():
             connection = self._file.connection()
             return self._epochs.withdrawal(connection, to, self._row(connection))
@@ -312,9 +312,10 @@ class SqliteSink:
     def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
         record = publication.record
         if record.rewound_to is not None:
-            if self._epochs is None:
+            if self._epochs is not None:
+                self._epochs.withdraw(connection, record)
+            elif not rewinds.without_ends(self._table.mode).is_recomputed:
                 raise rewinds.cannot_go_back(self._node, record, [])
-            self._epochs.withdraw(connection, record)
             return
         self._write_rows(connection, publication)
         if self._epochs is not None:

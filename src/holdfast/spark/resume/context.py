@@ -46,6 +46,8 @@ class StartOptions:
     settings: Settings
     begins: StartAt = field(default_factory=StartAt)
     until: int | None = None
+    follows: bool = False
+    """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
 
     @property
     def is_stateful(self) -> bool:
@@ -139,7 +141,7 @@ def context_of(asked: StartOptions) -> StartContext:
     store.prepare()  # before a JVM is started for nothing
     # Before the rewind is looked for: one that was decided and is published here is then carried through.
     resolve_dead_run(pipeline, store, asked.settings)
-    rewinding = Rewinding(pipeline, store, directory, asked.settings)
+    rewinding = Rewinding(pipeline, store, directory, asked.settings, asked.session)
     rewinding.carry_through()
     begins = _begins(asked, store)
     fork = None if begins is None or begins.where is None else find(store, begins.where)

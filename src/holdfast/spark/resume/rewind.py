@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from holdfast.checkpoint import portable
-from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.participation import have_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.checkpoint.snapshot import commit
@@ -26,7 +26,7 @@ from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import watches_clock
+from holdfast.plan.cutting import clock_driven
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
@@ -52,6 +52,11 @@ from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.shadow.reconciling import Reconciling
+
 log = logging.getLogger("holdfast.rewind")
 
 
@@ -67,12 +72,15 @@ class Rewinding:
         The checkpoint, and where it lies.
     settings : Settings
         For retries, and the length of the ledger.
+    session : SparkSession, optional
+        Where rows that were replaced are computed again; None: one is made where it is needed.
     """
 
     pipeline: Pipeline
     store: Store
     directory: Path
     settings: Settings
+    session: SparkSession | None = None
 
     def plan(self, to: str) -> Rewound:
         """Return what a rewind would do; takes nothing over, changes nothing.
@@ -82,10 +90,10 @@ class Rewinding:
         InvalidPipeline
             If it cannot be done: names the sink or source, or says how far back it can go.
         """
-        self.check_finished("what a sink would withdraw")
-        with connected_sinks(self.pipeline, self.store) as sinks:
-            found, withdrawn = self._planned(to, sinks)
-            return self._rewound(0, found, withdrawn)
+        try:
+            return self._plan(to)
+        finally:
+            self._forget()
 
     def do(self, to: str) -> Rewound:
         """Go back.
@@ -100,10 +108,11 @@ class Rewinding:
         Notes
         -----
         Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
-        happens; 3. one transaction for each sink; 4. "done"; 5. a record of the rewind; what no longer holds is
+        happens; 3. one transaction for each sink; 4. "done"; a repair of each
+        table of rows that replace others; 5. a record of the rewind; what no longer holds is
         removed from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
         """
-        self.plan(to)  # no run is fenced for something that cannot be done
+        self._plan(to)  # no run is fenced for something that cannot be done
         with self._opened() as (coordinator, sinks, last_epoch):
             found, withdrawn = self._planned(to, sinks)
             if found.named is not None and found.restored is not None:
@@ -117,10 +126,11 @@ class Rewinding:
                 found.ended.positions,
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
-                step_time=found.ended.step_time if watches_clock(self.pipeline) else None,
+                step_time=found.ended.step_time if clock_driven(self.pipeline) else None,
             )
             number = newest_directory(self.store)
             coordinator.rewind(record)
+            self._repair(sinks, record.positions)
             self._begin(record, number, coordinator.check_fenced)
             return self._rewound(record.epoch, found, withdrawn)
 
@@ -128,11 +138,12 @@ class Rewinding:
         """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
         if self._unfinished() is None:
             return None
-        with self._opened() as (coordinator, _, last_epoch):  # which publishes the decision, or finds it void
+        with self._opened() as (coordinator, sinks, last_epoch):  # which publishes the decision, or finds it void
             number, record = newest_directory(self.store), self._unfinished()
             if record is None or last_epoch > record.epoch:
                 return None  # epochs were published after it: its directory existed, and is lost
             log.warning("the rewind to epoch %d, decided as epoch %d, continues", record.rewound_to, record.epoch)
+            self._repair(sinks, record.positions)
             self._begin(record, number, coordinator.check_fenced)
             return record
 
@@ -178,6 +189,12 @@ class Rewinding:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    def _plan(self, to: str) -> Rewound:
+        self.check_finished("what a sink would withdraw")
+        with connected_sinks(self.pipeline, self.store) as sinks:
+            found, withdrawn = self._planned(to, sinks)
+            return self._rewound(0, found, withdrawn)
+
     def _unfinished(self) -> EpochRecord | None:
         number = newest_directory(self.store)
         try:
@@ -200,7 +217,7 @@ class Rewinding:
         state_schemas = read_graph(self.store, below).state_schemas
         found = target(self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas))
         self._check_state(to, found, state_schemas, read_origin(self.directory / below / FILE_NAME).graph)
-        withdrawn = {node.name: self._asked(node, sinks, found.ended.positions) for node in self.pipeline.sinks}
+        withdrawn = {node.name: self._asked(node, sinks, found.ended) for node in self.pipeline.sinks}
         for name, each in withdrawn.items():
             if each.obstacle:
                 raise InvalidPipeline(
@@ -232,7 +249,7 @@ class Rewinding:
                 pipeline=self.pipeline.name,
             )
 
-    def _asked(self, node: SinkNode, sinks: Mapping[str, Sink], to: Positions) -> Withdrawal:
+    def _asked(self, node: SinkNode, sinks: Mapping[str, Sink], ended: EpochEnd) -> Withdrawal:
         sink = sinks.get(node.name)
         if node.guarantee is Guarantee.AT_LEAST_ONCE:
             return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
@@ -242,7 +259,37 @@ class Rewinding:
             return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
         if not isinstance(sink, Rewindable):
             return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
-        return sink.withdrawal(to)
+        asked = sink.withdrawal(ended.positions)
+        if not asked.is_recomputed:
+            return asked
+        try:
+            compared = self._reconciling(node).look_at(sink, ended.positions)
+        except InvalidPipeline as error:
+            return Withdrawal(obstacle=f"{error.what} {error.why}".rstrip("."))
+        count = compared.missing_count + compared.extra_count + compared.changed_count
+        return replace(asked, epoch=ended.epoch, row_count=count)
+
+    def _repair(self, sinks: Mapping[str, Sink], to: Positions) -> None:
+        """Make tables of rows that replace others what they were; once their ledgers have moved.
+
+        Dead before it is done, the rewind is unfinished: the next start does it again.
+        """
+        for node in self.pipeline.sinks:
+            sink = sinks.get(node.name)
+            if isinstance(sink, Rewindable) and sink.withdrawal(to).is_recomputed:
+                self._reconciling(node).repair_at(sink, to)
+        self._forget()
+
+    def _forget(self) -> None:
+        for node in self.pipeline.sinks:
+            self._reconciling(node).forget()
+
+    def _reconciling(self, node: SinkNode) -> Reconciling:
+        # Not at the top: what computes expected rows is a start of a pipeline, which finishes rewinds first.
+        from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
+
+        where = shadow_directory(self.directory, node.name)
+        return Reconciling(self.pipeline, node, self.directory, where, self.settings, log.info, session=self.session)
 
     def _check_sources(self, to: str, positions: Positions, now: Positions) -> None:
         for node in self.pipeline.sources:

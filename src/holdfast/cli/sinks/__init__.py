@@ -1,0 +1,1 @@
+"""Commands that ask sinks which rows they hold."""

@@ -1,0 +1,154 @@
+"""``holdfast reconcile``: compare a sink with what it should hold, and make it hold that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import frame
+from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.target import load_target
+from holdfast.commit.owner import noted_owner
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.reconcile.report import Reconciled
+from holdfast.store.local import open_store
+from holdfast.store.paths import checkpoint_directory
+
+_log = logging.getLogger(__name__)
+
+DIFFERENT = 1
+"""Exit code where rows differ and are not repaired."""
+
+_LOST = {
+    "nan": "NaN is null",
+    "infinite": "infinities are null",
+    "padding": "a text is without the spaces at its end",
+    "uuid": "a UUID is itself, however it was spelled,",
+    "json": "JSON is what it means",
+}
+
+
+def reconcile(
+    target: Target,
+    checkpoint: Checkpoint,
+    sink: Annotated[str | None, typer.Option(metavar="NAME", help="The sink; may be omitted if it is alone.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and change nothing: the default.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the rows that lack, remove those that are too many.")
+    ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Fill a sink that was emptied, or restored from an old copy.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Repair even if a run seems to be alive.")] = False,
+    shadow: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Keep the expected content there, and go on from it the next time."),
+    ] = None,
+    examples: Annotated[int, typer.Option(metavar="N", help="Rows of each kind that are shown.", min=0)] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the rows of a sink with those that it should hold, computed again from the sources.
+
+    Exit code 0 where they are equal or repaired, 1 where they differ.
+    """
+    if dry_run + repair + rebuild > 1:
+        raise typer.BadParameter("--dry-run, --repair and --rebuild exclude each other.")
+    with frame.settings(as_json) as settings:
+        from holdfast.spark.launch.early import begin
+        from holdfast.spark.shadow.rebuilding import Rebuilding
+        from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
+
+        pipeline = load_target(target)
+        begin(pipeline, {"settings": settings})
+        directory = checkpoint_directory(checkpoint)
+        if (repair or rebuild) and not force and frame.has_run(directory):
+            owner = noted_owner(open_store(str(directory)))
+            frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")
+        kept = None if shadow is None else Path(shadow).absolute()
+        node = the_sink(pipeline, sink)
+        where = kept or shadow_directory(directory, node.name)
+        asked = Reconciling(pipeline, node, directory, where, settings, _tell, examples)
+        try:
+            found = Rebuilding(asked).do() if rebuild else asked.repair() if repair else asked.look()
+        finally:
+            if kept is None:
+                asked.forget()
+        frame.answer(as_value(found), lines(found), as_json)
+    if not found.is_equal and found.repaired_count is None:
+        raise typer.Exit(DIFFERENT)
+
+
+def the_sink(pipeline: Pipeline, name: str | None) -> SinkNode:
+    """Return the sink of a name; without one, the only sink.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is none, or there are several.
+    """
+    found = [node for node in pipeline.sinks if name in (None, node.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(node.name for node in pipeline.sinks)
+    raise InvalidPipeline(
+        f"pipeline {pipeline.name!r} has {f'no sink {name!r}' if name else 'several sinks'}.",
+        why=f"its sinks: {names}.",
+        do="name one of them: --sink NAME.",
+        pipeline=pipeline.name,
+    )
+
+
+def as_value(found: Reconciled) -> dict[str, Any]:
+    """Return a report as a JSON value."""
+    examples = [
+        {"kind": kind, "expected": _plain(expected), "actual": _plain(actual)}
+        for kind, expected, actual in found.examples
+    ]
+    left_out = [{"column": column, "what": _LOST[kind]} for column, kind in found.left_out]
+    return {**asdict(found), "examples": examples, "left_out": left_out, "is_equal": found.is_equal}
+
+
+def lines(found: Reconciled) -> Iterator[str]:
+    """Say what was found, for people."""
+    yield f"{found.sink}  epoch {found.epoch}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
+    for column, kind in found.left_out:
+        yield f"column {column}: {_LOST[kind]} there, and is taken for that on both sides"
+    if found.is_equal:
+        yield f"equal; {found.duration_s:.1f} s"
+        return
+    counted = {"missing": found.missing_count, "extra": found.extra_count, "changed": found.changed_count}
+    yield "different  " + ", ".join(f"{count:,} {what}" for what, count in counted.items())
+    for kind, expected, actual in found.examples:
+        if kind == "changed":
+            yield f"  changed  {_shown({n: v for n, v in actual.items() if v != expected[n] or n in _first(actual)})}"
+            yield f"  should be  {_shown({n: v for n, v in expected.items() if v != actual[n] or n in _first(actual)})}"
+        else:
+            yield f"  {kind}  {_shown(expected or actual)}"
+    yield f"{found.fetched_count:,} rows of the sink were read to find that; {found.duration_s:.1f} s"
+    if found.repaired_count is None:
+        yield "Nothing was changed.  With --repair these rows, and no others, are written and removed."
+    else:
+        yield f"Repaired: {found.repaired_count:,} rows were written and removed, in one transaction."
+
+
+def _first(row: Mapping[str, Any]) -> list[str]:
+    return list(row)[:1]
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in _plain(row).items())
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: v if v is None or isinstance(v, (bool, int, float, str)) else str(v) for name, v in row.items()}
+
+
+def _tell(text: str) -> None:
+    _log.info("reconcile: %s", text)

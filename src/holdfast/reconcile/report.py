@@ -1,0 +1,154 @@
+"""What a comparison of a sink with its expected content found: counts, examples, and the rows of a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
+from holdfast.positions import Positions
+from holdfast.reconcile.comparison import ContentComparison, surplus
+from holdfast.types import canonical
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What was found, and what was done.
+
+    Parameters
+    ----------
+    sink : str
+        The sink.
+    epoch : int
+        The last one that it holds.
+    positions : Positions
+        Up to where both sides were compared.
+    expected_count, actual_count : int
+        Rows on either side, exactly.
+    missing_count : int
+        Rows that the sink lacks.
+    extra_count : int
+        Rows that it has too many.
+    changed_count : int
+        Rows that are there with other values, by their key or their id; in neither of the two counts above.  0 where
+        rows have neither.
+    fetched_count : int
+        Rows that were fetched from the sink to find that.
+    examples : sequence of (str, dict, dict)
+        Some of them: ``"missing"``, ``"extra"`` or ``"changed"``; the row that should be there, and the one that is.
+    left_out : tuple of (str, str)
+        Columns, and what the sink does not keep of their values: nobody looked for that.
+    expected_from : str
+        What the expected content was computed from.
+    duration_s : float
+        All in all.
+    repaired_count : int, optional
+        Rows that were removed and written; None where nothing was to be repaired.
+    """
+
+    sink: str
+    epoch: int
+    positions: Positions
+    expected_count: int
+    actual_count: int
+    missing_count: int
+    extra_count: int
+    changed_count: int
+    fetched_count: int
+    examples: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]
+    left_out: tuple[tuple[str, str], ...]
+    expected_from: str
+    duration_s: float = 0.0
+    repaired_count: int | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the sink holds what it should."""
+        return not (self.missing_count or self.extra_count or self.changed_count)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The rows in which two contents differ.
+
+    Parameters
+    ----------
+    missing, extra : pyarrow.Table
+        As those of :class:`~holdfast.reconcile.comparison.RowDifference`, all of them.
+    same : tuple of (int, int)
+        Rows of both that are the same row with other values.
+    fetched_count : int
+        Rows that were fetched from the sink.
+    """
+
+    missing: pa.Table
+    extra: pa.Table
+    same: tuple[tuple[int, int], ...]
+    fetched_count: int
+
+    def examples(self, count: int) -> Iterable[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Yield at most so many of each kind."""
+        missing, extra = ({at for at, _ in self.same}, {at for _, at in self.same})
+        for at, other in self.same[:count]:
+            yield "changed", _row(self.missing, at), _row(self.extra, other)
+        for at in _others(self.missing.num_rows, missing, count):
+            yield "missing", _row(self.missing, at), {}
+        for at in _others(self.extra.num_rows, extra, count):
+            yield "extra", {}, _row(self.extra, at)
+
+
+def differences(compared: ContentComparison, columns: Sequence[str]) -> Differences:
+    """Fetch and compare the rows of the buckets that differ.
+
+    Parameters
+    ----------
+    compared : ContentComparison
+        The two contents.
+    columns : sequence of str
+        By which a row is known: the key of an upsert, or the id; empty: only equal rows are the same.
+    """
+    parts = list(compared.differences())
+    missing = pa.concat_tables([compared.no_rows, *(each.missing for each in parts)])
+    extra = pa.concat_tables([compared.no_rows, *(each.extra for each in parts)])
+    return Differences(missing, extra, _same(missing, extra, columns), sum(each.fetched_count for each in parts))
+
+
+def left_out(compared: ContentComparison) -> tuple[tuple[str, str], ...]:
+    """Return which distinctions between values were not looked for."""
+    return tuple(sorted((loss.column, loss.kind) for loss in compared.losses))
+
+
+def _same(missing: pa.Table, extra: pa.Table, columns: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Pair rows of equal columns, each at most once."""
+    if not columns or not missing.num_rows or not extra.num_rows:
+        return ()
+    ours, theirs = (_known_by(rows, columns) for rows in (missing, extra))
+    paired = np.setdiff1d(np.arange(len(ours)), surplus(ours, theirs))
+    also = np.setdiff1d(np.arange(len(theirs)), surplus(theirs, ours))
+    first = paired[np.argsort(ours[paired], kind="stable")]
+    second = also[np.argsort(theirs[also], kind="stable")]
+    return tuple(zip(first.tolist(), second.tolist(), strict=True))
+
+
+def _known_by(rows: pa.Table, columns: Sequence[str]) -> np.ndarray:
+    (batch,) = rows.select(list(columns)).combine_chunks().to_batches()
+    return canonical.row_hashes(batch, columns)
+
+
+def _others(count: int, paired: set[int], wanted: int) -> list[int]:
+    found: list[int] = []
+    for at in range(count):
+        if len(found) == wanted:
+            break
+        if at not in paired:
+            found.append(at)
+    return found
+
+
+def _row(rows: pa.Table, at: int) -> dict[str, Any]:
+    (found,) = rows.slice(at, 1).drop_columns([PLACE_COLUMN, HASH_COLUMN]).to_pylist()
+    return dict(found)

@@ -1,0 +1,66 @@
+"""The sinks of a shadow: one of ours in a directory for each sink, which says what it holds in the same way."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import SinkNode
+from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
+from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sinks.sql import APPEND
+from holdfast.sinks.sqlite.spec import SqliteSpec
+
+COMPARABLE = ("postgres", "sqlite", "files", "segments")
+"""Kinds of sinks that can be asked what they hold."""
+
+
+def stand_in(node: SinkNode, directory: str) -> SinkNode:
+    """Return the sink in the place of one: Parquet files where rows are added, SQLite where the last of a key wins.
+
+    Parameters
+    ----------
+    node : SinkNode
+        The sink of the graph.
+    directory : str
+        Belongs to the stand-in alone.
+    """
+    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    spec: SinkSpec
+    if mode.mode == "upsert":
+        spec = SqliteSpec(os.path.join(directory, "content.db"), "content", replace(mode, rewindable=False))
+    else:
+        spec = FilesSinkSpec(directory, compression="lz4")
+    return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def check_comparable(node: SinkNode, pipeline: str) -> None:
+    """Refuse a sink that cannot be compared with what it should hold.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the sink and the reason.
+    """
+    why = _obstacle(node)
+    if why:
+        raise InvalidPipeline(
+            f"sink {node.name!r} ({node.kind}) of pipeline {pipeline!r} cannot be compared with what it should hold.",
+            why=why,
+            do=f"choose a sink of these kinds: {', '.join(COMPARABLE)}.",
+            pipeline=pipeline,
+            participant=node.name,
+        )
+
+
+def _obstacle(node: SinkNode) -> str:
+    if node.kind not in COMPARABLE or not isinstance(node.spec, LedgerSpec):
+        return "it does not say which rows it holds."
+    if node.guarantee is not Guarantee.EXACTLY_ONCE:
+        return "it is at-least-once: its ledger does not say which rows it should hold."
+    if isinstance(node.spec, PostgresSpec | SqliteSpec | SegmentsSinkSpec) and node.spec.control is not None:
+        return "commands among its rows change the table itself."
+    return ""

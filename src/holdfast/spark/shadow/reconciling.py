@@ -1,0 +1,312 @@
+"""``holdfast reconcile``: a sink is asked what it holds, a shadow computes what it should, the difference is applied.
+
+A comparison disturbs no run: it asks the sink for a view of one moment.  A repair takes the pipeline over like every
+start: what is in doubt is resolved first, a run that is alive is fenced, and nobody publishes meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.explained import agreed
+from holdfast.config import Settings
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import clock_driven
+from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair, RunIdentity, Sink, SinkLedger
+from holdfast.positions import Positions
+from holdfast.reconcile.comparison import ContentComparison
+from holdfast.reconcile.report import Differences, Reconciled, differences, left_out
+from holdfast.reconcile.stand_ins import check_comparable
+from holdfast.resume.directory_header import noted_beginning
+from holdfast.resume.in_doubt import coordinator_alone
+from holdfast.spark.shadow.shadow import Shadow
+from holdfast.store.local import open_store
+
+EXAMPLES = 3
+"""How many rows of each kind a report shows."""
+
+
+def shadow_directory(checkpoint: Path, sink: str) -> Path:
+    """Return where the expected content of a sink is computed, unless the user says where."""
+    return checkpoint.with_name(f"{checkpoint.name}-shadow") / sink
+
+
+@dataclass(frozen=True)
+class Reconciling:
+    """A sink, and what it should hold.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    sink : SinkNode
+        One of its sinks.
+    checkpoint : Path
+        The pipeline's own; it may be lost.
+    shadow_directory : Path
+        Where the expected content is computed.
+    settings : Settings
+        Of the shadow's run, and for retries.
+    tell : callable
+        Called with what is done now.
+    examples : int
+        How many rows of each kind a report shows.
+    session : SparkSession, optional
+        Use this session's context.
+    """
+
+    pipeline: Pipeline
+    sink: SinkNode
+    checkpoint: Path
+    shadow_directory: Path
+    settings: Settings
+    tell: Callable[[str], None] = lambda text: None
+    examples: int = EXAMPLES
+    session: SparkSession | None = None
+
+    def look(self) -> Reconciled:
+        """Compare; change nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the sink cannot be compared, holds nothing of this pipeline, or what it should hold cannot be computed.
+        """
+        with self._connected() as (sink, shadow):
+            return self._compared(sink, shadow)[0]
+
+    def look_at(self, sink: Sink, positions: Positions) -> Reconciled:
+        """Compare a sink, as it is, with what it should hold at some positions before; change nothing.
+
+        Parameters
+        ----------
+        sink : Sink
+            Connected.
+        positions : Positions
+            Up to where.
+        """
+        return self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)[0]
+
+    def repair_at(self, sink: Sink, positions: Positions) -> Reconciled:
+        """Make a sink what it should be at the positions that its ledger says, in a pipeline that is taken over.
+
+        Parameters
+        ----------
+        sink, positions
+            As for :meth:`look_at`.
+        """
+        found, repair = self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)
+        return replace(found, repaired_count=0 if repair is None else self._repaired(sink, repair))
+
+    def repair(self) -> Reconciled:
+        """Compare, and give the sink what it lacks and take away what it has too many, in one transaction.
+
+        Raises
+        ------
+        InvalidPipeline
+            As :meth:`look`.
+        Fenced
+            If another run takes the pipeline over meanwhile.
+        """
+        with self._connected() as (asked, shadow):
+            found, _ = self._compared(asked, shadow)  # outside of the takeover: the shadow is nearly there afterwards
+            if found.is_equal:
+                return replace(found, repaired_count=0)
+        with self._taken_over(shadow) as sink:
+            found, repair = self._compared(sink, shadow)
+            if repair is None:
+                return replace(found, repaired_count=0)
+            return replace(found, repaired_count=self._repaired(sink, repair))
+
+    def shadow_up_to(self, explanations: Iterable[Explanation], positions: Positions) -> Shadow:
+        """Return the expected content, computed up to some positions.
+
+        Parameters
+        ----------
+        explanations : iterable of Explanation
+            What the positions mean.
+        positions : Positions
+            Up to where.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it cannot be computed.
+        """
+        check_comparable(self.sink, self.pipeline.name)
+        self._check_recomputable()
+        shadow = Shadow(
+            self.pipeline,
+            [self.sink],
+            self.shadow_directory,
+            self.settings,
+            at_us=self._began_at(),
+            session=self.session,
+        )
+        self.tell("computing what the sink should hold")
+        shadow.learn(agreed({self.sink.name: explanations}))
+        shadow.go_to(positions)
+        return shadow
+
+    @property
+    def expected_from(self) -> str:
+        """What the expected content is computed from, for people."""
+        return f"the sources, in {self.shadow_directory}"
+
+    def forget(self) -> None:
+        """Remove the expected content."""
+        shutil.rmtree(self.shadow_directory, ignore_errors=True)
+        with suppress(OSError):  # of other sinks there may be one, which is in use
+            self.shadow_directory.parent.rmdir()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[Sink, Shadow]]:
+        """Yield the sink, not opened, and its shadow where the sink was a moment ago."""
+        check_comparable(self.sink, self.pipeline.name)
+        ledger = self._ledger()
+        shadow = self.shadow_up_to(ledger.explanations, ledger.held.positions)
+        sink = self.sink.spec.connect(self.sink.name, self.pipeline.name, shadow.schema(self.sink.name))
+        try:
+            yield sink, shadow
+        finally:
+            sink.close()
+
+    @contextmanager
+    def _taken_over(self, shadow: Shadow) -> Iterator[Sink]:
+        """Yield the sink, of a pipeline that nobody else writes; by its checkpoint, or by the sink alone."""
+        name = self.sink.name
+        self.tell("taking the pipeline over")
+        if (self.checkpoint / "identity.json").exists():
+            store = open_store(str(self.checkpoint))
+            with coordinator_alone(self.pipeline, store, self.settings) as (coordinator, sinks):
+                coordinator.open()
+                yield sinks[name]
+            return
+        sink = self.sink.spec.connect(name, self.pipeline.name, shadow.schema(name))
+        try:
+            sink.open(RunIdentity(self.pipeline.name, self._ledger().held.generation + 1))
+            yield sink
+        finally:
+            sink.close()
+
+    def _repaired(self, sink: Sink, repair: Repair) -> int:
+        self.tell("repairing")
+        count = cast("Comparable", sink).repair(repair)
+        if count is None:
+            raise Unavailable(
+                f"sink {self.sink.name!r} was not repaired: it has changed since it was compared.",
+                why="another run has published, or another repair was faster.",
+                do="do it again.",
+                pipeline=self.pipeline.name,
+                participant=self.sink.name,
+            )
+        return count
+
+    def _compared(self, sink: Sink, shadow: Shadow, at: Positions | None = None) -> tuple[Reconciled, Repair | None]:
+        begun_s = time.monotonic()
+        assert isinstance(sink, Comparable)
+        with sink.content() as actual:
+            if at is None:
+                self._follow(actual, shadow)
+            with shadow.content(self.sink.name) as expected:
+                compared = ContentComparison(expected, actual)
+                self.tell("asking both sides for digests")
+                wanted, there = compared.row_counts
+                if not compared.is_equal:
+                    self.tell(
+                        f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
+                    )
+                found = differences(compared, self._known_by(actual))
+                report = self._report(compared, found, actual, (wanted, there), time.monotonic() - begun_s)
+                if report.is_equal:
+                    return report, None
+                return report, Repair(actual.held, found.extra, found.missing, compared.losses)
+
+    def _follow(self, actual: Content, shadow: Shadow) -> None:
+        """Let the shadow go where the view of the sink is: the pipeline may have published meanwhile."""
+        shadow.learn(agreed({self.sink.name: self._ledger().explanations}))
+        shadow.go_to(actual.held.positions)
+
+    def _report(
+        self,
+        compared: ContentComparison,
+        found: Differences,
+        actual: Content,
+        counts: tuple[int, int],
+        duration_s: float,
+    ) -> Reconciled:
+        paired = len(found.same)
+        return Reconciled(
+            sink=self.sink.name,
+            epoch=actual.held.epoch,
+            positions=actual.held.positions,
+            expected_count=counts[0],
+            actual_count=counts[1],
+            missing_count=found.missing.num_rows - paired,
+            extra_count=found.extra.num_rows - paired,
+            changed_count=paired,
+            fetched_count=found.fetched_count,
+            examples=tuple(found.examples(self.examples)),
+            left_out=left_out(compared),
+            expected_from=self.expected_from,
+            duration_s=duration_s,
+        )
+
+    def _known_by(self, content: Content) -> Sequence[str]:
+        """Return the columns by which a row is the same row with other values."""
+        if content.key:
+            return content.key
+        stream = self.sink.stream
+        ids = None if stream is None else stream.shape.ids
+        return (ids.column,) if ids is not None and ids.column in content.schema.names else ()
+
+    def _ledger(self) -> SinkLedger:
+        """Return what the sink says it holds."""
+        ledger = cast("LedgerSpec", self.sink.spec).ledger(self.sink.name, self.pipeline.name)
+        if ledger is None or not ledger.held.epoch:
+            raise InvalidPipeline(
+                f"sink {self.sink.name!r} holds nothing of pipeline {self.pipeline.name!r}.",
+                why="its ledger is not there, or says nothing: up to where it is to be compared nobody knows.",
+                do="start the pipeline: it gives an empty sink everything; where the sink was lost, holdfast reconcile "
+                "--rebuild fills it again.",
+                pipeline=self.pipeline.name,
+                participant=self.sink.name,
+            )
+        return ledger
+
+    def _began_at(self) -> int | None:
+        """Return the time at which the pipeline began; None for the beginning of its sources."""
+        noted = noted_beginning(open_store(str(self.checkpoint))) if self.checkpoint.is_dir() else None
+        if noted is None:
+            return None
+        given, header = noted
+        if header.seed or header.from_us is None:
+            raise self._not_recomputable(f"the pipeline began with {given}.")
+        return header.from_us
+
+    def _check_recomputable(self) -> None:
+        names = clock_driven(self.pipeline)
+        if names:
+            raise self._not_recomputable(f"{', '.join(names)} decides by the time at which epochs were planned.")
+
+    def _not_recomputable(self, why: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"what sink {self.sink.name!r} should hold cannot be computed from the sources of pipeline "
+            f"{self.pipeline.name!r}.",
+            why=why,
+            do="compare with the shadow of a replica (--shadow DIR), which has seen what the main has seen.",
+            pipeline=self.pipeline.name,
+            participant=self.sink.name,
+        )

@@ -1,0 +1,208 @@
+"""A shadow: the same graph over the same sources, with stand-ins for its sinks, up to given positions and no further.
+
+It has a checkpoint of its own, takes nothing over and lets nothing of the sources go: the pipeline may run meanwhile.
+What positions mean it takes from the sinks (design/0018).  It goes on where it was, so that the next comparison
+computes what is new.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.schemas import noted_schema
+from holdfast.config import Settings
+from holdfast.errors import InvalidPipeline, invariant, present
+from holdfast.graph.hooks import NONE, Lifecycle
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.trigger import available_now
+from holdfast.plan.cutting import has_state
+from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec
+from holdfast.positions import Positions, is_not_before
+from holdfast.reconcile.stand_ins import stand_in
+from holdfast.reconcile.targets import FILE_NAME, add_targets, read_targets
+from holdfast.resume.backfill import Backfill
+from holdfast.resume.directory_header import newest_directory
+from holdfast.resume.spark_log import newest_positions, plain
+from holdfast.spark.resume.context import StartOptions
+from holdfast.spark.resume.fork import StartAt
+from holdfast.spark.resume.starting import Starting
+from holdfast.store.local import open_store
+
+
+class Shadow:
+    """What some sinks of a pipeline should hold.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    sinks : sequence of SinkNode
+        Of the graph.
+    directory : Path
+        Of the shadow alone; created when absent.
+    settings : Settings
+        Of its run.
+    at_us : int, optional
+        Where the pipeline began that was not to begin at the beginning of its sources.
+    session : SparkSession, optional
+        Use this session's context.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sinks: Sequence[SinkNode],
+        directory: Path,
+        settings: Settings,
+        *,
+        at_us: int | None = None,
+        session: SparkSession | None = None,
+    ) -> None:
+        self.directory = directory
+        self.pipeline = pipeline.with_sinks([stand_in(node, str(directory / "content" / node.name)) for node in sinks])
+        self._sinks = {node.name: node for node in self.pipeline.sinks}
+        self._checkpoint = directory / "checkpoint"
+        self._settings = settings
+        self._at_us = at_us
+        self._session = session
+
+    def learn(self, explanations: Mapping[str, Sequence[Explanation]]) -> None:
+        """Take what positions mean from a sink, as far as it is not known yet."""
+        for node in self.pipeline.sources:
+            several = explanations.get(node.name)
+            if several and isinstance(node.spec, ExplainedSpec):
+                node.spec.restore(node.name, self._workspace(node.name), several)
+
+    def go_to(self, positions: Positions) -> None:
+        """Compute what there is up to some positions, and wait for it.
+
+        Parameters
+        ----------
+        positions : Positions
+            As a sink holds them; not before those of the last call.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a source cannot be read from its beginning any more.
+        HoldfastError
+            Whatever the run raises.
+        """
+        wanted = self._read(positions)
+        if self._is_at(wanted):
+            return
+        targets = self._checkpoint / FILE_NAME
+        self._begin_anew_unless_usable(wanted)
+        reached = read_targets(targets)
+        if not reached:
+            self._check_sources()
+        if not reached or reached[-1] != wanted:
+            add_targets(targets, *self._steps(wanted if not reached else None, wanted))
+        self._run()
+        invariant(
+            self._is_at(wanted),
+            f"the shadow of pipeline {self.pipeline.name!r} has not come to the positions of the sink.",
+            pipeline=self.pipeline.name,
+            story=lambda: f"wanted: {wanted}; reached: {self._reached()}",
+        )
+
+    @contextmanager
+    def content(self, sink: str) -> Iterator[Content]:
+        """Open what a sink should hold."""
+        node = self._sinks[sink]
+        connected = node.spec.connect(sink, self.pipeline.name, self.schema(sink))
+        try:
+            assert isinstance(connected, Comparable)
+            with connected.content() as content:
+                yield content
+        finally:
+            connected.close()
+
+    def schema(self, sink: str) -> pa.Schema:
+        """Return the schema of the rows that a sink is given; known once the shadow has run."""
+        noted = noted_schema(open_store(str(self._checkpoint)), sink)
+        return present(noted, f"the shadow has not noted the schema of {sink!r}.", pipeline=self.pipeline.name)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _begin_anew_unless_usable(self, wanted: Positions) -> None:
+        """Remove what was computed by another graph, or beyond the positions: rows are not taken back."""
+        fingerprint, noted = self.pipeline.fingerprint(), self.directory / "graph"
+        reached = read_targets(self._checkpoint / FILE_NAME)
+        is_of_this = noted.exists() and noted.read_text() == fingerprint
+        if reached and not (is_of_this and all(is_not_before(wanted, each) for each in reached)):
+            shutil.rmtree(self.directory / "content", ignore_errors=True)
+            for each in self._checkpoint.iterdir():
+                if each.name != "sources":
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        noted.write_text(fingerprint)
+
+    def _run(self) -> None:
+        asked = StartOptions(
+            pipeline=self.pipeline,
+            checkpoint=str(self._checkpoint),
+            trigger=available_now(),
+            commit_every_ticks=None,
+            commit_thread=False,
+            session=self._session,
+            settings=self._settings,
+            begins=StartAt(at_us=self._at_us),
+            follows=True,
+        )
+        Starting(asked, Lifecycle(NONE, self.pipeline.name)).run().wait()
+
+    def _steps(self, first: Positions | None, wanted: Positions) -> list[Positions]:
+        """Return where epochs end: state of a whole stream need not fit into one, and rows without state may."""
+        if first is None or not has_state(self.pipeline):
+            return [wanted]
+        beginnings = {
+            node.name: node.source_spec.open(node.name, self._workspace(node.name)).initial()
+            for node in self.pipeline.sources
+        }
+        whole = {name: wanted.get(name, at) for name, at in beginnings.items()}
+        return [*Backfill(self.pipeline, self._checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
+
+    def _check_sources(self) -> None:
+        for name, why in Backfill(self.pipeline, self._checkpoint, has_state(self.pipeline)).obstacles():
+            raise InvalidPipeline(
+                f"what the sinks of pipeline {self.pipeline.name!r} should hold cannot be computed from its sources.",
+                why=f"source {name!r} cannot be read from the beginning: {why}",
+                do="compare with the shadow of a replica (--shadow DIR), which has computed it while the rows were "
+                "there.",
+                pipeline=self.pipeline.name,
+                participant=name,
+            )
+
+    def _read(self, positions: Positions) -> Positions:
+        names = [node.name for node in self.pipeline.sources]
+        return {name: of for name, of in positions.items() if name in names}
+
+    def _is_at(self, wanted: Positions) -> bool:
+        reached = self._reached()
+        return reached is not None and all(
+            plain(of)[0] == plain(reached.get(name, {}))[0] for name, of in wanted.items()
+        )
+
+    def _reached(self) -> Positions | None:
+        """Return the end of the last epoch that its stand-ins hold; None where it has not run."""
+        if not self._checkpoint.is_dir():
+            return None
+        number = newest_directory(open_store(str(self._checkpoint)))
+        held = [cast("LedgerSpec", node.spec).ledger(node.name, self.pipeline.name) for node in self.pipeline.sinks]
+        if not number or any(each is None for each in held):
+            return None
+        planned = newest_positions(self._checkpoint / "spark" / str(number))
+        is_published = all(each is not None and self._read(each.held.positions) == planned for each in held)
+        return planned if is_published else None
+
+    def _workspace(self, source: str) -> str:
+        return str(self._checkpoint / "sources" / source)
