@@ -272,6 +272,21 @@ class DeadLetters:
         self.letters = tuple(letters)
 
 
+def copy_letters(store: Store, to: Store) -> None:
+    """Let a shadow leave out what a pipeline leaves out: its checkpoint, of which no run is alive, gets the letters.
+
+    Parameters
+    ----------
+    store, to : Store
+        The pipeline's checkpoint, and the shadow's.
+    """
+    for key in numbered(to, PREFIX).values():
+        to.delete(key)
+    letters = read_letters(store)
+    if letters:  # below every generation, so that the shadow's start takes them over
+        to.put(f"{PREFIX}{0:08d}.json", _encoded(letters))
+
+
 def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
     """Return the mask of each source that has letters."""
     masks = {}

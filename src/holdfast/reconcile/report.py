@@ -36,6 +36,8 @@ class Reconciled:
     changed_count : int
         Rows that are there with other values, by their key or their id; in neither of the two counts above.  0 where
         rows have neither.
+    refused_count : int
+        Rows that it lacks because it refused them, as dead letters say; in none of these counts.
     fetched_count : int
         Rows that were fetched from the sink to find that.
     examples : sequence of (str, dict, dict)
@@ -58,6 +60,7 @@ class Reconciled:
     missing_count: int
     extra_count: int
     changed_count: int
+    refused_count: int
     fetched_count: int
     examples: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]
     left_out: tuple[tuple[str, str], ...]
@@ -83,12 +86,15 @@ class Differences:
         Rows of both that are the same row with other values.
     fetched_count : int
         Rows that were fetched from the sink.
+    refused_count : int
+        Rows that lack because the sink refused them; not among the missing.
     """
 
     missing: pa.Table
     extra: pa.Table
     same: tuple[tuple[int, int], ...]
     fetched_count: int
+    refused_count: int = 0
 
     def examples(self, count: int) -> Iterable[tuple[str, dict[str, Any], dict[str, Any]]]:
         """Yield at most so many of each kind."""
@@ -101,7 +107,7 @@ class Differences:
             yield "extra", {}, _row(self.extra, at)
 
 
-def differences(compared: ContentComparison, columns: Sequence[str]) -> Differences:
+def differences(compared: ContentComparison, columns: Sequence[str], refused: Sequence[pa.Table] = ()) -> Differences:
     """Fetch and compare the rows of the buckets that differ.
 
     Parameters
@@ -110,16 +116,32 @@ def differences(compared: ContentComparison, columns: Sequence[str]) -> Differen
         The two contents.
     columns : sequence of str
         By which a row is known: the key of an upsert, or the id; empty: only equal rows are the same.
+    refused : sequence of pyarrow.Table
+        Rows that the sink has refused, and need not hold.
     """
     parts = list(compared.differences())
     missing = pa.concat_tables([compared.no_rows, *(each.missing for each in parts)])
     extra = pa.concat_tables([compared.no_rows, *(each.extra for each in parts)])
-    return Differences(missing, extra, _same(missing, extra, columns), sum(each.fetched_count for each in parts))
+    wanted = _without(missing, refused, compared)
+    same, fetched = _same(wanted, extra, columns), sum(each.fetched_count for each in parts)
+    return Differences(wanted, extra, same, fetched, missing.num_rows - wanted.num_rows)
 
 
 def left_out(compared: ContentComparison) -> tuple[tuple[str, str], ...]:
     """Return which distinctions between values were not looked for."""
     return tuple(sorted((loss.column, loss.kind) for loss in compared.losses))
+
+
+def _without(missing: pa.Table, refused: Sequence[pa.Table], compared: ContentComparison) -> pa.Table:
+    """Return rows without those that were refused, each as often as it was."""
+    if not missing.num_rows or not refused:
+        return missing
+    columns = [name for name in missing.schema.names if name not in (PLACE_COLUMN, HASH_COLUMN)]
+    schema = pa.schema([missing.schema.field(name) for name in columns])
+    rows = pa.concat_tables([each.select(columns).cast(schema) for each in refused])
+    hashes = [canonical.row_hashes(batch, columns, compared.losses) for batch in rows.to_batches()]
+    left = surplus(missing.column(HASH_COLUMN).to_numpy(), np.concatenate(hashes))
+    return missing.take(pa.array(left))
 
 
 def _same(missing: pa.Table, extra: pa.Table, columns: Sequence[str]) -> tuple[tuple[int, int], ...]:

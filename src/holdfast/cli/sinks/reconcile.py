@@ -120,6 +120,8 @@ def lines(found: Reconciled) -> Iterator[str]:
     yield f"{found.sink}  epoch {found.epoch}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
     for column, kind in found.left_out:
         yield f"column {column}: {_LOST[kind]} there, and is taken for that on both sides"
+    if found.refused_count:
+        yield f"{found.refused_count:,} rows are not there because the sink refused them: dead letters"
     if found.is_equal:
         yield f"equal; {found.duration_s:.1f} s"
         return

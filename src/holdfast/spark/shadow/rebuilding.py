@@ -105,6 +105,7 @@ class Rebuilding:
                 missing,
                 extra,
                 0,
+                0,
                 fetched,
                 (),
                 left_out(compared),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.explained import agreed
@@ -24,6 +25,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import clock_driven
 from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair, RunIdentity, Sink, SinkLedger
 from holdfast.positions import Positions
+from holdfast.quarantine.dead_letters import read_letters
 from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.report import Differences, Reconciled, differences, left_out
 from holdfast.reconcile.stand_ins import check_comparable
@@ -155,6 +157,8 @@ class Reconciling:
         )
         self.tell("computing what the sink should hold")
         shadow.learn(agreed({self.sink.name: explanations}))
+        if self.checkpoint.is_dir():
+            shadow.leave_out(open_store(str(self.checkpoint)))
         shadow.go_to(positions)
         return shadow
 
@@ -228,7 +232,7 @@ class Reconciling:
                     self.tell(
                         f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
                     )
-                found = differences(compared, self._known_by(actual))
+                found = differences(compared, self._known_by(actual), self._refused())
                 report = self._report(compared, found, actual, (wanted, there), time.monotonic() - begun_s)
                 if report.is_equal:
                     return report, None
@@ -257,6 +261,7 @@ class Reconciling:
             missing_count=found.missing.num_rows - paired,
             extra_count=found.extra.num_rows - paired,
             changed_count=paired,
+            refused_count=found.refused_count,
             fetched_count=found.fetched_count,
             examples=tuple(found.examples(self.examples)),
             left_out=left_out(compared),
@@ -271,6 +276,12 @@ class Reconciling:
         stream = self.sink.stream
         ids = None if stream is None else stream.shape.ids
         return (ids.column,) if ids is not None and ids.column in content.schema.names else ()
+
+    def _refused(self) -> list[pa.Table]:
+        """Return the rows of decided epochs that the sink has refused: it need not hold them."""
+        letters = read_letters(open_store(str(self.checkpoint))) if self.checkpoint.is_dir() else ()
+        mine = [each for each in letters if each.is_rejected and each.source == self.sink.name]
+        return [each.table for each in mine if not each.is_published]
 
     def _ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""

@@ -24,8 +24,9 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import available_now
 from holdfast.plan.cutting import has_state
-from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec
+from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec, Store
 from holdfast.positions import Positions, is_not_before
+from holdfast.quarantine.dead_letters import copy_letters
 from holdfast.reconcile.stand_ins import stand_in
 from holdfast.reconcile.targets import FILE_NAME, add_targets, read_targets
 from holdfast.resume.backfill import Backfill
@@ -80,6 +81,12 @@ class Shadow:
             several = explanations.get(node.name)
             if several and isinstance(node.spec, ExplainedSpec):
                 node.spec.restore(node.name, self._workspace(node.name), several)
+
+    def leave_out(self, letters: Store) -> None:
+        """Leave out the rows that became dead letters of the pipeline, by its checkpoint."""
+        store = open_store(str(self._checkpoint))
+        store.prepare()
+        copy_letters(letters, store)
 
     def go_to(self, positions: Positions) -> None:
         """Compute what there is up to some positions, and wait for it.
