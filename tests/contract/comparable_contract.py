@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast import faults
 from holdfast.ports import (
     HASH_COLUMN,
     PLACE_COLUMN,
@@ -23,6 +25,7 @@ from holdfast.ports import (
     Held,
     Publication,
     Repair,
+    Rewindable,
     RunIdentity,
     Sink,
 )
@@ -81,26 +84,36 @@ Values = dict[str, Any]
 class ComparableTarget(Protocol):
     """One system under test."""
 
-    def fresh(self, schema: pa.Schema, key: tuple[str, ...] = ()) -> Sink:
-        """Return a sink connected to a new table or directory, append or upsert."""
+    def fresh(self, schema: pa.Schema) -> Sink:
+        """Return a sink connected to a new table or directory that rows are added to."""
 
-    def spoil(self, statement: str) -> bool:
-        """Change the last table by SQL; False where the system has none."""
+    def again(self) -> Sink:
+        """Return another sink connected to the last one."""
+
+
+class ComparableTables(ComparableTarget, Protocol):
+    """One database under test."""
+
+    def fresh(
+        self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False
+    ) -> Sink:
+        """Return a sink connected to a new table, append or upsert."""
 
 
 class Opened:
     """A sink that a run has opened, and its epochs."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, generation: int = 1) -> None:
         self.sink = sink
-        self.believed = sink.open(RunIdentity(PIPELINE, 1))
-        self.epoch = 0
+        self.believed = sink.open(RunIdentity(PIPELINE, generation))
+        self.generation = generation
+        self.epoch = self.believed.epoch
 
     def publish(self, rows: pa.Table) -> None:
         self.epoch += 1
-        record = EpochRecord(PIPELINE, self.epoch, 1, {"source": {"": self.epoch}})
+        record = EpochRecord(PIPELINE, self.epoch, self.generation, {"source": {"": self.epoch}})
         self.sink.publish([Publication(record, (Carried(rows),))], self.believed)
-        self.believed = Held(self.epoch, 1, record.positions)
+        self.believed = Held(self.epoch, self.generation, record.positions)
 
     def content(self) -> Any:
         assert isinstance(self.sink, Comparable)
@@ -154,20 +167,6 @@ class ComparableContract:
             count == len({place for batch in fetched for place in batch.column(PLACE_COLUMN).to_pylist()}) == len(rows)
         )
 
-    def test_digests_of_an_upsert_go_by_its_key(self, comparable: ComparableTarget) -> None:
-        opened = Opened(comparable.fresh(SCHEMA, ("id", "word")))
-        opened.publish(table_of([simple(number, word=str(number % 3)) for number in range(100)]))
-        opened.publish(table_of([simple(7, word="1", tiny=2)]))
-        expected = table_of([simple(n, word=str(n % 3), tiny=2 if n == 7 else 1) for n in range(100)])
-        with opened.content() as content:
-            assert content.key == ("id", "word")
-            found = content.digests(6)
-            assert not len(found.differing(digests_of(expected, 6, content)))
-            changed = digests_of(table_of([simple(n, word=str(n % 3)) for n in range(100)]), 6, content)
-            assert len(found.differing(changed)) == 1
-            assert list(found.counts) == list(changed.counts)
-        opened.close()
-
     def test_an_empty_sink_has_digests_of_nothing(self, comparable: ComparableTarget) -> None:
         opened = Opened(comparable.fresh(SCHEMA))
         with opened.content() as content:
@@ -215,15 +214,6 @@ class ComparableContract:
             assert not len(content.digests(4).differing(digests_of(after, 4, content)))
         opened.close()
 
-    def test_an_upsert_is_repaired_by_its_key(self, comparable: ComparableTarget) -> None:
-        opened = Opened(comparable.fresh(SCHEMA, ("id",)))
-        opened.publish(table_of([simple(number, tiny=number % 2) for number in range(1, 51)]))
-        expected = table_of([simple(number) for number in range(50)])
-        assert repaired(opened, expected) == 25 + 25
-        with opened.content() as content:
-            assert not len(content.digests(4).differing(digests_of(expected, 4, content)))
-        opened.close()
-
     def test_nothing_is_repaired_where_something_was_published_meanwhile(self, comparable: ComparableTarget) -> None:
         opened = Opened(comparable.fresh(SCHEMA))
         opened.publish(table_of([simple(1)]))
@@ -246,6 +236,111 @@ class ComparableContract:
         with opened.content() as content:
             assert not len(content.digests(4).differing(digests_of(expected, 4, content)))
         opened.close()
+
+    def test_a_repair_that_dies_is_whole_or_nothing(self, comparable: ComparableTarget) -> None:
+        """At each of its points: what is left can be looked at, repaired and written to."""
+        reached: list[str] = []
+        rows, expected = table_of([simple(1), simple(2), simple(2)]), table_of([simple(2), simple(3)])
+        dies_at = 0
+        while dies_at <= len(reached):
+            opened = Opened(comparable.fresh(SCHEMA))
+            opened.publish(rows)
+            reached = []
+            dies_at += 1
+            with dying(reached, dies_at):
+                assert opened.sink.repair(repair_of(opened, expected)) == 3  # type: ignore[attr-defined]
+            opened.close()
+            opened = Opened(comparable.again(), generation=2)
+            assert opened.epoch == 1
+            assert digested(opened, rows) or digested(opened, expected)
+            assert repaired(opened, expected) in (0, 3)
+            assert digested(opened, expected)
+            opened.publish(table_of([simple(4)]))
+            assert digested(opened, pa.concat_tables([expected, table_of([simple(4)])]))
+            opened.close()
+        assert len(reached) == dies_at - 1 > 0
+
+
+class ComparableTablesContract:
+    """The promises of what also has upserts."""
+
+    def test_digests_of_an_upsert_go_by_its_key(self, comparable: ComparableTables) -> None:
+        opened = Opened(comparable.fresh(SCHEMA, ("id", "word")))
+        opened.publish(table_of([simple(number, word=str(number % 3)) for number in range(100)]))
+        opened.publish(table_of([simple(7, word="1", tiny=2)]))
+        expected = table_of([simple(n, word=str(n % 3), tiny=2 if n == 7 else 1) for n in range(100)])
+        with opened.content() as content:
+            assert content.key == ("id", "word")
+            found = content.digests(6)
+            assert not len(found.differing(digests_of(expected, 6, content)))
+            changed = digests_of(table_of([simple(n, word=str(n % 3)) for n in range(100)]), 6, content)
+            assert len(found.differing(changed)) == 1
+            assert list(found.counts) == list(changed.counts)
+        opened.close()
+
+    def test_an_upsert_is_repaired_by_its_key(self, comparable: ComparableTables) -> None:
+        opened = Opened(comparable.fresh(SCHEMA, ("id",)))
+        opened.publish(table_of([simple(number, tiny=number % 2) for number in range(1, 51)]))
+        expected = table_of([simple(number) for number in range(50)])
+        assert repaired(opened, expected) == 25 + 25
+        with opened.content() as content:
+            assert not len(content.digests(4).differing(digests_of(expected, 4, content)))
+        opened.close()
+
+    def test_an_upsert_whose_rows_may_be_deleted_is_repaired(self, comparable: ComparableTables) -> None:
+        schema = pa.schema([*SCHEMA, ("gone", pa.bool_())])
+        opened = Opened(comparable.fresh(schema, ("id",), delete="gone"))
+        flags = [False, False, True, None]
+        opened.publish(table_of([simple(n, gone=gone) for n, gone in enumerate(flags)], schema))
+        with opened.content() as content:
+            assert content.schema.equals(SCHEMA)
+        assert digested(opened, table_of([simple(0), simple(1), simple(3)]))
+        expected = table_of([simple(1), simple(2), simple(3, word=None)])
+        assert repaired(opened, expected) == 4
+        assert digested(opened, expected)
+        opened.close()
+
+    def test_no_rewind_goes_to_before_a_repair(self, comparable: ComparableTables) -> None:
+        """Which epoch a row that was written belongs to is not known."""
+        opened = Opened(comparable.fresh(SCHEMA, rewindable=True))
+        opened.publish(table_of([simple(1)]))
+        opened.publish(table_of([simple(2)]))
+        assert repaired(opened, table_of([simple(1), simple(3)])) == 2
+        assert isinstance(opened.sink, Rewindable)
+        assert opened.sink.withdrawal({"source": {"": 1}}).obstacle
+        opened.publish(table_of([simple(4)]))
+        back = EpochRecord(PIPELINE, 4, 1, {"source": {"": 2}}, rewound_to=2)
+        opened.sink.publish([Publication(back, ())], opened.believed)
+        assert digested(opened, table_of([simple(1), simple(3)]))
+        opened.close()
+
+
+class Died(BaseException):
+    """What ends a repair at a point."""
+
+
+@contextmanager
+def dying(reached: list[str], at: int) -> Iterator[None]:
+    """Note the points that are reached, and die at one of them."""
+
+    def hook(point: str, epoch: int) -> None:
+        reached.append(point)
+        if len(reached) == at:
+            raise Died
+
+    faults.install(hook)
+    try:
+        yield
+    except Died:
+        pass
+    finally:
+        faults.install(None)
+
+
+def digested(opened: Opened, expected: pa.Table) -> bool:
+    """Return whether the digests of a sink are those of rows."""
+    with opened.content() as content:
+        return not len(content.digests(4).differing(digests_of(expected, 4, content)))
 
 
 def repaired(opened: Opened, expected: pa.Table) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ import pytest
 
 from holdfast.ports import LedgerSpec, Sink
 from tests.contract import comparable_contract
-from tests.contract.comparable_contract import ComparableContract
+from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
 TestComparableContract = ComparableContract
+TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
@@ -97,17 +99,21 @@ class PostgresTables:
 
     dsn: str
     sinks: list[Sink] = field(default_factory=list)
+    connect: Callable[[], Sink] | None = None
 
-    def fresh(self, schema: pa.Schema, key: tuple[str, ...] = ()) -> Sink:
+    def fresh(
+        self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False
+    ) -> Sink:
         number = len(self.sinks)
-        spec = postgres_spec(self.dsn, f"compared_{number}", "upsert" if key else "append", key)
-        self.sinks.append(spec.connect(f"target_{number}", comparable_contract.PIPELINE, schema))
-        return self.sinks[-1]
+        mode = "upsert" if key else "append"
+        spec = postgres_spec(self.dsn, f"compared_{number}", mode, key, delete, rewindable=rewindable)
+        self.connect = partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema)
+        return self.again()
 
-    def spoil(self, statement: str) -> bool:
-        with psycopg.connect(self.dsn) as connection:
-            connection.execute(statement.format(table=f"compared_{len(self.sinks) - 1}"))
-        return True
+    def again(self) -> Sink:
+        assert self.connect is not None
+        self.sinks.append(self.connect())
+        return self.sinks[-1]
 
 
 @pytest.fixture

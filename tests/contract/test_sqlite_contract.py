@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.ports import LedgerSpec, Sink
+from holdfast.sinks.sqlite.table import declared_type
+from tests.contract import comparable_contract
+from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
@@ -17,6 +24,8 @@ from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
+TestComparableContract = ComparableContract
+TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
@@ -71,3 +80,43 @@ def refusing(target: SqliteTarget) -> SqliteTarget:
 @pytest.fixture
 def rewindable(tmp_path: Path) -> SqliteTarget:
     return SqliteTarget(tmp_path / "words.db", rewindable=True)
+
+
+@dataclass
+class SqliteTables:
+    """A new table each time; with a rowid or without one."""
+
+    path: Path
+    has_rowid: bool
+    sinks: list[Sink] = field(default_factory=list)
+    connect: Callable[[], Sink] | None = None
+
+    def fresh(
+        self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False
+    ) -> Sink:
+        number = len(self.sinks)
+        table = f"compared_{number}"
+        if not self.has_rowid:
+            columns = ", ".join(f'"{each.name}" {declared_type(each.type)}' for each in schema if each.name != delete)
+            primary = ", ".join(key) or "line"
+            line = "" if key else "line BLOB DEFAULT (randomblob(16)), "
+            line += "__holdfast_epoch INTEGER, " if rewindable else ""
+            with closing(sqlite3.connect(self.path)) as connection:
+                connection.execute(f"CREATE TABLE {table} ({line}{columns}, PRIMARY KEY ({primary})) WITHOUT ROWID")
+        mode = "upsert" if key else "append"
+        spec = sqlite_spec(str(self.path), table, mode, key, delete, rewindable=rewindable)
+        self.connect = partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema)
+        return self.again()
+
+    def again(self) -> Sink:
+        assert self.connect is not None
+        self.sinks.append(self.connect())
+        return self.sinks[-1]
+
+
+@pytest.fixture(params=["rowid", "without rowid"])
+def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteTables]:
+    tables = SqliteTables(tmp_path / "compared.db", request.param == "rowid")
+    yield tables
+    for sink in tables.sinks:
+        sink.close()

@@ -74,9 +74,9 @@ def buckets(values: Hashes, bits: int) -> np.ndarray:
     return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
 
 
-def unreadable(count: int) -> Hashes:
-    """Return the hash of values that are none of their column's type: one that no value has, as far as hashes go."""
-    return np.full(count, 0x756E72656164, np.uint64)
+def unreadable(column: str) -> int:
+    """Return the hash of a value that is none of its column's type: one that no value has, as far as hashes go."""
+    return 0x756E72656164 ^ seed_of(column)
 
 
 def _joined(rows: pa.RecordBatch, columns: Collection[str], losses: Losses) -> Hashes:

@@ -6,6 +6,7 @@ buckets have equal counts and sums hold equal rows there; only the rows of the o
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,3 +60,10 @@ class Digests:
     def differing(self, other: Digests) -> np.ndarray:
         """Return the buckets, ascending, in which two holders differ."""
         return np.flatnonzero((self.counts != other.counts) | (self.sums != other.sums))
+
+
+def is_wanted(buckets: Collection[int], bits: int) -> np.ndarray:
+    """Return for each of ``2**bits`` buckets whether it is one of some."""
+    found = np.zeros(1 << bits, bool)
+    found[list(buckets)] = True
+    return found

@@ -40,8 +40,12 @@ class SqliteEpochs:
         ).fetchall()
         rewinds.check_one_writer(self.table.node, self.table.name, others)
         if rewinds.has_gap(self._epochs(connection), row):
-            self._forget(connection, after_epoch=-1)
-            self._insert(connection, row.epoch, row.positions)
+            self.restart(connection, row)
+
+    def restart(self, connection: sqlite3.Connection, row: LedgerRow) -> None:
+        """Let the list begin at what the sink holds: no rewind goes to before it."""
+        self._forget(connection, after_epoch=-1)
+        self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: sqlite3.Connection, epoch: int, positions: Positions) -> None:
         """Record the end of an epoch; the oldest ones go."""

@@ -26,6 +26,7 @@ from holdfast.ports import (
     Part,
     Publication,
     Refused,
+    Repair,
     RunIdentity,
     Sink,
     Staged,
@@ -34,11 +35,13 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
-from holdfast.sinks.believed import fresh
+from holdfast.sinks.believed import fresh, is_moved
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.control.rows import Awaited
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sqlite.comparing.content import SqliteContent
+from holdfast.sinks.sqlite.comparing.repairing import Moved, repair_rows
 from holdfast.sinks.sqlite.control import SqliteControl
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations
@@ -308,6 +311,40 @@ class SqliteSink:
         with self._explained():
             connection = self._file.connection()
             return self._epochs.withdrawal(connection, to, self._row(connection))
+
+    @contextmanager
+    def content(self) -> Iterator[SqliteContent]:
+        """Open a view of the rows, on a connection of its own: others may write meanwhile, their log (-wal) grows."""
+        file = DatabaseFile(self._path, self._node, creates=False)
+        try:
+            with self._explained():
+                connection = file.connection()
+                connection.execute("BEGIN")
+                row = self._row(connection)
+                yield SqliteContent(connection, self._table_now(connection), row.held() if row else Held())
+        finally:
+            file.close()
+
+    def repair(self, repair: Repair) -> int | None:
+        """Remove and write rows.  Durable writes: 1. the transaction; after a crash it is there or it is not."""
+        try:
+            with self._transaction() as connection:
+                row = self._row(connection)
+                if is_moved(row.held() if row else Held(), repair.held):
+                    return None
+                count = repair_rows(connection, self._table_now(connection), repair)
+                if self._epochs is not None and repair.written.num_rows and row is not None:
+                    # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
+                    self._epochs.restart(connection, row)
+                faults.reach("repair-uncommitted", repair.held.epoch)
+        except Moved:
+            return None
+        return count
+
+    def _table_now(self, connection: sqlite3.Connection) -> SqliteTable:
+        if self._control is None:
+            return self._table
+        return replace(self._table, schema=self._control.now(connection).schema)
 
     def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
         record = publication.record

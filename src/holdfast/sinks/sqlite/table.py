@@ -36,7 +36,7 @@ def declared_type(kind: pa.DataType) -> str:
         return "INTEGER"
     if pa.types.is_floating(kind):
         return "REAL"
-    if _is_binary(kind):
+    if is_binary(kind):
         return "BLOB"
     return "TEXT"
 
@@ -211,14 +211,15 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
     try:
-        return list(_converted(values).to_pylist())
+        return list(converted(values).to_pylist())
     except UnicodeDecodeError as error:  # Arrow does not check the texts of a Parquet file or of a user's code
         raise sql.no_utf8(node, field.name, f"it holds {error.object[:40]!r}") from error
     except (ValueError, OverflowError) as error:
         raise sql.unkept_value(node, field.name, "SQLite", error) from error
 
 
-def _converted(values: pa.Array) -> pa.Array:
+def converted(values: pa.Array) -> pa.Array:
+    """Return a column in the form in which it is stored."""
     convert = next((convert for matches, convert in _CONVERSIONS if matches(values.type)), None)
     return convert(values) if convert else values
 
@@ -229,18 +230,19 @@ def check_values(node: str, batch: pa.RecordBatch, field: pa.Field) -> None:
     kind = values.type
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
-    elif _is_text(kind):
+    elif is_text(kind):
         sql.check_text(node, field.name, values)
     elif sql.is_nested(kind):
         sql.check_nested(node, field.name, values, "SQLite")
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         try:
-            _converted(values)
+            converted(values)
         except (ValueError, OverflowError) as error:
             raise sql.unkept_value(node, field.name, "SQLite", error) from error
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Return whether values are bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -249,7 +251,8 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -278,7 +281,7 @@ def _check_uint64(node: str, column: str, values: pa.Array) -> None:
         )
 
 
-def _affinity(declared: str) -> str:
+def affinity_of(declared: str) -> str:
     """Return the storage class that SQLite prefers for a declared type (https://www.sqlite.org/datatype3.html, 3.1)."""
     upper = declared.upper()
     if "INT" in upper:
@@ -294,15 +297,15 @@ def _affinity(declared: str) -> str:
 
 def _fits(kind: pa.DataType, declared: str) -> bool:
     """Return whether a column keeps every value unchanged.  Affinity BLOB never converts."""
-    affinity = _affinity(declared)
-    if pa.types.is_null(kind) or (affinity == "BLOB" and ("BLOB" not in declared.upper() or _is_binary(kind))):
+    affinity = affinity_of(declared)
+    if pa.types.is_null(kind) or (affinity == "BLOB" and ("BLOB" not in declared.upper() or is_binary(kind))):
         return True
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_duration(kind):
         is_exact_float = pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32)
         return affinity in ("INTEGER", "NUMERIC") or (affinity == "REAL" and is_exact_float)
     if pa.types.is_floating(kind):
         return affinity in ("REAL", "NUMERIC")
-    if _is_binary(kind):
+    if is_binary(kind):
         return False
     if pa.types.is_decimal(kind):
         return affinity == "TEXT" or (affinity == "NUMERIC" and kind.precision <= _EXACT_DIGITS)
