@@ -203,7 +203,7 @@ class SimulatedEngine:
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
             parts = self._stage(epoch, start, end, claim.sinks)
-            self._evaluation.keep(epoch)
+            self._evaluation.keep(epoch, {name: sum(of.row_count for of in each) for name, each in parts.items()})
         faults.reach("after-stage", epoch)
         explanations, time = self._explained(parts), (epoch, end)  # the rows until then stand for the time
         record = replace(self._record(epoch, positions, end), explanations=explanations, step_time=time)

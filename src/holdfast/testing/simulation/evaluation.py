@@ -29,8 +29,8 @@ class SimulatedEvaluation(Protocol):
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate an epoch once for all sinks, and bring it to the driver."""
 
-    def keep(self, epoch: int) -> None:
-        """Keep what the tasks of an epoch changed of state, before the epoch is decided."""
+    def keep(self, epoch: int, rows: Mapping[str, int]) -> None:
+        """Keep what an epoch changed of state, before it is decided; its sinks were given so many rows."""
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate an epoch that every sink holds: for the state's sake alone."""
@@ -74,7 +74,7 @@ class NumberedRows:
         luck = self._random.random()
         return {name: rows_between(start, end, index, luck) for name, index in self._indices.items() if name in sinks}
 
-    def keep(self, epoch: int) -> None:
+    def keep(self, epoch: int, rows: Mapping[str, int]) -> None:
         """Do nothing: there is no state."""
 
     def mute(self, epoch: int, start: int, end: int) -> None:

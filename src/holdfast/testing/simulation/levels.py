@@ -27,7 +27,7 @@ from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counting.audit import audit_of_stages
-from holdfast.plan.counting.counts import EpochReport, united
+from holdfast.plan.counting.counts import EpochReport, Tally, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
 from holdfast.plan.levels.journal import NOTHING, JournalReader, StateJournal, StateVersion, write_part
@@ -122,6 +122,8 @@ class StatefulWorkload:
         Decides which epochs are barriers; receives what buckets report in epochs that are carried.
     stand_ins : mapping of str to StandIn
         What operators that only Spark evaluates make of rows.
+    tallies : list of Tally
+        Receives what was counted in each epoch that the audit found in order, also of those that a crash repeats.
     """
 
     pipeline: Pipeline
@@ -136,6 +138,7 @@ class StatefulWorkload:
     parts: SnapshotParts | None = None
     barriers: Barriers | None = None
     stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
+    tallies: list[Tally] = field(default_factory=list)
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
@@ -222,23 +225,22 @@ class StatefulEvaluation:
             found = [self._all_here(epoch, start, end, sinks)]
         else:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
-        self._audited(epoch, found)
-        self.keep(epoch)
+        made = {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
+        self.keep(epoch, {sink: table.num_rows for sink, table in made.items()})
         if self._workload.barriers is not None:
             self._workload.barriers.take(self._reported().buckets)
-        return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
+        return made
 
-    def _audited(self, epoch: int, found: Sequence[Mapping[str, pa.Table]]) -> None:
-        """Hold what was counted in an epoch to the audit."""
-        rows: dict[str, int] = {}
-        for sink, table in (pair for tables in found for pair in tables.items()):
-            rows[sink] = rows.get(sink, 0) + table.num_rows
-        for imbalance in self._audit.imbalances(self._reported().tally, rows):
+    def keep(self, epoch: int, rows: Mapping[str, int]) -> None:
+        """Hold an epoch to the audit, and write what it changed of state.
+
+        Of a task that was repeated, the last attempt counts.
+        """
+        report = self._reported()
+        for imbalance in self._audit.imbalances(report.tally, rows):
             raise imbalance.as_error(self._workload.pipeline.name, epoch)
-
-    def keep(self, epoch: int) -> None:
-        """Write what the epoch changed of state; of a task that was repeated, the last attempt counts."""
-        self._journal.write(self._workload.state.batch_id(epoch), self._reported().state)
+        self._workload.tallies.append(report.tally)
+        self._journal.write(self._workload.state.batch_id(epoch), report.state)
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate the epoch for its state, unless the journal has it."""
