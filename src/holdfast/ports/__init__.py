@@ -10,6 +10,7 @@ What one of them *may* do is a protocol of its own, and is asked in one way: ``i
 
 from __future__ import annotations
 
+from holdfast.ports.lease import Lease, LeasedSpec, LeasePlace, SeenLease
 from holdfast.ports.operators import ClockDriven, StatefulSpec
 from holdfast.ports.sinks import (
     Bindable,
@@ -54,8 +55,8 @@ __all__ = [
     "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
     "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
     "EpochRecord", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee",
-    "Guaranteeing", "Held", "Idempotent", "Inspectable", "LedgerSpec", "Loss", "Losses", "Outcome", "Part",
-    "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SideRows",
-    "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task",
-    "Volatile", "Withdrawal", "Writer", "WriterFactory",
+    "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec", "Loss",
+    "Losses", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity",
+    "SeekableSpec", "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span",
+    "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

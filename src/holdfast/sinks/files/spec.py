@@ -28,6 +28,7 @@ from holdfast.sinks.files import check
 from holdfast.sinks.files.compaction import TARGET
 from holdfast.sinks.files.log import FilesLog
 from holdfast.sinks.files.sink import OWN_DIRECTORY, FilesSink
+from holdfast.sinks.lease.directory import DirectoryLease
 from holdfast.store import durable
 from holdfast.types.units import size_bytes
 
@@ -176,6 +177,11 @@ class FilesSinkSpec:
             target_bytes=self.target_bytes,
             is_tended=is_tended,
         )
+
+    def lease(self, name: str, pipeline: str) -> DirectoryLease:
+        """Return the lease beside the sink's log."""
+        root = os.path.abspath(durable.local_path(self.path) or "")
+        return DirectoryLease(os.path.join(root, OWN_DIRECTORY, pipeline, name, "lease"))
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the sink's log says."""

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.ports import Guarantee, LeasePlace, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.sql import APPEND, Mode, TableMode
@@ -174,6 +174,15 @@ class PostgresSpec:
         with _driver(name):
             from holdfast.sinks.postgres.sink import PostgresSink
         return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage, self.control)
+
+    def lease(self, name: str, pipeline: str) -> LeasePlace:
+        """Return the lease beside the ledger."""
+        with _driver(name):
+            from holdfast.sinks.lease.postgres import PostgresLease
+            from holdfast.sinks.postgres.session import PostgresSession
+        dsn = Dsn(self.dsn).expanded()
+        session = PostgresSession(dsn, f"sink {name!r}", self.table, f"holdfast {pipeline}/{name} lease")
+        return PostgresLease(session, pipeline)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger beside the table says."""

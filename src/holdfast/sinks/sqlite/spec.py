@@ -15,6 +15,7 @@ from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
+from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, TableMode
 from holdfast.sinks.sqlite import ledger
@@ -168,6 +169,10 @@ class SqliteSpec:
             sink.close()
             raise
         return sink
+
+    def lease(self, name: str, pipeline: str) -> SqliteLease:
+        """Return the lease in the file."""
+        return SqliteLease(os.path.abspath(self.path), pipeline)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger in the file says."""

@@ -1,0 +1,1 @@
+"""Main and replica: who runs a pipeline, and who takes over (design/0028)."""

@@ -1,0 +1,147 @@
+"""Taking, keeping, watching and asking for the lease of a pipeline.  Liveness alone: safety is the fence's.
+
+Rules.  Every write is conditional on the beat that was seen, so of several that find a lease free exactly one gets it.
+No two clocks are compared: a lease expires by the clock of the database that keeps it; where there is none, when the
+watcher, by its own monotonic clock, has seen no new beat for as long as the lease says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from holdfast.ports import Lease, LeasePlace, SeenLease
+
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that may hold a lease.
+
+    Parameters
+    ----------
+    name : str
+        As people see it.
+    host, pid : str, int
+        Where it is.
+    token : str
+        Its alone.
+    """
+
+    name: str = "main"
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class Watch:
+    """Tells whether a lease may be taken.
+
+    Parameters
+    ----------
+    place : LeasePlace
+        Where it is kept.
+    monotonic_us : callable
+        A clock of this process that never goes back.
+    """
+
+    def __init__(
+        self, place: LeasePlace, monotonic_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000
+    ) -> None:
+        self._place = place
+        self._monotonic_us = monotonic_us
+        self._beat: int | None = None
+        self._since_us = 0
+        self.seen: SeenLease | None = None
+        """The lease as it was read last."""
+
+    def is_free(self) -> bool:
+        """Read the lease; return whether it was given back, has expired, is asked for, or there is none."""
+        self.seen = seen = self._place.read()
+        if seen is None or not seen.lease.token or seen.lease.asked_term == seen.lease.term:
+            return True
+        if seen.left_us is not None:
+            return seen.left_us <= 0
+        now_us = self._monotonic_us()
+        if seen.beat != self._beat:
+            self._beat, self._since_us = seen.beat, now_us
+        return now_us - self._since_us >= seen.lease.ttl_us
+
+
+class Tenure:
+    """A lease that this process holds, until it is lost or given back."""
+
+    def __init__(self, place: LeasePlace, seen: SeenLease) -> None:
+        self._place = place
+        self._seen = seen
+
+    @property
+    def lease(self) -> Lease:
+        """What it says."""
+        return self._seen.lease
+
+    def renew(self, generation: int | None = None) -> bool:
+        """Begin its time anew; False where it is lost: another process has taken it.
+
+        A request for promotion that was written meanwhile stays.  Where the reply of a write is lost the error is the
+        place's, and the next call finds out.
+        """
+        wanted = self.lease.generation if generation is None else generation
+        return self._written(lambda found: replace(found, generation=wanted))
+
+    def give_back(self) -> bool:
+        """Let another process take it at once; False where it is lost already."""
+        return self._written(lambda found: replace(found, token=""))
+
+    def _written(self, changed: Callable[[Lease], Lease]) -> bool:
+        token, term = self.lease.token, self.lease.term
+        for _ in range(_TRIES):
+            new = changed(self.lease)
+            if self._place.write(self._seen, new):
+                self._seen = SeenLease(self._seen.beat + 1, new)
+                return True
+            found = self._place.read()
+            if found is None or (found.lease.term, found.lease.token) != (term, token):
+                return False
+            self._seen = found
+        return True  # others keep writing requests: it is ours still
+
+
+def take(place: LeasePlace, seen: SeenLease | None, holder: Holder, ttl_us: int) -> Tenure | None:
+    """Take a lease that is free; None where another process was faster.
+
+    Parameters
+    ----------
+    place : LeasePlace
+        Where it is kept.
+    seen : SeenLease, optional
+        As it was when it was found free.
+    holder : Holder
+        Who takes it.
+    ttl_us : int
+        How long a beat is good for, microseconds.
+    """
+    term = 1 if seen is None else seen.lease.term + 1
+    lease = Lease(term, holder.token, holder.name, holder.host, holder.pid, ttl_us)
+    if not place.write(seen, lease):
+        return None
+    return Tenure(place, SeenLease(1 if seen is None else seen.beat + 1, lease))
+
+
+def ask(place: LeasePlace) -> bool:
+    """Ask for a promotion: whoever watches may take the lease now.  False where there is no lease.
+
+    The time of the lease begins anew with that, which delays nobody who watches.
+    """
+    for _ in range(_TRIES):
+        seen = place.read()
+        if seen is None:
+            return False
+        if place.write(seen, replace(seen.lease, asked_term=seen.lease.term)):
+            return True
+    return False
