@@ -371,12 +371,13 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _followed(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the next of the positions that are followed; sources that look at different times meet at the last."""
-        done = start.get("targets", 0)
-        targets = read_targets(Path(self.reading.targets_file))
-        if done >= len(targets):
+        targets = read_targets(Path(self.reading.targets_file), after=start.get("targets", 0))
+        if not targets:
             return start
-        positions, marks = plain(targets[done].get(self.reading.name) or start["positions"])
-        return {**self._end(start, positions), **marks, "targets": done + 1}
+        next_ = targets[0]
+        positions, marks = plain(next_.positions.get(self.reading.name) or start["positions"])
+        self._source = None  # what the positions mean was written before them, and by another process
+        return {**self._end(start, positions), **marks, "targets": next_.number}
 
     def _without_rows(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end of an epoch without rows where one is needed: the source has ended, or it is time."""

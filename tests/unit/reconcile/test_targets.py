@@ -1,4 +1,4 @@
-"""Positions that a shadow goes to: lines of a file, of which a crash leaves whole ones."""
+"""Positions that a shadow goes to: numbered, and only the last ones are kept."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.reconcile.targets import FILE_NAME, add_targets, read_targets
+from holdfast.reconcile import targets
+from holdfast.reconcile.targets import FILE_NAME, Target, add_targets, read_targets
+from holdfast.store.local import open_store
 
 
-def test_lines_are_read_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint" / FILE_NAME
+def at(number: int) -> dict[str, dict[str, int]]:
+    return {"a": {"log": number}}
+
+
+def test_targets_are_read_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
+    path, store = tmp_path / FILE_NAME, open_store(str(tmp_path))
     assert read_targets(path) == []
-    add_targets(path, {"a": {"log": 1}})
-    add_targets(path, {"a": {"log": 2}}, {"a": {"log": 3}, "b": {"0": 7}})
-    assert read_targets(path) == [{"a": {"log": 1}}, {"a": {"log": 2}}, {"a": {"log": 3}, "b": {"0": 7}}]
+    add_targets(store, path, at(1))
+    add_targets(store, path, at(2), at(3))
+    assert read_targets(path) == [Target(1, at(1)), Target(2, at(2)), Target(3, at(3))]
+    assert read_targets(path, after=2) == [Target(3, at(3))]
+    assert read_targets(path, after=3) == []
 
 
-@pytest.mark.parametrize("left", [1, 5, 13])
-def test_a_line_that_a_crash_cut_is_none_and_does_not_stay(tmp_path: Path, left: int) -> None:
-    path = tmp_path / FILE_NAME
-    add_targets(path, {"a": {"log": 1}})
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"a": {"log": 2}}\n'[:left])
-    assert read_targets(path) == [{"a": {"log": 1}}]
-    add_targets(path, {"a": {"log": 3}})
-    assert path.read_bytes() == whole + b'{"a": {"log": 3}}\n'
+def test_who_is_further_behind_than_is_kept_takes_a_larger_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "KEPT", 3)
+    path, store = tmp_path / FILE_NAME, open_store(str(tmp_path))
+    for number in range(1, 8):
+        add_targets(store, path, at(number))
+    assert [each.number for each in read_targets(path, after=1)] == [5, 6, 7]

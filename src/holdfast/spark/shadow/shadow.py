@@ -111,8 +111,9 @@ class Shadow:
         reached = read_targets(targets)
         if not reached:
             self._check_sources()
-        if not reached or reached[-1] != wanted:
-            add_targets(targets, *self._steps(wanted if not reached else None, wanted))
+        if not reached or reached[-1].positions != wanted:
+            steps = self._steps(wanted if not reached else None, wanted)
+            add_targets(open_store(str(self._checkpoint)), targets, *steps)
         self._run()
         invariant(
             self._is_at(wanted),
@@ -145,7 +146,7 @@ class Shadow:
         fingerprint, noted = self.pipeline.fingerprint(), self.directory / "graph"
         reached = read_targets(self._checkpoint / FILE_NAME)
         is_of_this = noted.exists() and noted.read_text() == fingerprint
-        if reached and not (is_of_this and all(is_not_before(wanted, each) for each in reached)):
+        if reached and not (is_of_this and all(is_not_before(wanted, each.positions) for each in reached)):
             shutil.rmtree(self.directory / "content", ignore_errors=True)
             for each in self._checkpoint.iterdir():
                 if each.name != "sources":
