@@ -55,6 +55,7 @@ SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",
     "HOLDFAST_ON_POISON": "--on-poison",
+    "HOLDFAST_ON_AUDIT": "--on-audit",
 }
 """Settings whose value may also come from an option of ``holdfast run``: errors name both."""
 
@@ -219,7 +220,8 @@ class Settings(BaseSettings):
     on_audit: Literal["off", "stop", "warn"] = _setting(
         "off",
         "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
-        "`stop` fails before the epoch is published, `off` does not look.",
+        "`stop` fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)` and "
+        "`--on-audit`.",
     )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,

@@ -106,6 +106,9 @@ def run(
     on_poison: Annotated[
         str | None, typer.Option(metavar="stop|isolate", help="What happens to rows that crash the run repeatedly.")
     ] = None,
+    on_audit: Annotated[
+        str | None, typer.Option(metavar="stop|warn|off", help="What happens where rows do not add up.")
+    ] = None,
     supervised: Annotated[
         bool, typer.Option("--supervise", help="Run in a child process, and restart it when it fails.")
     ] = False,
@@ -140,6 +143,7 @@ def run(
                 "--at": at,
                 "--until": until,
                 "--on-poison": on_poison,
+                "--on-audit": on_audit,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json}
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
@@ -162,6 +166,7 @@ def run(
             "force": force or None,
             "drop_state": drop_state or None,
             "on_poison": on_poison,
+            "on_audit": on_audit,
             **beginning,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

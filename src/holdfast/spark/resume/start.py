@@ -46,6 +46,7 @@ def start(
     until: str | datetime | int | None = None,
     state: Mapping[str, Any] | None = None,
     on_poison: str | None = None,
+    on_audit: str | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -102,6 +103,9 @@ def start(
     on_poison : str, optional
         ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
         setting ``HOLDFAST_ON_POISON``.
+    on_audit : str, optional
+        What happens where the rows of an epoch do not add up: ``"stop"`` ends the run before the epoch is published,
+        ``"warn"`` logs which operator it is, ``"off"`` does not look.  Default is the setting ``HOLDFAST_ON_AUDIT``.
 
     Returns
     -------
@@ -126,6 +130,7 @@ def start(
         "force_graph_change": force,
         "drop_state": drop_state if drop_state is None or isinstance(drop_state, str) else ",".join(drop_state),
         "on_poison": on_poison,
+        "on_audit": on_audit,
         "master": master,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
