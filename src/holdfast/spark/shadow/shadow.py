@@ -22,7 +22,7 @@ from holdfast.errors import InvalidPipeline, invariant, present
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.graph.trigger import available_now
+from holdfast.graph.trigger import Trigger, available_now
 from holdfast.plan.cutting import has_state
 from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec, Store
 from holdfast.positions import Positions, is_not_before
@@ -35,6 +35,7 @@ from holdfast.resume.spark_log import newest_positions, plain
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
+from holdfast.spark.run import Run
 from holdfast.store.local import open_store
 
 
@@ -70,7 +71,7 @@ class Shadow:
         self.directory = directory
         self.pipeline = pipeline.with_sinks([stand_in(node, str(directory / "content" / node.name)) for node in sinks])
         self._sinks = {node.name: node for node in self.pipeline.sinks}
-        self._checkpoint = directory / "checkpoint"
+        self.checkpoint = directory / "checkpoint"
         self._settings = settings
         self._at_us = at_us
         self._session = session
@@ -84,7 +85,7 @@ class Shadow:
 
     def leave_out(self, letters: Store) -> None:
         """Leave out the rows that became dead letters of the pipeline, by its checkpoint."""
-        store = open_store(str(self._checkpoint))
+        store = open_store(str(self.checkpoint))
         store.prepare()
         copy_letters(letters, store)
 
@@ -103,23 +104,48 @@ class Shadow:
         HoldfastError
             Whatever the run raises.
         """
-        wanted = self._read(positions)
-        if self._is_at(wanted):
+        if self.is_at(positions):
             return
-        targets = self._checkpoint / FILE_NAME
-        self._begin_anew_unless_usable(wanted)
-        reached = read_targets(targets)
-        if not reached:
-            self._check_sources()
-        if not reached or reached[-1].positions != wanted:
-            steps = self._steps(wanted if not reached else None, wanted)
-            add_targets(open_store(str(self._checkpoint)), targets, *steps)
-        self._run()
+        self.add(positions)
+        self.begin(available_now()).wait()
         invariant(
-            self._is_at(wanted),
+            self.is_at(positions),
             f"the shadow of pipeline {self.pipeline.name!r} has not come to the positions of the sink.",
             pipeline=self.pipeline.name,
-            story=lambda: f"wanted: {wanted}; reached: {self._reached()}",
+            story=lambda: f"wanted: {self._read(positions)}; reached: {self._reached()}",
+        )
+
+    def add(self, positions: Positions) -> None:
+        """Let it go on to some positions, when it runs; parameters and errors as of :meth:`go_to`."""
+        wanted, targets = self._read(positions), self.checkpoint / FILE_NAME
+        self._begin_anew_unless_usable(wanted)
+        known = read_targets(targets)
+        if not known:
+            self._check_sources()
+        if not known or known[-1].positions != wanted:
+            steps = self._steps(wanted if not known else None, wanted)
+            add_targets(open_store(str(self.checkpoint)), targets, *steps)
+
+    def begin(self, trigger: Trigger) -> Run:
+        """Start its run; with ``hf.available_now()`` it ends at the last of the positions, otherwise it waits there."""
+        asked = StartOptions(
+            pipeline=self.pipeline,
+            checkpoint=str(self.checkpoint),
+            trigger=trigger,
+            commit_every_ticks=None,
+            commit_thread=False,
+            session=self._session,
+            settings=self._settings,
+            begins=StartAt(at_us=self._at_us),
+            follows=True,
+        )
+        return Starting(asked, Lifecycle(NONE, self.pipeline.name)).run()
+
+    def is_at(self, positions: Positions) -> bool:
+        """Tell whether what it holds is what there is up to some positions."""
+        reached, wanted = self._reached(), self._read(positions)
+        return reached is not None and all(
+            plain(of)[0] == plain(reached.get(name, {}))[0] for name, of in wanted.items()
         )
 
     @contextmanager
@@ -136,7 +162,7 @@ class Shadow:
 
     def schema(self, sink: str) -> pa.Schema:
         """Return the schema of the rows that a sink is given; known once the shadow has run."""
-        noted = noted_schema(open_store(str(self._checkpoint)), sink)
+        noted = noted_schema(open_store(str(self.checkpoint)), sink)
         return present(noted, f"the shadow has not noted the schema of {sink!r}.", pipeline=self.pipeline.name)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -144,29 +170,15 @@ class Shadow:
     def _begin_anew_unless_usable(self, wanted: Positions) -> None:
         """Remove what was computed by another graph, or beyond the positions: rows are not taken back."""
         fingerprint, noted = self.pipeline.fingerprint(), self.directory / "graph"
-        reached = read_targets(self._checkpoint / FILE_NAME)
+        reached = read_targets(self.checkpoint / FILE_NAME)
         is_of_this = noted.exists() and noted.read_text() == fingerprint
         if reached and not (is_of_this and all(is_not_before(wanted, each.positions) for each in reached)):
             shutil.rmtree(self.directory / "content", ignore_errors=True)
-            for each in self._checkpoint.iterdir():
+            for each in self.checkpoint.iterdir():
                 if each.name != "sources":
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
         self.directory.mkdir(parents=True, exist_ok=True)
         noted.write_text(fingerprint)
-
-    def _run(self) -> None:
-        asked = StartOptions(
-            pipeline=self.pipeline,
-            checkpoint=str(self._checkpoint),
-            trigger=available_now(),
-            commit_every_ticks=None,
-            commit_thread=False,
-            session=self._session,
-            settings=self._settings,
-            begins=StartAt(at_us=self._at_us),
-            follows=True,
-        )
-        Starting(asked, Lifecycle(NONE, self.pipeline.name)).run().wait()
 
     def _steps(self, first: Positions | None, wanted: Positions) -> list[Positions]:
         """Return where epochs end: state of a whole stream need not fit into one, and rows without state may."""
@@ -177,10 +189,10 @@ class Shadow:
             for node in self.pipeline.sources
         }
         whole = {name: wanted.get(name, at) for name, at in beginnings.items()}
-        return [*Backfill(self.pipeline, self._checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
+        return [*Backfill(self.pipeline, self.checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
 
     def _check_sources(self) -> None:
-        for name, why in Backfill(self.pipeline, self._checkpoint, has_state(self.pipeline)).obstacles():
+        for name, why in Backfill(self.pipeline, self.checkpoint, has_state(self.pipeline)).obstacles():
             raise InvalidPipeline(
                 f"what the sinks of pipeline {self.pipeline.name!r} should hold cannot be computed from its sources.",
                 why=f"source {name!r} cannot be read from the beginning: {why}",
@@ -194,23 +206,17 @@ class Shadow:
         names = [node.name for node in self.pipeline.sources]
         return {name: of for name, of in positions.items() if name in names}
 
-    def _is_at(self, wanted: Positions) -> bool:
-        reached = self._reached()
-        return reached is not None and all(
-            plain(of)[0] == plain(reached.get(name, {}))[0] for name, of in wanted.items()
-        )
-
     def _reached(self) -> Positions | None:
         """Return the end of the last epoch that its stand-ins hold; None where it has not run."""
-        if not self._checkpoint.is_dir():
+        if not self.checkpoint.is_dir():
             return None
-        number = newest_directory(open_store(str(self._checkpoint)))
+        number = newest_directory(open_store(str(self.checkpoint)))
         held = [cast("LedgerSpec", node.spec).ledger(node.name, self.pipeline.name) for node in self.pipeline.sinks]
         if not number or any(each is None for each in held):
             return None
-        planned = newest_positions(self._checkpoint / "spark" / str(number))
+        planned = newest_positions(self.checkpoint / "spark" / str(number))
         is_published = all(each is not None and self._read(each.held.positions) == planned for each in held)
         return planned if is_published else None
 
     def _workspace(self, source: str) -> str:
-        return str(self._checkpoint / "sources" / source)
+        return str(self.checkpoint / "sources" / source)

@@ -1,0 +1,65 @@
+"""A shadow follows a pipeline while it runs; a start of the pipeline goes on with what the shadow has kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.config import Settings
+from holdfast.spark.shadow.following import Following
+from tests.spark.test_reconcile import give, reconciling, source
+
+pytestmark = pytest.mark.spark
+
+
+def counted(work: Path) -> hf.Pipeline:
+    """Return a pipeline whose every row depends on all rows before it."""
+    numbered = source(work) | hf.accumulate(by="k", n=hf.count(), name="numbered")
+    return hf.Pipeline("counted", numbered | hf.write.sqlite(work / "out.db", table="t", name="table"))
+
+
+def rows(work: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(work / "out.db")) as connection:
+        return connection.execute("SELECT k, n FROM t ORDER BY k, n").fetchall()
+
+
+def test_a_pipeline_with_state_goes_on_with_the_checkpoint_of_its_shadow(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = counted(tmp_path)
+    give(tmp_path, 0, 1)
+    main = pipeline.start(checkpoint=str(tmp_path / "main"), trigger=hf.every("0 s"), session=spark)
+    following = Following(pipeline, tmp_path / "replica", Settings(), session=spark)
+    try:
+        wait_for(lambda: main.status().epoch >= 1)
+        following.start()
+        for number in range(2, 6):
+            give(tmp_path, number)
+            wait_for(lambda n=number: main.status().rows_total == 90 * (n + 1))
+        wait_for(lambda: following.lag.is_level and following.lag.epoch == main.status().epoch)
+        assert following.error is None
+    finally:
+        main.stop()
+        following.stop()
+    checkpoint = following.become_checkpoint()
+    give(tmp_path, 6)
+    run = pipeline.run(checkpoint=str(checkpoint), trigger=hf.available_now(), session=spark)
+    assert run.status().rows_total == 90, "nothing is evaluated again for the sink"
+    assert rows(tmp_path) == sorted((k, n) for k in range(7) for n in range(1, expected_count(k) + 1))
+    assert reconciling(pipeline, tmp_path, spark).look().is_equal
+
+
+def expected_count(k: int) -> int:
+    return sum(i % 7 == k and (number * 100 + i) % 10 != 3 for number in range(7) for i in range(100))
+
+
+def wait_for(condition: Any) -> None:
+    """Wait as long as the test's own time limit allows."""
+    import time
+
+    while not condition():
+        time.sleep(0.05)
