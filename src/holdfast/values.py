@@ -180,6 +180,26 @@ class SinkLedger:
 
 
 @dataclass(frozen=True)
+class PublishedEpoch:
+    """An epoch that a sink has published, from its own ledger.
+
+    Parameters
+    ----------
+    epoch, generation : int
+        Its number, and the generation that decided it.
+    positions : Positions
+        Its end.
+    at_us : int
+        When the sink was given it, by the clock of the driver, microseconds of Unix time.
+    """
+
+    epoch: int
+    generation: int
+    positions: Positions
+    at_us: int
+
+
+@dataclass(frozen=True)
 class EpochRecord:
     """What is known of an epoch apart from its rows.
 

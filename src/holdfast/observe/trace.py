@@ -21,12 +21,15 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.observe.times import utc
-from holdfast.ports import ExplainedSpec, Guarantee, SinkLedger
-from holdfast.positions import Position, SourcePositions
+from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
+from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
 from holdfast.sources.bounds import unmarked
 from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.types.row_ids import ReadId
+
+COUNTED_MAX = 100
+"""Rows with one id that are counted in a sink."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class TracedSink:
         Up to which epoch it holds, and of which generation the last one was.
     problem : str
         Why it cannot say.
+    published : PublishedEpoch, optional
+        The epoch in which it published the row's position, where its ledger still has that.
+    row_count : int, optional
+        How many rows with the id it has now; None where it cannot be asked.
     """
 
     name: str
@@ -51,6 +58,8 @@ class TracedSink:
     epoch: int = 0
     generation: int = 0
     problem: str = ""
+    published: PublishedEpoch | None = None
+    row_count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,8 @@ def trace(pipeline: Pipeline, row_id: str, *, sink: str | None = None, checkpoin
         if found is not None:
             operators, reached = _between(pipeline, node, sinks)
             place, number, position = found
-            told = tuple(_told(each, node.name, place.segment, position, ledgers, problems) for each in reached)
+            asked = _Asked(pipeline.name, row_id, node.name, place.segment, position, _id_column(node, pipeline))
+            told = tuple(asked.told(each, ledgers, problems) for each in reached)
             epoch, planned_us = _epoch(checkpoint, node.name, place.segment, position)
             return Traced(
                 row_id, read.ticks, node.name, node.kind, place.shown, number, place.segment, position,
@@ -148,6 +158,41 @@ def trace(pipeline: Pipeline, row_id: str, *, sink: str | None = None, checkpoin
     )
 
 
+def ids_where(pipeline: Pipeline, where: str, sink: str | None, *, limit: int) -> list[str]:
+    """Return the ids of rows that a sink has.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    where : str
+        A condition, in the language of the sink's system.
+    sink : str, optional
+        The sink; may be left out where only one has rows with ids.
+    limit : int
+        At most so many.
+
+    Raises
+    ------
+    InvalidPipeline
+        If no sink can be asked, several could be, or the condition is refused.
+    """
+    nodes = [node for node in _chosen(pipeline, sink) if isinstance(node.spec, LineageSpec)]
+    identified = [(node, ids.column) for node in nodes if node.stream and (ids := node.stream.shape.ids) is not None]
+    if len(identified) != 1:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} has {len(identified) or 'no'} sinks whose rows can be asked for by --where.",
+            why="a sink is asked that says which rows it has (sqlite, postgres, files), of rows with ids.",
+            do="name one: --sink NAME."
+            if identified
+            else "write hf.row_id() behind the source; the id must come to the sink.",
+            pipeline=pipeline.name,
+        )
+    ((node, column),) = identified
+    assert isinstance(node.spec, LineageSpec)
+    return [str(row[column]) for row in node.spec.find(node.name, where, limit=limit)]
+
+
 def lines(found: Traced) -> Iterator[str]:
     """Yield what was found, for people."""
     if found.ticks is not None:
@@ -160,11 +205,16 @@ def lines(found: Traced) -> Iterator[str]:
     for sink in found.sinks:
         if sink.is_published is None:
             said = sink.problem
+        elif sink.published is not None:
+            of = sink.published
+            said = f"published, in epoch {of.epoch} (generation {of.generation}), {utc(of.at_us, is_exact=True)}"
         elif sink.is_published:
             said = f"published, in epoch {sink.epoch} (generation {sink.generation}) or before"
         else:
             said = f"not published yet: it holds up to epoch {sink.epoch}"
-        yield f"sink       {sink.name} ({sink.kind}): {said}"
+        has = {None: "", 0: "; it has no row with this id", 1: "; it has the row"}
+        counted = has.get(sink.row_count, f"; it has {sink.row_count} rows with this id")
+        yield f"sink       {sink.name} ({sink.kind}): {said}{counted}"
 
 
 def _chosen(pipeline: Pipeline, name: str | None) -> Sequence[SinkNode]:
@@ -284,19 +334,51 @@ def _past(
         yield scratch, until
 
 
-def _told(
-    sink: SinkNode,
-    source: str,
-    segment: str,
-    position: int,
-    ledgers: Mapping[str, SinkLedger],
-    problems: Mapping[str, str],
-) -> TracedSink:
-    if sink.name not in ledgers:
-        return TracedSink(sink.name, sink.kind, None, problem=problems.get(sink.name, ""))
-    held = ledgers[sink.name].held
-    at = held.positions.get(source, {}).get(segment, 0)
-    return TracedSink(sink.name, sink.kind, position < int(at), held.epoch, held.generation)
+@dataclass(frozen=True)
+class _Asked:
+    """What sinks are asked about a row."""
+
+    pipeline: str
+    row_id: str
+    source: str
+    segment: str
+    position: int
+    id_column: str
+
+    def told(self, sink: SinkNode, ledgers: Mapping[str, SinkLedger], problems: Mapping[str, str]) -> TracedSink:
+        """Return what a sink says."""
+        count = self._count(sink)
+        if sink.name not in ledgers:
+            return TracedSink(sink.name, sink.kind, None, problem=problems.get(sink.name, ""), row_count=count)
+        held = ledgers[sink.name].held
+        is_published = self._is_before(held.positions)
+        found = self._published(sink) if is_published else None
+        return TracedSink(sink.name, sink.kind, is_published, held.epoch, held.generation, "", found, count)
+
+    def _published(self, sink: SinkNode) -> PublishedEpoch | None:
+        """Return the first epoch whose end is behind the position; None where that may be an earlier one."""
+        spec = sink.spec
+        known = spec.history(sink.name, self.pipeline) if isinstance(spec, LineageSpec) else ()
+        behind = [each for each in known if self._is_before(each.positions)]
+        is_first = bool(behind) and (behind[0] is not known[0] or known[0].epoch == 1)
+        return behind[0] if is_first else None
+
+    def _is_before(self, positions: Positions) -> bool:
+        return self.position < int(positions.get(self.source, {}).get(self.segment, 0))
+
+    def _count(self, sink: SinkNode) -> int | None:
+        if not isinstance(sink.spec, LineageSpec):
+            return None
+        try:
+            return len(sink.spec.find(sink.name, (self.id_column, self.row_id), limit=COUNTED_MAX))
+        except Exception:  # whatever a driver raises: there may be no such column, or no such table
+            return None
+
+
+def _id_column(source: Node, pipeline: Pipeline) -> str:
+    spec = _spec(source)
+    assert spec is not None
+    return spec.column
 
 
 def _epoch(checkpoint: Path | None, source: str, segment: str, position: int) -> tuple[int | None, int | None]:

@@ -22,6 +22,7 @@ from holdfast.ports.sinks import (
     Idempotent,
     Inspectable,
     LedgerSpec,
+    LineageSpec,
     Rejecting,
     Rewindable,
     Sink,
@@ -46,8 +47,8 @@ from holdfast.ports.surroundings import Clock, Store
 # isort: off
 from holdfast.values import (
     HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
-    Explanation, Guarantee, Held, Loss, Losses, Outcome, Part, Publication, Refused, Repair, RunIdentity, SideRows,
-    SinkLedger, Span, Staged, Task, Withdrawal,
+    Explanation, Guarantee, Held, Loss, Losses, Outcome, Part, Publication, PublishedEpoch, Refused, Repair,
+    RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
 )  # fmt: skip
 # isort: on
 
@@ -55,8 +56,9 @@ __all__ = [
     "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
     "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
     "EpochRecord", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee",
-    "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec", "Loss",
-    "Losses", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity",
-    "SeekableSpec", "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span",
-    "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer", "WriterFactory",
+    "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec",
+    "LineageSpec", "Loss", "Losses", "Outcome", "Part", "Publication", "PublishedEpoch", "Refused", "Rejecting",
+    "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec",
+    "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer",
+    "WriterFactory",
 ]  # fmt: skip

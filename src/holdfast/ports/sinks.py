@@ -21,6 +21,7 @@ from holdfast.values import (
     Losses,
     Outcome,
     Publication,
+    PublishedEpoch,
     Refused,
     Repair,
     RunIdentity,
@@ -351,6 +352,37 @@ class SinkSpec(Protocol):
             If a column does not fit its target: names the column and both types.
         Unavailable
             If the system does not answer.
+        """
+
+
+@runtime_checkable
+class LineageSpec(Protocol):
+    """What a sink's declaration may offer beyond :class:`SinkSpec`: which of its rows came when (design/0022)."""
+
+    def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
+        """Return the last epochs that it has published, oldest first; of a rewind, its own epoch with its positions.
+
+        Creates and changes nothing, fences no run.  Raises as ``connect``.
+        """
+
+    def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return rows of the target, whoever has written them: at most so many.
+
+        Creates and changes nothing.
+
+        Parameters
+        ----------
+        name : str
+            The sink's, for errors.
+        where : str or (str, str)
+            A condition in the language of the system; or a column and the text of its value.
+        limit : int
+            How many rows.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the system refuses the condition: its own words.
         """
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.errors import Diverged, invariant
-from holdfast.ports import Explanation, Publication
+from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch
 from holdfast.store.increments import MERGED_AT_A_TIME
 
 EXPLANATIONS = "holdfast_positions"
@@ -17,6 +17,32 @@ EXPLANATIONS = "holdfast_positions"
 
 STEP_TIME = ""
 """In that table, in the place of a source: the row with number and time of the last epoch, which is replaced."""
+
+
+ENDS = "@ends"
+"""In that table, in the place of a source: the last epochs, a row each."""
+
+ENDS_KEPT = 1000
+"""How many: a row is replaced by that of so many epochs later."""
+
+
+_OWN = (STEP_TIME, ENDS)
+
+
+def end_row(record: EpochRecord, at_us: int) -> tuple[int, int, str]:
+    """Return place, epoch and text of the row of a published epoch.
+
+    Examples
+    --------
+    >>> end_row(EpochRecord("p", 1007, 2, {"a": {"log": 9}}), 1700)
+    (7, 1007, '[2, {"a": {"log": 9}}, 1700]')
+    """
+    return record.epoch % ENDS_KEPT, record.epoch, json.dumps([record.generation, record.positions, at_us])
+
+
+def ends_in(rows: Iterable[tuple[int, str]]) -> list[PublishedEpoch]:
+    """Return what rows of (epoch, text) say, oldest first."""
+    return [PublishedEpoch(epoch, *json.loads(text)) for epoch, text in sorted(rows)]
 
 
 def lacking(publications: Iterable[Publication], held: Mapping[str, int], node: str) -> list[Explanation]:
@@ -72,18 +98,18 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def parted(rows: Iterable[tuple[str, int, str]]) -> list[Explanation]:
-    """Return the explanations of rows (source, first number, text); :data:`STEP_TIME` is none."""
+    """Return the explanations of rows (source, first number, text); the sink's own rows are none."""
     return [
         Explanation(source, number, text)
         for source, first, several in rows
-        if source != STEP_TIME
+        if source not in _OWN
         for number, text in enumerate(several.split("\n"), first)
     ]
 
 
 def numbers(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return source -> highest number, of rows of both."""
-    return {source: number for source, number in rows if source != STEP_TIME}
+    return {source: number for source, number in rows if source not in _OWN}
 
 
 def step_time_in(row: tuple[str] | None) -> tuple[int, int] | None:

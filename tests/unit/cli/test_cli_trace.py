@@ -1,10 +1,14 @@
 """``holdfast trace``: where a row came from, by its id and the ledgers of the sinks (design/0022)."""
 
+import datetime as dt
 import json
 import os
+import re
 import shutil
+import sqlite3
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +22,7 @@ from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.observe.trace import read_at
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.sinks import explained
 from holdfast.sources.until.spec import up_to
 from holdfast.types.row_ids import ReadId
 
@@ -85,6 +90,11 @@ def asked(name, row_id, *options):
     return found.exit_code, found.stdout, found.stderr
 
 
+def asked_where(name, condition, *options):
+    found = CliRunner().invoke(app, ["trace", f"flows.py:{name}", "--where", condition, *options])
+    return found.exit_code, found.stdout, found.stderr
+
+
 def told(name, row_id, *options):
     code, said, problem = asked(name, row_id, "--json", *options)
     assert code == 0, problem
@@ -122,11 +132,69 @@ def test_a_generated_row_is_traced_to_its_value_and_time():
 def test_people_are_told_in_lines():
     row_id = next(iter(ran("lines")))
     _, said, _ = asked("lines", row_id, "--sink", "table")
-    assert said.splitlines() == [
-        "source     rides (files): 0.json, the block that begins at byte 0, row 0; position log=0",
-        "operators  kept, all",
-        "sink       table (sqlite): published, in epoch 4 (generation 1) or before",
-    ]
+    source, operators, sink = said.splitlines()
+    assert source == "source     rides (files): 0.json, the block that begins at byte 0, row 0; position log=0"
+    assert operators == "operators  kept, all"
+    said_of_it = r"sink       table \(sqlite\): published, in epoch 1 \(generation 1\), (.*Z); it has the row"
+    (at,) = re.fullmatch(said_of_it, sink).groups()
+    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(at)
+    assert dt.timedelta(0) <= age < dt.timedelta(hours=1)
+
+
+def test_a_sink_is_asked_whether_it_has_the_row():
+    rows = [*ran("lines")]
+    with closing(sqlite3.connect("trips.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM trips WHERE row_id = ?", (rows[0],))
+        connection.execute("INSERT INTO trips SELECT * FROM trips WHERE row_id = ?", (rows[1],))
+    assert [told("lines", row)["sinks"][0]["row_count"] for row in rows[:3]] == [0, 2, 1]
+
+
+def test_each_row_is_of_the_epoch_in_which_it_was_published():
+    for row_id, row in ran("lines").items():
+        (sink,) = told("lines", row_id)["sinks"]
+        assert sink["published"]["epoch"] == row["km"] // 10 + 1
+
+
+def test_an_epoch_that_the_ledger_has_no_more_is_told_as_before(monkeypatch):
+    monkeypatch.setattr(explained, "ENDS_KEPT", 2)
+    rows = [*ran("lines")]
+    _, said, _ = asked("lines", rows[0])
+    assert "published, in epoch 4 (generation 1) or before; it has the row" in said
+    assert told("lines", rows[-1])["sinks"][0]["published"]["epoch"] == 4
+
+
+def test_rows_are_found_by_what_they_hold():
+    by_id = ran("lines")
+    code, said, _ = asked_where("lines", "km % 10 = 3 AND km > 5", "--limit", "2", "--json")
+    assert code == 0
+    found = json.loads(said)
+    assert len(found) == 2
+    for each in found:
+        row = by_id[each["id"]]
+        assert (row["km"] % 10, each["number"]) == (3, 3)
+    _, said, _ = asked_where("lines", "km = 11")
+    assert said.splitlines()[0] == f"id         {next(i for i, row in by_id.items() if row['km'] == 11)}"
+    assert asked_where("lines", "km = -1")[:2] == (0, "")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["km = = 3", "nothing = 1", "1=1); DROP TABLE trips; --", "km IN (DELETE FROM trips)"]
+)
+def test_a_condition_that_the_system_refuses_is_answered_in_its_words(wrong):
+    ran("lines")
+    code, _, problem = asked_where("lines", wrong)
+    assert code == 2
+    assert "SQLite said" in problem
+    with closing(sqlite3.connect("trips.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM trips").fetchone() == (20,)
+
+
+def test_one_of_both_is_needed():
+    assert CliRunner().invoke(app, ["trace", "flows.py:lines"]).exit_code == 2
+    assert asked_where("lines", "km = 1", "--id", "018cc251-f47b-7c14-8ea7-9285b7565008")[0] == 2
+    code, _, problem = asked_where("plain", "km = 1")
+    assert code == 2
+    assert "hf.row_id()" in problem
 
 
 def test_a_sink_that_cannot_say_what_it_holds_says_so():

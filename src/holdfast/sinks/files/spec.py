@@ -21,10 +21,10 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
-from holdfast.sinks.files import check
+from holdfast.sinks.files import check, lineage
 from holdfast.sinks.files.compaction import TARGET
 from holdfast.sinks.files.log import FilesLog
 from holdfast.sinks.files.sink import OWN_DIRECTORY, FilesSink
@@ -182,6 +182,15 @@ class FilesSinkSpec:
         """Return the lease beside the sink's log."""
         root = os.path.abspath(durable.local_path(self.path) or "")
         return DirectoryLease(os.path.join(root, OWN_DIRECTORY, pipeline, name, "lease"))
+
+    def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
+        """Return the last epochs, of the entries of the log."""
+        root = os.path.abspath(durable.local_path(self.path) or "")
+        return lineage.history(os.path.join(root, OWN_DIRECTORY, pipeline, name, "log"))
+
+    def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return rows of the directory."""
+        return lineage.find(os.path.abspath(durable.local_path(self.path) or ""), name, where, limit)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the sink's log says."""

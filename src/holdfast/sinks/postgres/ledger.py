@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
@@ -20,11 +21,14 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Explanation, Publication, SinkLedger
+from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch, SinkLedger
 from holdfast.sinks import sql
 from holdfast.sinks.explained import (
+    ENDS,
     EXPLANATIONS,
     STEP_TIME,
+    end_row,
+    ends_in,
     joined,
     lacking,
     merged_at,
@@ -314,9 +318,11 @@ class PostgresExplanations:
         return step_time_in(row)
 
     def take(self, connection: Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks, and the time of the last one."""
+        """Keep what these epochs explain and the sink lacks, their ends, and the time of the last one."""
         if not self._is_kept:
             return
+        if publications:
+            self._note_ends(connection, publications)
         if publications and (ended := publications[-1].record).step_time is not None:
             self.set_step_time(connection, ended.epoch, ended.step_time)
         if not needed(publications):
@@ -325,6 +331,24 @@ class PostgresExplanations:
             self._insert(connection, each.source, each.number, each.number, each.text)
             for first, last in merged_at(each.number):
                 self._merge(connection, each.source, first, last)
+
+    def _note_ends(self, connection: Connection, publications: Sequence[Publication]) -> None:
+        """One statement, however many epochs: a round trip to the server is what costs."""
+        at_us = time.time_ns() // 1000
+        by_place = {row[0]: row for row in (end_row(each.record, at_us) for each in publications)}
+        rows = [(*self._ours, ENDS, *row) for row in by_place.values()]
+        statement = pg.SQL(
+            "INSERT INTO {} (pipeline, sink, source, first, last, text) VALUES {}"
+            " ON CONFLICT (pipeline, sink, source, first) DO UPDATE SET last = excluded.last, text = excluded.text"
+        ).format(self._name, pg.SQL(", ").join([pg.SQL("(%s, %s, %s, %s, %s, %s)")] * len(rows)))
+        connection.execute(statement, [value for row in rows for value in row])
+
+    def ends(self, connection: Connection) -> list[PublishedEpoch]:
+        """Return the last epochs."""
+        if not catalog.check_explanations(connection, self._table):
+            return []
+        statement = pg.SQL("SELECT last, text FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s")
+        return ends_in(connection.execute(statement.format(self._name, OURS), (*self._ours, ENDS)).fetchall())
 
     def set_step_time(self, connection: Connection, epoch: int, step_time: tuple[int, int]) -> None:
         """Keep number and batch time of the last epoch."""
@@ -338,8 +362,11 @@ class PostgresExplanations:
         if not catalog.check_explanations(connection, self._table):
             return []
         rows = connection.execute(
-            pg.SQL("SELECT source, first, text FROM {} WHERE {} ORDER BY source, first").format(self._name, OURS),
-            self._ours,
+            pg.SQL(
+                "SELECT source, first, text FROM {} WHERE {} AND source OPERATOR(pg_catalog.<>) %s"
+                " ORDER BY source, first"
+            ).format(self._name, OURS),
+            (*self._ours, ENDS),
         ).fetchall()
         return parted(rows)
 
@@ -366,6 +393,15 @@ class PostgresExplanations:
     @property
     def _name(self) -> pg.Identifier:
         return self._table.identifier(EXPLANATIONS)
+
+
+def history(session: PostgresSession, name: str, pipeline: str) -> list[PublishedEpoch]:
+    """Return the last epochs of a sink, as :func:`asked` asks."""
+    with session.explained():
+        connection = session.connection()
+        schema_name, table_name = catalog.located(connection, session.node, session.table)
+        table = PostgresTable(session.node, schema_name, table_name, (), pa.schema([]), APPEND)
+        return PostgresExplanations(table, pipeline, name).ends(connection)
 
 
 def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | None:

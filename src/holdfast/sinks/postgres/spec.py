@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, LeasePlace, Sink, SinkLedger
+from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.sql import APPEND, Mode, TableMode
@@ -184,17 +184,38 @@ class PostgresSpec:
         session = PostgresSession(dsn, f"sink {name!r}", self.table, f"holdfast {pipeline}/{name} lease")
         return PostgresLease(session, pipeline)
 
+    def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
+        """Return the last epochs, of the table beside the ledger."""
+        with _driver(name):
+            from holdfast.sinks.postgres.ledger import history
+        with self._session(name, pipeline) as session:
+            return history(session, name, pipeline)
+
+    def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return rows of the table."""
+        with _driver(name):
+            from holdfast.sinks.postgres.comparing.searching import find
+        with self._session(name, "trace") as session:
+            return find(session, where, limit)
+
+    @contextmanager
+    def _session(self, name: str, pipeline: str) -> Iterator[Any]:
+        """Yield a connection of its own, by declaration alone."""
+        from holdfast.sinks.postgres.session import PostgresSession
+
+        dsn = Dsn(self.dsn).expanded()
+        session = PostgresSession(dsn, f"sink {name!r}", self.table, f"holdfast {pipeline}/{name}")
+        try:
+            yield session
+        finally:
+            session.drop()
+
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger beside the table says."""
         with _driver(name):
             from holdfast.sinks.postgres.ledger import asked
-            from holdfast.sinks.postgres.session import PostgresSession
-        dsn = Dsn(self.dsn).expanded()
-        session = PostgresSession(dsn, f"sink {name!r}", self.table, f"holdfast {pipeline}/{name}")
-        try:
+        with self._session(name, pipeline) as session:
             return asked(session, name, pipeline)
-        finally:
-            session.drop()
 
 
 @contextmanager

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.ports import Explanation, Publication
+from holdfast.ports import Explanation, Publication, PublishedEpoch
 from holdfast.sinks.explained import (
+    ENDS,
     EXPLANATIONS,
     STEP_TIME,
+    end_row,
+    ends_in,
     joined,
     lacking,
     merged_at,
@@ -58,7 +62,10 @@ class SqliteExplanations:
         return step_time_in(connection.execute(statement, (*self._ours, STEP_TIME, epoch)).fetchone())
 
     def take(self, connection: sqlite3.Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks, and the time of the last one."""
+        """Keep what these epochs explain and the sink lacks, their ends, and the time of the last one."""
+        at_us = time.time_ns() // 1000
+        ends = [(*self._ours, ENDS, *end_row(each.record, at_us)) for each in publications]
+        connection.executemany(f"INSERT OR REPLACE INTO {EXPLANATIONS} VALUES (?, ?, ?, ?, ?, ?)", ends)
         if publications and (ended := publications[-1].record).step_time is not None:
             connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?", (*self._ours, STEP_TIME))
             self._insert(connection, STEP_TIME, 0, ended.epoch, json.dumps(ended.step_time))
@@ -69,12 +76,21 @@ class SqliteExplanations:
             for first, last in merged_at(each.number):
                 self._merge(connection, each.source, first, last)
 
+    def ends(self, connection: sqlite3.Connection) -> list[PublishedEpoch]:
+        """Return the last epochs."""
+        if not self._exists(connection):
+            return []
+        statement = f"SELECT last, text FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?"
+        return ends_in(connection.execute(statement, (*self._ours, ENDS)).fetchall())
+
     def all(self, connection: sqlite3.Connection) -> list[Explanation]:
         """Return everything that is kept."""
         if not self._exists(connection):
             return []
-        statement = f"SELECT source, first, text FROM {EXPLANATIONS} WHERE {_OURS} ORDER BY source, first"
-        return parted(connection.execute(statement, self._ours).fetchall())
+        statement = (
+            f"SELECT source, first, text FROM {EXPLANATIONS} WHERE {_OURS} AND source <> ? ORDER BY source, first"
+        )
+        return parted(connection.execute(statement, (*self._ours, ENDS)).fetchall())
 
     def _merge(self, connection: sqlite3.Connection, source: str, first: int, last: int) -> None:
         where = f"{_OURS} AND source = ? AND first >= ?"

@@ -13,12 +13,12 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, TableMode
-from holdfast.sinks.sqlite import ledger
+from holdfast.sinks.sqlite import ledger, lineage
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
 
@@ -173,6 +173,14 @@ class SqliteSpec:
     def lease(self, name: str, pipeline: str) -> SqliteLease:
         """Return the lease in the file."""
         return SqliteLease(os.path.abspath(self.path), pipeline)
+
+    def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
+        """Return the last epochs, of the table beside the ledger."""
+        return lineage.history(os.path.abspath(self.path), name, pipeline)
+
+    def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return rows of the table."""
+        return lineage.find(os.path.abspath(self.path), self.table, name, where, limit)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger in the file says."""
