@@ -19,7 +19,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.graph.nodes import is_stateful
-from holdfast.plan.counting.counts import Tally
+from holdfast.plan.counting.totals import Balances
 from holdfast.plan.levels import store
 from holdfast.plan.levels.journal import StateJournal, StateVersion
 from holdfast.ports import REJECT_COLUMN
@@ -50,7 +50,7 @@ class Outcome:
     trace: list[str]
     problems: list[str]
     deaths: list[str] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
+    balances: list[Balances] = field(default_factory=list)
 
     def __str__(self) -> str:
         found = "\n  ".join(self.problems) or "nothing"
@@ -111,7 +111,7 @@ def lived(
         else:
             break
     world.finish()
-    return Outcome(seed, graph, world.trace, world.audit(), deaths, workload.tallies)
+    return Outcome(seed, graph, world.trace, world.audit(), deaths, workload.balances)
 
 
 def live_all(seeds: range, **options: Any) -> list[Outcome]:
@@ -168,8 +168,8 @@ def rows_audited(outcomes: list[Outcome]) -> Counter[str]:
     """Return how many rows the audit has counted on their way into each kind of operator."""
     found: Counter[str] = Counter()
     for outcome in outcomes:
-        for name, counted in (pair for tally in outcome.tallies for pair in tally.items()):
-            found[re.split(r"\d", name)[0]] += counted["in"]
+        for name, balance in (pair for epoch in outcome.balances for pair in epoch.items()):
+            found[re.split(r"\d", name)[0]] += balance.came
     return found
 
 
@@ -255,6 +255,19 @@ def test_a_replay_that_begins_with_the_state_of_its_own_epoch_is_noticed(monkeyp
 
 def test_a_task_that_begins_with_older_state_is_noticed() -> None:
     assert is_noticed("times too few", "times too often", make_state=Forgetting)
+
+
+def test_rows_that_wait_and_are_forgotten_are_noticed_by_the_audit_with_their_operator() -> None:
+    found = set()
+    for seed in range(40):
+        try:
+            live(seed, state=Forgetting())
+        except hf.HoldfastError as error:
+            if "when it was called last" in str(error.why):
+                found.add(re.split(r"\d", str(error.participant))[0])
+        if len(found) > 1:
+            return
+    raise AssertionError(f"noticed at {found} alone")
 
 
 def test_a_worker_that_trusts_what_it_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,10 @@ from holdfast.config import Settings
 from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.graph.naming import origin
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.ports import SideRows
 from holdfast.state.step import Arrivals, Result, StateTable, StepTime
+from holdfast.store.local import open_store
 from tests.spark.running import sqlite_rows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
@@ -101,6 +103,45 @@ def test_warn_names_them_in_the_log_and_goes_on(
     assert len(said) == 1
     assert "epoch 2" in said[0]
     assert "'lossy': 1 rows are missing" in said[0]
+
+
+@pytest.mark.parametrize("mode", [{}, STAGED], ids=["carried", "staged"])
+def test_totals_of_every_operator_and_sink_are_kept_and_compared_with_the_ledger(
+    spark: SparkSession, tmp_path: Path, mode: Mapping[str, Any]
+) -> None:
+    rows = [[{"k": "ab"[n % 2], "t": 10 * epoch + n} for n in range(6)] for epoch in range(3)]
+    rows[2].append({"k": "a", "t": 1})  # late
+    given = hf.read.rows(rows, schema="k STRING, t BIGINT", name="given", timestamp="t", bounded=True)
+    kept = given | hf.filter("t % 10 <> 5", name="kept")
+    windows = kept | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="windows")
+    one = windows | hf.write.sqlite(tmp_path / "one.db", table="rows", name="one")
+    two = kept | hf.write.sqlite(tmp_path / "two.db", table="rows", name="two")
+    pipeline = hf.Pipeline("adding", one, two, windows.late | hf.write.sqlite(tmp_path / "late.db", table="rows",
+                                                                             name="late"))  # fmt: skip
+    for _ in range(2):  # the second run has nothing to do, and leaves the book as it is
+        pipeline.run(
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger=hf.available_now(),
+            session=spark,
+            settings=Settings(buckets=2, **mode),
+            on_audit="stop",
+        )
+    report = audit_report(open_store(str(tmp_path / "checkpoint")))
+    assert {name: of.to_json() for name, of in report.book.totals.items()} == {
+        "given": {"in": 19, "out": 19},
+        "kept": {"in": 19, "out": 16, "filtered": 3},
+        "windows": {"in": 16, "out": 0, "late": 1, "absorbed": 15, "made": 6},
+        "one": {"in": 6, "out": 6},
+        "two": {"in": 16, "out": 16},
+        "late": {"in": 1, "out": 1},
+    }
+    assert {sink: (of.staged, of.published, of.differs) for sink, of in report.published.items()} == {
+        "one": (6, 6, ()),
+        "two": (16, 16, ()),
+        "late": (1, 1, ()),
+    }
+    assert report.book.missing == 0
+    assert next(audit_lines(report)).endswith("all rows add up")
 
 
 def test_off_says_nothing(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

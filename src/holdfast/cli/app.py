@@ -23,6 +23,7 @@ from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.explain import derived_names
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
+from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.observe.configuration import configuration
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
@@ -195,6 +196,9 @@ def inspect(
     config: Annotated[
         bool, typer.Option("--config", help="Show the settings instead, and where each value comes from.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Show the rows of each operator instead, as the audit counted them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a checkpoint and its sinks hold, or with TARGET alone what its operators would keep.
@@ -215,6 +219,10 @@ def inspect(
             return
         if checkpoint is None:
             raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
+        if audit:
+            report = audit_report(frame.existing_store(checkpoint))
+            frame.answer({"audit": report.to_json()}, audit_lines(report), as_json)
+            return
         pipeline = None if target is None else load_target(target)
         directory = checkpoint_directory(checkpoint)
         has_run = frame.has_run(directory)

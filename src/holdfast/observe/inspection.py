@@ -305,6 +305,8 @@ def _state(store: Store) -> StateReport | None:
         operators = tuple(records.read(OperatorStatus, one) for one in kept["operators"])
         of_sources = kept.get("rejects", {}).items()  # earlier versions kept none
         rejects = {str(source): {str(why): int(count) for why, count in of.items()} for source, of in of_sources}
+        if not operators and not rejects:
+            return None  # it is the audit's alone
         return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators, rejects=rejects)
     except Corrupt as error:
         return StateReport(problem=error.what)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import invariant
 from holdfast.operators.waits import WAITS_MAX
@@ -21,6 +21,9 @@ from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.reasons import parted
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
+
+if TYPE_CHECKING:
+    from holdfast.plan.counting.auditor import Auditor
 
 KEEP_EVERY_S = 30
 """How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""
@@ -65,15 +68,21 @@ class OperatorReports:
         For the interval of keeping.
     generation : int
         Of this run.
+    auditor : Auditor, optional
+        Whose book is kept with the report.
     """
 
-    def __init__(self, kinds: Mapping[str, str], store: Store, clock: Clock, generation: int) -> None:
+    def __init__(
+        self, kinds: Mapping[str, str], store: Store, clock: Clock, generation: int, auditor: Auditor | None = None
+    ) -> None:
         self._kinds = kinds
         self._store = store
         self._clock = clock
         self._generation = generation
+        self._auditor = auditor
         self._kept_us: int | None = None
         self._epoch = 0
+        self._book = None if auditor is not None else _kept_report(store).get("audit")
         self._buckets: Mapping[str, BucketReport] = _kept_buckets(store, kinds) if kinds else {}
         self._counts: Mapping[str, Mapping[str, int]] = {}
         self._rejects: Mapping[str, Mapping[str, int]] = {}
@@ -92,7 +101,7 @@ class OperatorReports:
         rejects : mapping of str to mapping of str to int
             Source -> how many rows it has rejected for which reason, in this run.
         """
-        if not self._kinds and not rejects:
+        if not self._kinds and not rejects and self._auditor is None:
             return
         strangers = sorted(bucket for bucket in reported if bucket.partition("/")[0] not in self._kinds)
         invariant(not strangers, f"{strangers} report, and are no buckets of stateful operators.", epoch=epoch)
@@ -119,22 +128,29 @@ class OperatorReports:
 
     def keep(self) -> None:
         """Write the report into the checkpoint.  If the checkpoint cannot be written, the ledger reports that."""
-        if not self._epoch:
+        if not self._epoch and (self._auditor is None or not self._auditor.book.problems):
             return
         self._kept_us = self._clock.now_us()
         try:
             report = {
                 "format": 1,
-                "epoch": self._epoch,
+                "epoch": self._epoch or (0 if self._auditor is None else self._auditor.book.last),
                 "generation": self._generation,
                 "at_us": self._kept_us,
                 "operators": [status.as_json() for status in self.statuses()],
                 "rejects": self._rejects,
+                "audit": self._book_json(),
                 "buckets": {bucket: report.to_json() for bucket, report in self._buckets.items()},
             }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())
         except Exception:  # of any kind: it is for people to read, and the run goes on
             log.warning("the report on state cannot be kept", exc_info=True)
+
+    def _book_json(self) -> Any:
+        """Return the book of the audit; a run without one leaves that of the last run."""
+        if self._auditor is not None:
+            return self._auditor.book.to_json()
+        return self._book
 
 
 def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: Mapping[str, int]) -> OperatorStatus:
@@ -155,6 +171,14 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
         state_bytes=sum(report.state_bytes for report in mine),
         waiting_rows=sum(report.waiting_rows or 0 for report in mine),
     )
+
+
+def _kept_report(store: Store) -> Mapping[str, Any]:
+    try:
+        found = json.loads(store.get(STATE_REPORT_KEY) or b"{}")
+        return found if isinstance(found, dict) else {}
+    except Exception:  # of any kind: it is for people to read
+        return {}
 
 
 def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, BucketReport]:

@@ -21,7 +21,7 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
-from holdfast.plan.counting.audit import NO_AUDIT, Audit
+from holdfast.plan.counting.auditor import Auditor
 from holdfast.plan.counting.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
@@ -94,10 +94,8 @@ class EpochLoop:
         Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
-    audit : Audit
-        What the counts of each epoch are held to.
-    on_audit : str
-        ``off`` does not look, ``warn`` logs what does not add up, ``stop`` ends the run.
+    auditor : Auditor, optional
+        Holds the counts of each epoch to the audit.
     note_parts : callable, optional
         Called with the sinks that take part in an epoch, once that is decided.
     note_end : callable, optional
@@ -123,8 +121,7 @@ class EpochLoop:
         watches_clock: bool = False,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
-        audit: Audit = NO_AUDIT,
-        on_audit: str = "off",
+        auditor: Auditor | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
@@ -140,8 +137,7 @@ class EpochLoop:
         self._dues = Dues(due_file)
         self._explanations = explanations
         self._pressure = pressure
-        self._audit = audit
-        self._on_audit = on_audit
+        self._auditor = auditor
         self._note_parts = note_parts
         self._note_end = note_end
         self._watches_clock = watches_clock
@@ -216,7 +212,9 @@ class EpochLoop:
         found = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, report = found.parts, found.report
         faults.reach("after-stage", epoch)
-        self._audited(epoch, found)
+        rows = {sink: sum(part.row_count for part in each) for sink, each in parts.items()}
+        if self._auditor is not None:
+            self._auditor.look(epoch, report, rows)
         evaluated = time.perf_counter()
         record = EpochRecord(
             pipeline=self._pipeline,
@@ -232,12 +230,14 @@ class EpochLoop:
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
         self._note(end, report.observed)
+        if self._auditor is not None:
+            self._auditor.note(epoch, report, rows)
         self._has_ended(start, replace(ended, pts=record.pts))
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
-            rows=sum(part.row_count for several in parts.values() for part in several),
+            rows=sum(rows.values()),
             bytes=spark_log.span(start.sizes, end.sizes) or 0,
             duration_ms={
                 "plan": (planned - started) * 1e3,
@@ -347,17 +347,6 @@ class EpochLoop:
                 self._reached[source] = seen
         known = [reached for reached in self._reached.values() if reached is not None]
         return min(known) if known and len(known) == len(self._reached) else None
-
-    def _audited(self, epoch: int, found: Evaluated) -> None:
-        """Compare what was counted of an epoch, before it is decided."""
-        if self._on_audit == "off":
-            return
-        rows = {sink: sum(part.row_count for part in parts) for sink, parts in found.parts.items()}
-        for imbalance in self._audit.imbalances(found.report.tally, rows):
-            error = imbalance.as_error(self._pipeline, epoch)
-            if self._on_audit == "stop":
-                raise error
-            log.warning("%s %s", error.what, imbalance.what)
 
     def _note(self, end: spark_log.Offsets, observed: Mapping[str, Observed]) -> None:
         for source, counted in observed.items():

@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import present
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.counting.audit import NO_AUDIT, Audit, audit_of_program, audit_of_stages
+from holdfast.plan.counting.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
@@ -106,10 +106,12 @@ class PhysicalPlan:
 
     @property
     def audit(self) -> Audit:
-        """The equations that the counts of an epoch are held to; none where Spark's plan evaluates all operators."""
+        """The equations that the counts of an epoch are held to."""
         if self.stateful is not None:
             return audit_of_stages(self.pipeline, self.stateful.stages)
-        return NO_AUDIT if self.program is None else audit_of_program(self.pipeline, self.program)
+        if self.program is None:
+            return audit_behind_spark(self.pipeline)
+        return audit_of_program(self.pipeline, self.program)
 
     def evaluation(
         self,

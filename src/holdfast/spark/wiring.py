@@ -16,6 +16,7 @@ from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
+from holdfast.plan.counting.auditor import Auditor, kept_book
 from holdfast.plan.holds import hold_file
 from holdfast.plan.levels.due import due_file
 from holdfast.plan.levels.journal import StateJournal
@@ -86,7 +87,8 @@ class Wiring:
         letters = self._letters()
         barriers, journal = Barriers(), self._journal()
         checkpointer = self._checkpointer(user_data, barriers, journal)
-        reports = self._reports()
+        auditor = self._auditor()
+        reports = self._reports(auditor)
         run = self._run(reports, checkpointer, user_data)
         loop = EpochLoop(
             pipeline=self.asked.pipeline.name,
@@ -116,8 +118,7 @@ class Wiring:
             ),
             watches_clock=self.physical.stateful is not None and bool(self.physical.stateful.stages.waking),
             pressure=self._pressure(),
-            audit=self.physical.audit,
-            on_audit=self.asked.settings.on_audit,
+            auditor=auditor,
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),
         )
@@ -237,9 +238,16 @@ class Wiring:
             self.coordinator.publish_held,
         )
 
-    def _reports(self) -> OperatorReports:
+    def _auditor(self) -> Auditor | None:
+        on_audit = self.asked.settings.on_audit
+        if on_audit == "off":
+            return None
+        book = kept_book(self.context.store)
+        return Auditor(self.asked.pipeline.name, self.physical.audit, stops=on_audit == "stop", book=book)
+
+    def _reports(self, auditor: Auditor | None) -> OperatorReports:
         kinds = {node.name: node.kind for node in self.asked.pipeline.nodes if is_stateful_node(node)}
-        return OperatorReports(kinds, self.context.store, self.context.clock, self.coordinator.generation)
+        return OperatorReports(kinds, self.context.store, self.context.clock, self.coordinator.generation, auditor)
 
     def _pressure(self) -> BackPressure | None:
         if self.physical.stateful is None:

@@ -81,6 +81,8 @@ class BucketReport:
         For the checkpointer.
     pts : int, optional
         Of the gate before the sinks: the time below which everything has left it.
+    held : (int, int), optional
+        For the audit: the rows that waited before the call, and those that wait behind it.
 
     Examples
     --------
@@ -100,6 +102,7 @@ class BucketReport:
     pressure: Pressure | None = None
     kept: KeptVersion | None = None
     pts: int | None = None
+    held: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, result: Result, **others: Any) -> BucketReport:
@@ -123,6 +126,8 @@ class BucketReport:
             value["kept"] = [self.kept.version, self.kept.digest, self.kept.feeds]
         if self.pts is not None:
             value["pts"] = self.pts
+        if self.held is not None:
+            value["held"] = list(self.held)
         return value
 
     @classmethod
@@ -137,6 +142,7 @@ class BucketReport:
         if not isinstance(value, Mapping) or not all(is_number(value.get(name, 0)) for name in _SIZES):
             raise ValueError(f"{value!r} is no report of a bucket")
         waits, pressure, kept = value.get("waits"), value.get("pressure"), value.get("kept")
+        held = value.get("held")
         return cls(
             dict(value.get("counts", {})),
             value.get("state_rows", 0),
@@ -147,6 +153,7 @@ class BucketReport:
             None if pressure is None else Pressure(pressure[0], tuple(pressure[1]), tuple(pressure[2])),
             None if kept is None else KeptVersion(*kept),
             value.get("pts"),
+            None if held is None else (held[0], held[1]),
         )
 
 

@@ -16,7 +16,8 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.lowering import lowering_of
 from holdfast.operators.stateful.gate import Released
-from holdfast.plan.counting.counts import Tally
+from holdfast.plan.counting.counts import EpochReport, Tally
+from holdfast.plan.counting.totals import Balance, Totals
 from holdfast.plan.program import Program
 from holdfast.plan.stages import ROWS, Stages
 
@@ -73,10 +74,13 @@ class Audit:
         Where both ends are counted.
     sinks : mapping of str to (str, str)
         Sink -> the operator before it, and which of its counts; without those behind Spark's plan.
+    totals : Totals, optional
+        How counts are totals.
     """
 
     edges: tuple[Edge, ...]
     sinks: Mapping[str, tuple[str, str]]
+    totals: Totals | None = None
 
     def imbalances(self, tally: Tally, sink_rows: Mapping[str, int]) -> Iterator[Imbalance]:
         """Yield what does not add up.
@@ -99,9 +103,10 @@ class Audit:
             if sink in sink_rows and (due := _count(tally, *before)) != sink_rows[sink]:
                 yield Imbalance(sink, f"what left {before[0]} is carried or staged", due, sink_rows[sink])
 
-
-NO_AUDIT = Audit((), {})
-"""Of a pipeline whose operators Spark's plan evaluates: nothing of it is counted here."""
+    def balances(self, report: EpochReport, sink_rows: Mapping[str, int]) -> dict[str, Balance]:
+        """Return the rows of each source, operator and sink in an epoch, and where they are."""
+        due = {sink: _count(report.tally, *before) for sink, before in self.sinks.items()}
+        return {} if self.totals is None else self.totals.of(report, sink_rows, due)
 
 
 def _at(name: str, counted: Mapping[str, int]) -> Iterator[Imbalance]:
@@ -125,6 +130,11 @@ def _at(name: str, counted: Mapping[str, int]) -> Iterator[Imbalance]:
 
 def _count(tally: Tally, name: str, what: str) -> int:
     return tally.get(name, {}).get(what, 0)
+
+
+def audit_behind_spark(pipeline: Pipeline) -> Audit:
+    """Return those of a pipeline that Spark's plan evaluates: rows of sources and sinks alone are counted."""
+    return _audit(pipeline, frozenset(), frozenset())
 
 
 def audit_of_program(pipeline: Pipeline, program: Program) -> Audit:
@@ -165,4 +175,4 @@ def _audit(pipeline: Pipeline, counted: Collection[str], hosted: Collection[str]
         elif node.name in counted and node.kind != "rejects" and all(known):
             edges.append(Edge(tuple(outs[before.name] for before in node.inputs), node.name, "in"))
     sinks = {sink.name: outs[sink.inputs[0].name] for sink in pipeline.sinks if sink.inputs[0].name in outs}
-    return Audit(tuple(edges), sinks)
+    return Audit(tuple(edges), sinks, Totals(pipeline))

@@ -211,7 +211,8 @@ class Level:
         self._hold(bucket, record, state)
         packer = self._packer(rank_of(self.number, hosted.number, bucket.number), bucket.number)
         counts = Counts({})
-        counts.flowed(hosted.name, _flow(hosted.step, arrivals, before, state, result))
+        flow = _flow(hosted.step, arrivals, before, state, result)
+        counts.flowed(hosted.name, flow)
         given: dict[str, GivenRows] = {}
         for output, rows in result.outputs.items():
             if rows.num_rows:
@@ -226,6 +227,8 @@ class Level:
         if feeds.has_moved and feeds.has_ended:
             yield from self._ends(bucket, packer)
         report = self._report(bucket, result, record, state)
+        if isinstance(hosted.step, CountsHeld) and result.fates is not None:
+            report = replace(report, held=(flow["held before"], flow["held after"]))
         if self._snapshot_parts is not None:
             kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
             report = replace(report, kept=kept)

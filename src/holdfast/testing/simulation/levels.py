@@ -27,7 +27,9 @@ from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counting.audit import audit_of_stages
-from holdfast.plan.counting.counts import EpochReport, Tally, united
+from holdfast.plan.counting.auditor import Auditor
+from holdfast.plan.counting.counts import EpochReport, united
+from holdfast.plan.counting.totals import Balances
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
 from holdfast.plan.levels.journal import NOTHING, JournalReader, StateJournal, StateVersion, write_part
@@ -122,8 +124,8 @@ class StatefulWorkload:
         Decides which epochs are barriers; receives what buckets report in epochs that are carried.
     stand_ins : mapping of str to StandIn
         What operators that only Spark evaluates make of rows.
-    tallies : list of Tally
-        Receives what was counted in each epoch that the audit found in order, also of those that a crash repeats.
+    balances : list of Balances
+        Receives the totals of each epoch that the audit found in order, also of those that a crash repeats.
     """
 
     pipeline: Pipeline
@@ -138,7 +140,7 @@ class StatefulWorkload:
     parts: SnapshotParts | None = None
     barriers: Barriers | None = None
     stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
-    tallies: list[Tally] = field(default_factory=list)
+    balances: list[Balances] = field(default_factory=list)
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
@@ -187,6 +189,7 @@ class StatefulEvaluation:
         self._workload = workload
         self._stages = stages
         self._audit = audit_of_stages(workload.pipeline, stages)
+        self._auditor = Auditor(workload.pipeline.name, self._audit, stops=True)
         self._plan = plan
         self._process = process
         self._random = random_
@@ -237,9 +240,12 @@ class StatefulEvaluation:
         Of a task that was repeated, the last attempt counts.
         """
         report = self._reported()
-        for imbalance in self._audit.imbalances(report.tally, rows):
-            raise imbalance.as_error(self._workload.pipeline.name, epoch)
-        self._workload.tallies.append(report.tally)
+        self._auditor.look(epoch, report, rows)
+        self._auditor.note(epoch, report, rows)
+        found = self._audit.balances(report, rows)
+        odd = {name: balance for name, balance in found.items() if not balance.is_even}
+        assert not odd, f"epoch {epoch} does not add up: {odd}"
+        self._workload.balances.append(found)
         self._journal.write(self._workload.state.batch_id(epoch), report.state)
 
     def mute(self, epoch: int, start: int, end: int) -> None:

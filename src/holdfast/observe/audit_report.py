@@ -1,0 +1,159 @@
+"""The book of the audit as people read it, beside what the checkpoint's ledger says was published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Done
+from holdfast.errors import Corrupt
+from holdfast.plan.counting.auditor import Book, balances_json
+from holdfast.ports import Store
+from holdfast.status import STATE_REPORT_KEY
+
+
+@dataclass(frozen=True)
+class SinkRows:
+    """Rows of one sink in the epochs that both the book and the ledger have.
+
+    Parameters
+    ----------
+    epochs : int
+        How many these are.
+    staged : int
+        Rows that were carried or staged, as the audit counted.
+    published, dead : int
+        Rows that the ledger says are visible; those that the sink refused and that are dead letters.
+    differs : tuple of int
+        Epochs in which they do not add up.
+    """
+
+    epochs: int = 0
+    staged: int = 0
+    published: int = 0
+    dead: int = 0
+    differs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What ``holdfast inspect --audit`` shows.
+
+    Parameters
+    ----------
+    book : Book
+        What the audit has counted.
+    published : mapping of str to SinkRows
+        Sink -> the ledger's word; without those whose epochs need no decision in the checkpoint.
+    """
+
+    book: Book
+    published: Mapping[str, SinkRows] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``--json`` shows it."""
+        book = self.book
+        return {
+            "first": book.first,
+            "last": book.last,
+            "missing": book.missing,
+            "totals": balances_json(book.totals),
+            "epochs": [{"epoch": epoch, "rows": balances_json(of)} for epoch, of in book.epochs.items()],
+            "problems": [{"epoch": epoch, **vars(of)} for epoch, of in book.problems],
+            "published": {sink: {**vars(of), "differs": list(of.differs)} for sink, of in self.published.items()},
+        }
+
+
+def audit_report(store: Store) -> AuditReport:
+    """Return what the audit has counted in a checkpoint; an empty book where it never looked.  Changes nothing.
+
+    Raises
+    ------
+    Corrupt
+        If it cannot be read.
+    """
+    try:
+        found = json.loads(store.get(STATE_REPORT_KEY) or b"{}").get("audit")
+        book = Book() if found is None else Book.from_json(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{STATE_REPORT_KEY} in the checkpoint cannot be read.",
+            why=f"it is not what this version writes: {error!r}.",
+            do="run the pipeline: it is written anew. Nothing depends on it.",
+            participant=STATE_REPORT_KEY,
+        ) from error
+    return AuditReport(book, _published(book, store))
+
+
+def _published(book: Book, store: Store) -> dict[str, SinkRows]:
+    found: dict[str, SinkRows] = {}
+    for entry in survey(store):
+        of, done = book.epochs.get(entry.key.epoch), entry.content
+        if of is None or entry.standing is not Standing.DONE or not isinstance(done, Done):
+            continue
+        for sink, rows in done.row_counts.items():
+            if sink not in of:
+                continue
+            staged, dead = of[sink].left, len((done.rejected or {}).get(sink, ()))
+            so_far = found.get(sink, SinkRows())
+            differs = so_far.differs if staged == rows + dead else (*so_far.differs, entry.key.epoch)
+            found[sink] = SinkRows(
+                so_far.epochs + 1, so_far.staged + staged, so_far.published + rows, so_far.dead + dead, differs
+            )
+    return found
+
+
+def audit_lines(report: AuditReport) -> Iterator[str]:
+    """Say it to people.
+
+    Examples
+    --------
+    >>> from holdfast.plan.counting.totals import Balance
+    >>> book = Book().with_epoch(1, {"trips": Balance(5, 4, {"rejected": 1}), "table": Balance(4, 4)})
+    >>> print(*audit_lines(AuditReport(book, {"table": SinkRows(1, 4, 3, 1)})), sep=chr(10))
+    audit       epoch 1 to 1: all rows add up
+                    in  out  rejected
+      trips          5    4         1
+      table          4    4         .
+    published   table: 3 rows, 1 dead letters, of 4 staged in 1 epochs of the ledger
+    """
+    book = report.book
+    if not book.last and not book.problems:
+        yield 'audit       nothing is counted: no run had on_audit="warn" or "stop"'
+        return
+    gap = f" ({book.missing} epochs between them were not counted, or lost by a crash)" if book.missing else ""
+    odd = [name for name, of in book.totals.items() if not of.is_even]
+    is_well = not book.problems and not odd and not any(of.differs for of in report.published.values())
+    verdict = "all rows add up" if is_well else "rows do not add up"
+    yield f"audit       epoch {book.first} to {book.last}{gap}: {verdict}"
+    yield from _table(balances_json(book.totals))
+    for sink, of in report.published.items():
+        dead = f", {of.dead:,} dead letters" if of.dead else ""
+        whole = f"of {of.staged:,} staged in {of.epochs} epochs of the ledger"
+        yield f"published   {sink}: {of.published:,} rows{dead}, {whole}"
+    for epoch, each in book.problems:
+        yield f"! epoch {epoch}, {each.operator}: {each.what}: {each.due:,} rows are due, there are {each.found:,}"
+    for name in odd:
+        yield f"! {name}: its rows of all epochs do not add up"
+    for sink, of in report.published.items():
+        for epoch in of.differs:
+            yield f"! epoch {epoch}, {sink}: what the ledger says is published is not what was staged"
+
+
+def _table(rows: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    columns = list(dict.fromkeys(["in", "out", *(what for of in rows.values() for what in of)]))
+    columns.sort(key=lambda what: ("held", "made").index(what) + 1 if what in ("held", "made") else 0)
+    shown = [[name, *(f"{of[what]:,}" if what in of else "." for what in columns)] for name, of in rows.items()]
+    name_width = max([12, *(len(line[0]) for line in shown)])
+    widths = [max(len(line[place]) for line in [["", *columns], *shown]) for place in range(1, len(columns) + 1)]
+    yield _line("", columns, name_width, widths)
+    for name, *counts in shown:
+        yield _line(name, counts, name_width, widths)
+
+
+def _line(name: str, cells: Sequence[str], name_width: int, widths: Sequence[int]) -> str:
+    told = "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"  {name:<{name_width}}  {told}"
