@@ -25,6 +25,7 @@ COMMANDS = {
         ("bench.row_ids",),
         ("bench.early",),
         ("bench.reconcile",),
+        ("bench.failover",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -44,6 +45,7 @@ COMMANDS = {
         ("bench.row_ids",),
         ("bench.early", "--keys", "1000", "--seconds", "4", "--warm-seconds", "5", "--rounds", "1"),
         ("bench.reconcile", "--rows", "100000", "--files", "4", "--rounds", "1"),
+        ("bench.failover", "--times", "1", "--rows", "200000", "--rounds", "1"),
     ),
 }
 

@@ -54,6 +54,7 @@ SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
 
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",
+    "HOLDFAST_LEASE": "--lease",
     "HOLDFAST_ON_POISON": "--on-poison",
     "HOLDFAST_ON_AUDIT": "--on-audit",
 }
@@ -253,6 +254,13 @@ class Settings(BaseSettings):
         "1 min",
         "Longest wait between two restarts: a system that is back is noticed within this time.",
     )
+    lease: Annotated[str, _duration("0 s", "10 min")] = _setting(
+        "0 s",
+        "How long a beat of the pipeline's lease is good for, which `holdfast run` keeps in the system of its first "
+        "sink that can (PostgreSQL, SQLite, files); also `--lease`.  A replica takes over when no beat has come for so "
+        "long; `1 s` renews it three times a second.  Shorter than a run is ever stopped for (a paused machine, a full "
+        "disk), and the pipeline changes hands for nothing.  `0 s`: no lease, and a replica takes the main's.",
+    )
     progress_interval: Annotated[str, _duration("100 ms", "1 h")] = _setting(
         "5 s",
         "Time between two progress lines where there is no terminal.",
@@ -363,6 +371,11 @@ class Settings(BaseSettings):
     def held_max_bytes(self) -> int:
         """Rows that wait for sinks with a pace of their own, bytes."""
         return size_bytes(self.held_max)
+
+    @property
+    def lease_us(self) -> int:
+        """How long a beat of the lease is good for, microseconds; 0: none is kept."""
+        return duration_us(self.lease)
 
     @property
     def sweep_interval_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,8 @@ from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.spare import Waiting, is_spare
+from holdfast.cli.standby.invocation import Invocation
+from holdfast.cli.standby.promotion import promote
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
@@ -34,6 +36,9 @@ from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 from holdfast.types.units import duration_us, time_us
 
+if TYPE_CHECKING:
+    from holdfast.spark.run import Run
+
 app = typer.Typer(
     name="holdfast",
     help="Exactly-once pipelines on Spark Structured Streaming.\n\n"
@@ -48,6 +53,7 @@ app = typer.Typer(
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("reconcile")(reconcile)
+app.command("promote")(promote)
 
 
 DropState = Annotated[
@@ -119,6 +125,12 @@ def run(
     spare: Annotated[
         bool, typer.Option("--spare", help="With --supervise: keep a second process ready, which takes over.")
     ] = False,
+    lease: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Keep a lease, for replicas to see that this run is alive.")
+    ] = None,
+    replica: Annotated[
+        bool, typer.Option("--replica", help="Wait with everything ready, and take over when the lease is free.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -135,6 +147,8 @@ def run(
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
         if spare and not supervised:
             raise typer.BadParameter("--spare belongs to --supervise.")
+        if lease is not None:
+            settings = Settings(**{**settings.model_dump(), "lease": lease})
         if supervised:
             words_of_child = {
                 "--every": interval,
@@ -145,8 +159,9 @@ def run(
                 "--until": until,
                 "--on-poison": on_poison,
                 "--on-audit": on_audit,
+                "--lease": lease,
             }
-            flags = {"--available-now": drain, "--force": force, "--json": as_json}
+            flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
@@ -171,20 +186,26 @@ def run(
             **beginning,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        waiting = Waiting() if is_spare() else None
+        waiting, invocation = Waiting() if is_spare() else None, Invocation()
         with waiting or nullcontext():
             pipeline = load_target(target)
             if waiting is not None:
                 waiting.until_needed(pipeline, {**options, "settings": settings})
+
+        def start() -> Run:
+            return pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options)
+
+        standby = None
+        if replica or settings.lease_us:
+            from holdfast.cli.standby.standby import Standby
+
+            standby = Standby(pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json)
+            standby.take({**options, "settings": settings})
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)
-            with told_to_supervisor():
-                run_in_foreground(
-                    lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
-                    settings,
-                    as_json=as_json,
-                )
+            with told_to_supervisor(), standby or nullcontext():
+                run_in_foreground(start if standby is None else lambda: standby.kept(start), settings, as_json=as_json)
 
 
 @app.command()

@@ -1,0 +1,249 @@
+"""A run that keeps a lease: it waits as a replica while another process holds it, and becomes one when it is fenced.
+
+Order, once the lease is free: 1. the lease is taken; 2. a checkpoint that another one has overtaken is set aside;
+3. the term is noted in the checkpoint; 4. an ordinary start.  A crash after each: the lease expires, and whoever
+watches begins with 1.  A process that is fenced is replaced by a new one of the same command, which watches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from holdfast.cli import frame
+from holdfast.cli.child import is_supervised
+from holdfast.cli.foreground import Runnable
+from holdfast.cli.signals import StopSignals
+from holdfast.cli.standby.invocation import Invocation
+from holdfast.cli.standby.places import lease_of
+from holdfast.cli.supervision import RECORD
+from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.graph.pipeline import Pipeline
+from holdfast.observe.logs import FILE_NAME
+from holdfast.plan.cutting import has_state
+from holdfast.ports import LeasePlace, SeenLease
+from holdfast.replica.keeper import Keeper, held_by
+from holdfast.replica.tenure import Holder, Tenure, Watch, take
+from holdfast.replica.terms import note_term, noted_term, set_aside
+from holdfast.status import Status
+from holdfast.store.local import open_store
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
+
+log = logging.getLogger("holdfast.replica")
+
+LOOKS = 20
+"""Looks at the lease in its time: what a takeover waits for beyond it is a twentieth."""
+_LOOK_MIN_S = 0.02
+_BEGINNINGS = {"at", "from_checkpoint", "state"}
+"""What says where a pipeline begins: who says it is no replica."""
+_STOP_S = 10.0
+"""How long a run that has lost its lease may take for its last epoch, which the sinks refuse anyway."""
+
+
+class Standby:
+    """The lease of one command.  A context for its run: a fenced one becomes a replica.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        What is run.
+    directory : Path
+        Its checkpoint.
+    settings : Settings
+        For the duration of the lease (0: as the holder before has it), and the interval of progress lines.
+    invocation : Invocation
+        How this process is begun again.
+    is_replica : bool
+        Whether it waits until there has been a holder.
+    as_json : bool
+        How it says whom it waits for.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        directory: Path,
+        settings: Settings,
+        invocation: Invocation,
+        *,
+        is_replica: bool,
+        as_json: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._directory = directory
+        self._settings = settings
+        self._invocation = invocation
+        self._ttl_us = settings.lease_us
+        self._is_replica = is_replica
+        self._begins_elsewhere = False
+        self._as_json = as_json
+        self._holder = Holder("replica" if is_replica else "main")
+        self._keeper: Keeper | None = None
+
+    # --- before the run ---------------------------------------------------------------------------------------------
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Take the lease; while another process holds it, make everything ready, and wait.
+
+        Parameters
+        ----------
+        options : dict of str to Any
+            The arguments of the start.
+
+        Raises
+        ------
+        InvalidPipeline
+            If no sink keeps a lease; or state is kept, and not in this checkpoint.
+        typer.Exit
+            If a signal asked for the end.
+        """
+        self._begins_elsewhere = not _BEGINNINGS.isdisjoint(options)
+        place = lease_of(self._pipeline)
+        watch = Watch(place)
+        if self._is_free(watch) and self._has_taken(place, watch.seen):
+            return
+        if self._begins_elsewhere:
+            raise _begins_elsewhere(self._pipeline.name)
+        self._warn_of_state()
+        with StopSignals(is_supervised=is_supervised()) as signals:
+            early = import_module("holdfast.spark.launch.early")
+            early.warm_up(self._pipeline, options)
+            signals.install()
+            log.info("replica of pipeline %r: ready", self._pipeline.name)
+            said_at, is_silent = 0.0, False
+            while signals.asked_by is None:
+                try:
+                    if self._is_free(watch) and self._has_taken(place, watch.seen):
+                        return
+                    is_silent = False
+                except Unavailable as error:
+                    log.log(logging.DEBUG if is_silent else logging.WARNING, "the lease is not seen: %s", error.what)
+                    is_silent = True
+                if time.monotonic() - said_at >= self._settings.progress_interval_s:
+                    said_at = time.monotonic()
+                    self._check_state(watch.seen)
+                    self._say(watch)
+                    if not early.is_warm():
+                        log.warning("the replica's JVM has ended: the process is begun again")
+                        self._invocation.begin_again_as_replica()
+                time.sleep(max(_LOOK_MIN_S, self._duration_us(watch.seen) / 1e6 / LOOKS))
+            raise typer.Exit(0)
+
+    def _is_free(self, watch: Watch) -> bool:
+        # A replica leaves a run alone that keeps no lease.
+        return watch.is_free() and not (self._is_replica and watch.seen is None)
+
+    def _duration_us(self, seen: SeenLease | None) -> int:
+        return self._ttl_us or (1_000_000 if seen is None else seen.lease.ttl_us)
+
+    def _has_taken(self, place: LeasePlace, seen: SeenLease | None) -> bool:
+        tenure = take(place, seen, self._holder, self._duration_us(seen))
+        if tenure is None:
+            return False
+        if seen is not None:
+            log.warning("takes over: %s", held_by(seen))
+        self._keeper = Keeper(place, tenure)
+        self._keeper.start()
+        self._prepare(tenure, seen)
+        return True
+
+    def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
+        """Set a checkpoint aside that another one has overtaken, and note the term."""
+        store = open_store(str(self._directory))
+        is_old = seen is not None and noted_term(store) != seen.lease.term
+        if is_old and not has_state(self._pipeline) and set_aside(self._directory, (FILE_NAME, RECORD)):
+            log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
+        note_term(store, tenure.lease.term)
+
+    def _warn_of_state(self) -> None:
+        if has_state(self._pipeline):
+            log.info(
+                "pipeline %r keeps state: the replica continues on the checkpoint of the main", self._pipeline.name
+            )
+
+    def _check_state(self, seen: SeenLease | None) -> None:
+        """Refuse to wait for what could not be continued: state in another checkpoint."""
+        if seen is None or not seen.lease.generation or not has_state(self._pipeline):
+            return
+        if noted_term(open_store(str(self._directory))) != seen.lease.term:
+            raise InvalidPipeline(
+                f"pipeline {self._pipeline.name!r} keeps state, and {held_by(seen)} on another checkpoint.",
+                why="a replica continues with the state that is in its checkpoint directory.",
+                do="name the directory of the main with --checkpoint: on the same machine, or mounted on both.",
+                pipeline=self._pipeline.name,
+            )
+
+    def _say(self, watch: Watch) -> None:
+        seen, name = watch.seen, self._pipeline.name
+        left_us = None if seen is None else seen.left_us
+        if self._as_json:
+            lease = None if seen is None else {"beat": seen.beat, "left_us": left_us, **vars(seen.lease)}
+            frame.print_json({"pipeline": name, "state": "replica", "lease": lease})
+            return
+        what = "there is no lease yet: the main runs without one, or has not begun" if seen is None else held_by(seen)
+        left = "" if left_us is None else f", {left_us / 1e6:.1f} s left"
+        frame.print_lines([f"{name} replica: {what}{left}"])
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Standby:
+        return self
+
+    def kept(self, start: Callable[[], Runnable]) -> Runnable:
+        """Start a run that ends when the lease is lost."""
+        assert self._keeper is not None
+        self._keeper.check()
+        return _KeptRun(start(), self._keeper)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the lease back; a process that is fenced begins again as a replica."""
+        if self._keeper is None:
+            return
+        is_fenced = isinstance(error, Fenced)
+        self._keeper.end(gives_back=not is_fenced)
+        if is_fenced and not self._begins_elsewhere:
+            log.warning("fenced: %s; this process becomes the replica", str(error).splitlines()[0])
+            self._invocation.begin_again_as_replica()
+
+
+class _KeptRun:
+    """A run that ends when its lease is lost."""
+
+    def __init__(self, run: Runnable, keeper: Keeper) -> None:
+        self._run = run
+        self._keeper = keeper
+        keeper.note_generation(run.status().generation)
+
+    def status(self) -> Status:
+        return self._run.status()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        if self._keeper.is_lost:
+            with suppress(HoldfastError):
+                self._run.stop(_STOP_S)
+            self._keeper.check()
+        return self._run.wait(timeout_s)
+
+    def stop(self, timeout_s: float | None = None) -> Any:
+        return self._run.stop(timeout_s)
+
+
+def _begins_elsewhere(pipeline: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"another process runs pipeline {pipeline!r}.",
+        why="it holds the lease, and this command says where the pipeline begins: a replica continues where it is.",
+        do="leave --at, --from-checkpoint and --state out.",
+        pipeline=pipeline,
+    )
