@@ -55,6 +55,19 @@ class Case:
         """The checkpoint directory."""
         return self.work / "checkpoint"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its processes."""
+        return {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "CRASH_WORK": str(self.work),
+            "CRASH_SINKS": ",".join(self.sinks),
+            "CRASH_DSN": self.dsn,
+            "HOLDFAST_DRIVER_MEMORY": "1 GiB",
+            **self.environment,
+        }
+
     def write_input(self, first: int = 0, last: int = FILES, *, padding: int = 0) -> None:
         """Write the input files from number ``first`` to below ``last``, each by rename.
 
@@ -83,16 +96,7 @@ class Case:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-                "CRASH_WORK": str(self.work),
-                "CRASH_SINKS": ",".join(self.sinks),
-                "CRASH_DSN": self.dsn,
-                "HOLDFAST_DRIVER_MEMORY": "1 GiB",
-                **self.environment,
-                **environment,
-            },
+            env={**self.variables, **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -24,6 +24,7 @@ from holdfast.cli.foreground import Runnable
 from holdfast.cli.signals import StopSignals
 from holdfast.cli.standby.invocation import Invocation
 from holdfast.cli.standby.places import lease_of
+from holdfast.cli.standby.rehearsal import rehearse
 from holdfast.cli.supervision import RECORD
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.pipeline import Pipeline
@@ -118,6 +119,7 @@ class Standby:
         with StopSignals(is_supervised=is_supervised()) as signals:
             early = import_module("holdfast.spark.launch.early")
             early.warm_up(self._pipeline, options)
+            rehearse(self._pipeline, options)
             signals.install()
             log.info("replica of pipeline %r: ready", self._pipeline.name)
             said_at, is_silent = 0.0, False

@@ -1,0 +1,140 @@
+"""Main and replica as processes: the main is killed, or frozen and continued; the replica goes on (design/0028)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.crash.processes import ROOT, ROWS_PER_FILE, Case
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+
+
+class Pair:
+    """A pipeline into PostgreSQL, and processes that run it, each on a checkpoint of its own."""
+
+    def __init__(self, work: Path, dsn: str) -> None:
+        variables = {"CRASH_DRAW": "arrow", "HOLDFAST_PROGRESS_INTERVAL": "100 ms"}
+        self.case = Case(work, ("postgres",), dsn, variables)
+        self.files = 0
+        self.alive: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        with self.said_in(name).open("w") as output:
+            place = ("--checkpoint", str(self.case.work / name))
+            process = self.case.start(*place, "--every", "20 ms", "--lease", "1s", *arguments, output=output)
+        self.alive.append(process)
+        return process
+
+    def said_in(self, name: str) -> Path:
+        return self.case.work / f"{name}.out"
+
+    def until_said(self, name: str, *words: str) -> None:
+        until(lambda: all(each in self.said_in(name).read_text() for each in words), lambda: self.said(name))
+
+    def said(self, name: str) -> str:
+        return self.said_in(name).read_text()[-3000:]
+
+    def until_more_is_there(self, name: str) -> None:
+        """Write one more file, and wait until its rows are in the table."""
+        self.case.write_input(self.files, self.files + 1)
+        self.files += 1
+        until(lambda: self.row_count() >= self.files * ROWS_PER_FILE, lambda: self.said(name))
+
+    def row_count(self) -> int:
+        with psycopg.connect(self.case.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
+            row = connection.execute("SELECT count(*) FROM rows").fetchone()
+            assert row is not None
+            return int(row[0])
+        return 0
+
+    def promote(self) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast", "promote", f"{ROOT}/tests/crash/pipeline.py:pipeline"]
+        return subprocess.run(command, env=self.case.variables, capture_output=True, text=True, check=False)
+
+    def check(self) -> None:
+        self.case.check_exact(range(self.files * ROWS_PER_FILE))
+
+
+def until(holds: Callable[[], bool], said: Callable[[], str]) -> None:
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end, said()
+        time.sleep(0.02)
+
+
+def send(process: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to a process and everything it started."""
+    os.killpg(process.pid, number)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgres_plain: str) -> Iterator[Pair]:
+    made = Pair(tmp_path, postgres_plain)
+    yield made
+    for process in made.alive:
+        with suppress(ProcessLookupError):
+            send(process, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_frozen_main_is_replaced_and_becomes_the_replica_of_one_that_dies(pair: Pair) -> None:
+    first = pair.start("a")
+    pair.until_more_is_there("a")
+    second = pair.start("b", "--replica")
+    pair.until_said("b", "holds term 1 with generation")
+    send(first, signal.SIGSTOP)
+    pair.until_more_is_there("b")
+    send(first, signal.SIGCONT)
+    pair.until_said("a", "becomes the replica", "holds term 2 with generation")
+    pair.until_more_is_there("b")
+    pair.check()
+    send(second, signal.SIGKILL)
+    pair.until_more_is_there("a")  # its checkpoint is older than the table: it asks the sink
+    pair.check()
+    assert (pair.case.work / "a" / "set-aside" / "spark").is_dir()
+    first.terminate()
+    assert first.wait(60) == 0, pair.said("a")
+    assert pair.case.leftovers() == []
+
+
+@pytest.mark.nightly
+def test_both_die_and_whichever_starts_asks_the_sink(pair: Pair) -> None:
+    first = pair.start("a")
+    pair.until_more_is_there("a")
+    second = pair.start("b", "--replica")
+    pair.until_said("b", "holds term 1 with generation")
+    send(first, signal.SIGKILL)
+    pair.until_more_is_there("b")
+    send(second, signal.SIGKILL)
+    again = pair.start("a")
+    pair.until_more_is_there("a")
+    pair.check()
+    send(again, signal.SIGKILL)
+    pair.start("c", "--replica")  # a checkpoint that nobody knows
+    pair.until_more_is_there("c")
+    pair.check()
+
+
+@pytest.mark.nightly
+def test_a_promotion_makes_the_main_the_replica(pair: Pair) -> None:
+    pair.start("a")
+    pair.until_more_is_there("a")
+    pair.start("b", "--replica")
+    pair.until_said("b", "holds term 1 with generation")
+    asked = pair.promote()
+    assert asked.returncode == 0, asked.stdout
+    assert "now: replica" in asked.stdout
+    assert "holds term 2" in asked.stdout
+    pair.until_said("a", "becomes the replica", "holds term 2 with generation")
+    pair.until_more_is_there("b")
+    pair.check()
