@@ -301,13 +301,14 @@ class Loss:
     column : str
         Its name.
     kind : str
-        ``"nan"``: NaN is null (SQLite).  ``"infinite"``: infinities are null (JSON).  ``"padding"``: spaces at the end
-        of a text are not kept (``char(n)``).  ``"uuid"``: a text is a UUID, however it was spelled.  ``"json"``: a text
-        is JSON, of which only the meaning is kept (``jsonb``).
+        ``"nan"``: NaN is null (SQLite).  ``"infinite"``: infinities are null (JSON).  ``"empty"``: an empty text is
+        null (the name of a directory).  ``"padding"``: spaces at the end of a text are not kept (``char(n)``).
+        ``"uuid"``: a text is a UUID, however it was spelled.  ``"json"``: a text is JSON, of which only the meaning is
+        kept (``jsonb``).
     """
 
     column: str
-    kind: Literal["nan", "infinite", "padding", "uuid", "json"]
+    kind: Literal["nan", "infinite", "empty", "padding", "uuid", "json"]
 
 
 Losses = frozenset[Loss]

@@ -355,7 +355,8 @@ def repair_of(opened: Opened, expected: pa.Table) -> Repair:
         wanted = expected.combine_chunks().to_batches()[0]
         for number, each in enumerate(canonical.row_hashes(wanted, content.schema.names, content.losses).tolist()):
             lacking.setdefault(each, []).append(number)
-        found = pa.Table.from_batches(list(content.rows(0, [0])))
+        places = [pa.field(PLACE_COLUMN, pa.binary()), pa.field(HASH_COLUMN, pa.uint64())]
+        found = pa.Table.from_batches(content.rows(0, [0]), pa.schema([*content.schema, *places]))
         extra = []
         for number, each in enumerate(found.column(HASH_COLUMN).to_pylist()):
             if lacking.get(each):

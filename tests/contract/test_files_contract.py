@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.files.spec import FilesSinkSpec
+from tests.contract import comparable_contract
+from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRewindContract = RewindContract
@@ -58,3 +64,32 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesTarget:
 @pytest.fixture
 def rewindable(target: FilesTarget) -> FilesTarget:
     return target
+
+
+@dataclass
+class FilesDirectories:
+    """A new directory each time."""
+
+    above: Path
+    partition_by: tuple[str, ...]
+    sinks: list[Sink] = field(default_factory=list, repr=False)
+    connect: Callable[[], Sink] | None = field(default=None, repr=False)
+
+    def fresh(self, schema: pa.Schema) -> Sink:
+        directory = self.above / f"compared_{len(self.sinks)}"
+        spec = FilesSinkSpec(os.fspath(directory), "parquet", self.partition_by, compact=not self.partition_by)
+        self.connect = partial(spec.connect, "target", comparable_contract.PIPELINE, schema)
+        return self.again()
+
+    def again(self) -> Sink:
+        assert self.connect is not None
+        self.sinks.append(self.connect())
+        return self.sinks[-1]
+
+
+@pytest.fixture(params=["", "word flag at price day"])
+def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FilesDirectories]:
+    directories = FilesDirectories(tmp_path, tuple(request.param.split()))
+    yield directories
+    for sink in directories.sinks:
+        sink.close()

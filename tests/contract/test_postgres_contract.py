@@ -98,8 +98,8 @@ class PostgresTables:
     """A new table each time."""
 
     dsn: str
-    sinks: list[Sink] = field(default_factory=list)
-    connect: Callable[[], Sink] | None = None
+    sinks: list[Sink] = field(default_factory=list, repr=False)
+    connect: Callable[[], Sink] | None = field(default=None, repr=False)
 
     def fresh(
         self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False

@@ -111,6 +111,14 @@ def check(schema: pa.Schema) -> None:
         _hasher(flat_type(field.type), field.name)
 
 
+def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether a value of either type has one canonical form, where both have it."""
+    one, other = flat_type(one), flat_type(other)
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        return (one.tz is None) == (other.tz is None)
+    return any(matches(one) and matches(other) for matches, _ in _HASHERS)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
@@ -139,6 +147,8 @@ def _without_lost_floats(values: pa.Array, lost: Collection[str]) -> pa.Array:
 
 
 def _spelled(values: pa.Array, lost: Collection[str]) -> pa.Array:
+    if "empty" in lost:
+        values = pc.if_else(pc.equal(values, pa.scalar("", values.type)), pa.scalar(None, values.type), values)
     if "padding" in lost:
         values = pc.ascii_rtrim(values, " ")
     if "uuid" in lost:

@@ -141,6 +141,8 @@ class Compaction:
         self._came: list[str] = []
         self._is_new = False
         """Whether an epoch was published since the last round: only then there is something to look for."""
+        self._is_changed = False
+        """Whether what is known of the files is no longer so."""
         self._waiting: dict[str, OwnFile] | None = None
         """Files of epochs that a rewind may withdraw; None before the directory was walked."""
         self._small: SmallNeighbours[EpochFiles] = SmallNeighbours(self._target_bytes)
@@ -154,6 +156,7 @@ class Compaction:
         self._generation = generation
         self._came = []
         self._is_new = True
+        self._is_changed = False
         self._waiting = None
         self._small = SmallNeighbours(self._target_bytes)
         self._reached = {}
@@ -162,6 +165,10 @@ class Compaction:
         """Note the files of an epoch."""
         self._came += paths
         self._is_new = True
+
+    def changed(self) -> None:
+        """Note that files were replaced by others: the next round looks at all of them again."""
+        self._is_changed = self._is_new = True
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
@@ -184,6 +191,8 @@ class Compaction:
         with self._host.lock:
             if not self._is_new:
                 return
+            if self._is_changed:
+                self.begin(self._generation)
             self._host.follow()  # no file of the last entry is left where it was
             settled = self._settled()
             came, self._came = self._came, []

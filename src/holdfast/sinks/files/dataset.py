@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.sinks.files.log import FilesLog
+from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import visible_paths
 from holdfast.store import durable
 
@@ -89,7 +89,7 @@ class FilesDataset:
             since = [max(each.numbers(), default=0) for each in logs]
             found = {path: path for path in visible_paths(self.path) if path.endswith(_FORMATS)}
             for each, first in zip(logs, since, strict=True):
-                if not _carried_out(each, first, found, self.path):
+                if carried_out(each, first, found, self.path) is None:
                     return None
         return found
 
@@ -128,13 +128,16 @@ def _logs(directory: str) -> Iterator[FilesLog]:
         yield FilesLog(each, aside="")
 
 
-def _carried_out(log: FilesLog, first: int, found: dict[str, str], directory: str) -> bool:
-    """Put into a listing what the entries from a number on say, carried out or not; False if it passed too quickly."""
+def carried_out(log: FilesLog, first: int, found: dict[str, str], directory: str) -> LogEntry | None:
+    """Put into a listing what the entries from a number on say, carried out or not; return the last of them.
+
+    None if it passed too quickly.  An empty log has an entry that says nothing.
+    """
     last = max(log.numbers(), default=0)
     try:
         entries = [log.read(number) for number in range(max(1, first), last + 1)]
     except FileNotFoundError:
-        return False
+        return None
     removed = {path for entry in entries for path in entry.removals}
     for entry in entries:
         for staged, final in entry.renames:
@@ -142,10 +145,10 @@ def _carried_out(log: FilesLog, first: int, found: dict[str, str], directory: st
             if place is not None:
                 found[final] = place
             elif final not in found and final not in removed and max(log.numbers(), default=0) > last:
-                return False  # joined with others since; else somebody has removed it
+                return None  # joined with others since; else somebody has removed it
         for path in entry.replaced(lambda final: final in found or final in removed):
             found.pop(path, None)
-    return True
+    return entries[-1] if entries else LogEntry()
 
 
 def _place(directory: str, staged: str, final: str) -> str | None:

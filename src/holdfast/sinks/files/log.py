@@ -44,6 +44,8 @@ class LogEntry:
         Files that a rewind withdraws, or that joined files replace, relative to the sink's directory.
     back_to : int, optional
         The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
+    is_repair : bool
+        The entry is a repair: what the entries before it name may have been replaced.
     """
 
     number: int = 0
@@ -56,10 +58,11 @@ class LogEntry:
     removals: tuple[str, ...] = ()
     back_to: int | None = None
     step_time: tuple[int, int] | None = None
+    is_repair: bool = False
 
     @property
     def is_compaction(self) -> bool:
-        """Whether its renames belong to no new epoch: they take the place of the removals."""
+        """Whether its renames belong to no new epoch: they take the place of the removals.  A repair's do, too."""
         return bool(self.renames) and self.after_epoch == self.epoch
 
     def replaced(self, is_there: Callable[[str], bool]) -> tuple[str, ...]:
@@ -90,8 +93,14 @@ class FilesBehind:
     files: tuple[str, ...]
 
 
+def since_repair(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
+    """Return the entries from the last repair on: what is named before it may have been replaced."""
+    return entries[max((place for place, entry in enumerate(entries) if entry.is_repair), default=0) :]
+
+
 def files_behind(entries: Sequence[LogEntry], to: Positions) -> FilesBehind | None:
-    """Return what was published after some positions; None where no entry ended there."""
+    """Return what was published after some positions; None where no entry since the last repair ended there."""
+    entries = since_repair(entries)
     at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
     if at is None:
         return None
@@ -113,6 +122,8 @@ def _encode(entry: LogEntry) -> bytes:
     body = asdict(entry)
     if entry.step_time is None:
         del body["step_time"]
+    if not entry.is_repair:
+        del body["is_repair"]
     return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
 
 

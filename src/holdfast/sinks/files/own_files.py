@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -63,6 +64,17 @@ def own_file(path: str, tag: str) -> OwnFile | None:
         return None
     first = int(match[1])
     return OwnFile(path, partition, first, first if match[2] is None else int(match[2]))
+
+
+def tag_of(pipeline: str, sink: str) -> str:
+    """Return what the names of a sink's files have, to distinguish pipelines and sinks."""
+    return hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:8]
+
+
+def tag_in(path: str) -> str | None:
+    """Return the tag in the name of a file of any sink; None where it is none of a sink."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    return None if match is None else match[3]
 
 
 def own_files(directory: str, tag: str) -> Iterator[OwnFile]:

@@ -238,7 +238,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime.datetime):
-        whole = value.strftime("%Y-%m-%d %H:%M:%S")
+        whole = value.replace(tzinfo=None).isoformat(" ", "seconds")  # strftime has no zeros before a year
         return f"{whole}.{value.microsecond:06}".rstrip("0") if value.microsecond else whole
     if isinstance(value, Decimal):
         return format(value, "f")

@@ -7,11 +7,11 @@ entry; what the last entry names is not swept while it is unfinished (design/000
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +32,7 @@ from holdfast.ports import (
     Outcome,
     Publication,
     Refused,
+    Repair,
     RunIdentity,
     Sink,
     Staged,
@@ -44,7 +45,11 @@ from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.compaction import Compaction, Joining
-from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind
+from holdfast.sinks.files.comparing.content import FileFormat, FilesContent, check_format
+from holdfast.sinks.files.comparing.repairing import repaired
+from holdfast.sinks.files.comparing.view import sweep_views, viewed
+from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind, since_repair
+from holdfast.sinks.files.own_files import tag_of
 from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.log_owner import check_owner, fenced
@@ -102,7 +107,7 @@ class FilesSink:
         self._pipeline = pipeline
         self._directory = directory
         self._generation = 0
-        own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
+        self._own = own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
         aside = os.path.join(own, "writing")
         durable.tighten(os.path.join(directory, OWN_DIRECTORY))
         durable.prepare(own, aside=aside, published=directory)
@@ -114,7 +119,7 @@ class FilesSink:
             format=format,
             partition_by=partition_by,
             compression=compression,
-            tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
+            tag=tag_of(pipeline, name),
         )
         self._explanations = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
         self._renames = Renames(directory, self._log, pipeline, name)
@@ -138,6 +143,7 @@ class FilesSink:
         with self._lock:
             last = self._fence(run)
             self._joining.sweep(run.generation)
+            sweep_views(self._own)
             if self._compaction is not None:
                 self._compactions = [entry.number for entry in self._log.standing() if entry.is_compaction]
                 self._compaction.begin(run.generation)
@@ -160,6 +166,7 @@ class FilesSink:
                 renames=(),
                 removals=(),
                 back_to=None,
+                is_repair=False,
             )
             if self._append(fence, last):  # else another process has appended since we read: what it published counts
                 break
@@ -268,6 +275,21 @@ class FilesSink:
         """Return what is kept of the meaning of its positions."""
         return self._explanations.all()
 
+    @contextmanager
+    def content(self) -> Iterator[FilesContent]:
+        """Open a view of the rows: what others remove meanwhile stays on the disk until it is closed."""
+        check_format(f"sink {self.name!r}", self._staging.format)
+        with viewed(self._directory, self._own, self._log) as view:
+            yield FilesContent(self._file_format(), view.paths, view.entry.held())
+
+    def repair(self, repair: Repair) -> int | None:
+        """Write the files anew whose rows change."""
+        check_format(f"sink {self.name!r}", self._staging.format)
+        return repaired(self, self._file_format(), self._joining, repair)
+
+    def _file_format(self) -> FileFormat:
+        return FileFormat(f"sink {self.name!r}", self._staging.schema, self._staging.partition_by)
+
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         last = self._last()
@@ -310,11 +332,19 @@ class FilesSink:
         self._renames.finish(last)
         return last
 
+    def caught_up(self) -> LogEntry:
+        """Return the last entry, whoever appended it, with its renames done; under :attr:`lock`."""
+        last = self._last()
+        self._renames.finish(last)
+        return last
+
     def append_joins(self, entry: LogEntry, last: LogEntry) -> bool:
         """Append an entry and carry it out; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
         if not self._append(entry, last):
             return False
         self._compactions.append(entry.number)
+        if self._compaction is not None and entry.is_repair:
+            self._compaction.changed()
         self._renames.finish(entry, is_synced=True)
         return True
 
@@ -411,7 +441,7 @@ class FilesSink:
         entries = self._log.standing()
         back = files_behind(entries, to)
         if back is None:
-            ends = sorted({entry.epoch for entry in entries if entry.epoch})
+            ends = sorted({entry.epoch for entry in since_repair(entries) if entry.epoch})
             if not ends:
                 return Withdrawal(obstacle="it holds nothing")
             return Withdrawal(

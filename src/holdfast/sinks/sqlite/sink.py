@@ -36,12 +36,13 @@ from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
 from holdfast.sinks.believed import fresh, is_moved
+from holdfast.sinks.comparing.moved import Moved
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.control.rows import Awaited
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.sql import LEDGER, LedgerRow
 from holdfast.sinks.sqlite.comparing.content import SqliteContent
-from holdfast.sinks.sqlite.comparing.repairing import Moved, repair_rows
+from holdfast.sinks.sqlite.comparing.repairing import repair_rows
 from holdfast.sinks.sqlite.control import SqliteControl
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations

@@ -145,6 +145,8 @@ class HashedColumn:
         if "json" in self.lost:
             return self._json()
         text: pg.Composable = self._text()
+        if "empty" in self.lost:
+            text = pg.SQL("CASE WHEN {0} OPERATOR(pg_catalog.<>) '' THEN {0} END").format(text)
         if "uuid" in self.lost:
             text = pg.SQL("pg_catalog.lower(pg_catalog.translate({}, '-{{}}', ''))").format(text)
         if "padding" in self.lost:

@@ -12,6 +12,7 @@ from psycopg import sql as pg
 from holdfast import faults
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.sinks.believed import is_moved
+from holdfast.sinks.comparing.moved import Moved
 from holdfast.sinks.postgres.comparing import content
 from holdfast.sinks.postgres.comparing.hashing import own_losses
 from holdfast.sinks.postgres.epochs import PostgresEpochs
@@ -23,10 +24,6 @@ from holdfast.sinks.postgres.trials import LOCK_TIMEOUT
 logger = logging.getLogger("holdfast.sinks.postgres")
 
 WriteRows: TypeAlias = Callable[[Connection, PostgresTable, pa.Table, int], None]
-
-
-class _Moved(Exception):
-    """A row is not where it was: nothing is changed."""
 
 
 def repaired(
@@ -57,7 +54,7 @@ def repaired(
                 # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
                 epochs.restart(connection, row)
             faults.reach("repair-uncommitted", held.epoch)
-    except _Moved:
+    except Moved:
         return None
     logger.info("%s: repaired: %d rows removed, %d written", table.node, repair.removed.num_rows, written.num_rows)
     return int(repair.removed.num_rows + written.num_rows)
@@ -79,4 +76,4 @@ def _remove(connection: Connection, table: PostgresTable, repair: Repair) -> Non
     ).format(table=table.identifier(), hash=content.row_hash(columns, names, table.mode.key))
     tables, tids = [int(table_id) for table_id, _, _ in places], [f"({rest}" for _, _, rest in places]
     if connection.execute(statement, (tables, tids, hashes)).rowcount != repair.removed.num_rows:
-        raise _Moved
+        raise Moved

@@ -8,12 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
+from holdfast.sinks.comparing.moved import Moved
 from holdfast.sinks.sqlite.comparing.content import CHUNK_ROWS, TableReader
 from holdfast.sinks.sqlite.table import SqliteTable
-
-
-class Moved(Exception):
-    """A row is not where it was, or not what it was: nothing is to be changed."""
 
 
 def repair_rows(connection: sqlite3.Connection, table: SqliteTable, repair: Repair) -> int:

@@ -1,0 +1,159 @@
+"""The rows of Parquet files at one moment, read file by file and hashed as Arrow columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.ports import Held
+from holdfast.sinks.comparing.columns import FoundRows
+from holdfast.sinks.files.partition import partition_values
+from holdfast.types import canonical
+from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.plain import flat_type
+from holdfast.values import NO_LOSSES, Loss, Losses
+
+BATCH_ROWS = 65_536
+"""Rows that are read at once."""
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How the rows of a sink lie in files.
+
+    Parameters
+    ----------
+    node : str
+        ``sink 'name'``, for errors.
+    schema : pa.Schema
+        Columns of the rows, partition columns included.
+    partition_by : tuple of str
+        Those that are in the names of directories.
+    """
+
+    node: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+
+    @property
+    def losses(self) -> Losses:
+        """What files do not keep: the name of a directory does not tell an empty text from null."""
+        kinds = [(name, flat_type(self.schema.field(name).type)) for name in self.partition_by]
+        return frozenset(Loss(name, "empty") for name, kind in kinds if canonical.is_text(kind))
+
+    def constants(self, path: str) -> dict[str, pa.Scalar | None]:
+        """Return the values that the path of a file says; None for what is no value of its column's type."""
+        columns = pa.schema([self.schema.field(name) for name in self.partition_by])
+        found: dict[str, pa.Scalar | None] = {name: pa.scalar(None, columns.field(name).type) for name in columns.names}
+        for part in os.path.dirname(path).split("/"):
+            try:
+                found |= partition_values(part, columns)
+            except (pa.ArrowException, ValueError):
+                found |= dict.fromkeys(name for name in columns.names if partition_column(part) == name)
+        return found
+
+    def read(self, path: str, place: str) -> Iterator[FoundRows]:
+        """Yield the rows of a file that lies somewhere, in their order.
+
+        Raises
+        ------
+        Corrupt
+            If it is no Parquet file, or is damaged.
+        """
+        constants = self.constants(path)
+        try:
+            with pq.ParquetFile(place) as file:
+                for batch in file.iter_batches(BATCH_ROWS):
+                    yield FoundRows.of(batch, self.schema, constants)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise Corrupt(
+                f"{self.node}: {path} cannot be read.",
+                why=f"{error}.",
+                do="move it out of the directory: its rows are missing then, and a repair writes them again.",
+                participant=self.node,
+            ) from error
+
+
+def partition_column(name: str) -> str:
+    """Return the column that the name of a directory is of."""
+    return unquote(name.partition("=")[0])
+
+
+class FilesContent:
+    """See :class:`holdfast.ports.Content`.
+
+    Parameters
+    ----------
+    format : FileFormat
+        How rows lie in the files.
+    paths : mapping of str to str
+        The files, and where they are read.
+    held : Held
+        What the log says of the same moment.
+    """
+
+    key: tuple[str, ...] = ()
+
+    def __init__(self, format: FileFormat, paths: Mapping[str, str], held: Held) -> None:
+        canonical.check(format.schema)
+        self.held = held
+        self.schema = format.schema
+        self.losses = format.losses
+        self._format = format
+        self._paths = paths
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+        """Read every file once."""
+        found = Digests.empty(bits)
+        for path, place in self._paths.items():
+            for rows in self._format.read(path, place):
+                whole, by = rows.hashes((), losses | self.losses)
+                found.add(canonical.buckets(by, bits), whole)
+        return found
+
+    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+        """Read every file once more, and yield the rows of these buckets.  The place is the file, and the number of
+        the row in it.
+        """
+        if not buckets:
+            return
+        wanted = is_wanted(buckets, bits)
+        for path, place in self._paths.items():
+            first = 0
+            for rows in self._format.read(path, place):
+                whole, by = rows.hashes((), losses | self.losses)
+                chosen = np.flatnonzero(wanted[canonical.buckets(by, bits)])
+                if len(chosen):
+                    yield rows.rows(chosen, whole, [place_of(path, first + at) for at in chosen.tolist()])
+                first += rows.row_count
+
+
+def place_of(path: str, number: int) -> bytes:
+    """Return the place of a row."""
+    return os.fsencode(path) + b"\0%d" % number
+
+
+def parsed_place(place: bytes) -> tuple[str, int]:
+    """Return file and number of a row."""
+    path, _, number = place.rpartition(b"\0")
+    return os.fsdecode(path), int(number)
+
+
+def check_format(node: str, format_name: str) -> None:
+    """Raise :class:`InvalidPipeline` if files of a format cannot be compared."""
+    if format_name != "parquet":
+        raise InvalidPipeline(
+            f"{node} writes {format_name}, and cannot be compared.",
+            why="JSON lines do not tell a null from a NaN, a text from a time, or a decimal from a float.",
+            do='write Parquet (format="parquet") where what is written shall be compared.',
+            participant=node,
+        )
