@@ -191,8 +191,7 @@ class Settings(BaseSettings):
     )
     ledger_keep: Annotated[int, Field(ge=10, le=100_000)] = _setting(
         100,
-        "Finished epochs kept in the checkpoint's ledger for people to read.  Nothing depends on them; each is a small "
-        "file.",
+        "Finished epochs kept in the checkpoint's ledger, for people: nothing depends on them; each is a small file.",
     )
     retry_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         10,
@@ -221,8 +220,7 @@ class Settings(BaseSettings):
     on_audit: Literal["off", "stop", "warn"] = _setting(
         "off",
         "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
-        "`stop` fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)` and "
-        "`--on-audit`.",
+        "`stop` fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)`, `--on-audit`.",
     )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,

@@ -155,7 +155,7 @@ def test_a_sink_that_was_lost_is_rebuilt_and_the_pipeline_goes_on(
     assert asked.look().is_equal
     give(tmp_path, 3)
     run(pipeline, tmp_path, spark)
-    for sink in ("table",):
+    for sink in ("table", "archive"):
         found = reconciling(pipeline, tmp_path, spark, sink).look()
         assert (found.is_equal, found.epoch, found.actual_count) == (True, 4, 360)
     with pytest.raises(InvalidPipeline, match="need not be rebuilt"):

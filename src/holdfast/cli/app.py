@@ -15,6 +15,7 @@ from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
+from holdfast.cli.sinks.trace import trace_
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standby.invocation import Invocation
 from holdfast.cli.standby.promotion import promote
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("reconcile")(reconcile)
+app.command("trace")(trace_)
 app.command("promote")(promote)
 
 
@@ -423,38 +425,6 @@ def flush(
         store = None if checkpoint is None else frame.existing_store(checkpoint)
         asked = flush_sinks(pipeline, sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
-
-
-@app.command("trace")
-def trace_(
-    target: Target,
-    row_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The row's id, as hf.row_id made it.")
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="Rows of the sink, in the SQL of its system.")
-    ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="With --where: at most so many rows.", min=1)] = 10,
-    sink: Annotated[str | None, typer.Option(metavar="NAME", help="The sink that has the row; default: all.")] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Tells the epoch too; not needed where a sink keeps a ledger.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say where a row of a sink came from: file and row, operators, epoch.  Asks the sinks; changes nothing."""
-    with frame.settings(as_json):
-        from holdfast.observe.trace import ids_where, lines, trace
-
-        if (row_id is None) == (where is None):
-            raise typer.BadParameter("give --id or --where.")
-
-        pipeline = load_target(target)
-        directory = None if checkpoint is None else frame.existing_directory(checkpoint)
-        ids = [row_id] if row_id is not None else ids_where(pipeline, where or "", sink, limit=limit)
-        found = [trace(pipeline, each, sink=sink, checkpoint=directory) for each in ids]
-        values = [inspected_json(each) for each in found]
-        said = [line for each in found for line in ("", f"id         {each.id}", *lines(each))][1 if ids else 0 :]
-        frame.answer(values[0] if where is None else values, said if where is not None else lines(found[0]), as_json)
 
 
 @app.command()

@@ -30,7 +30,7 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     """
     mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
     spec: SinkSpec
-    if mode.mode in ("upsert", "append"):
+    if mode.mode == "upsert":
         spec = SqliteSpec(os.path.join(directory, "content.db"), "content", replace(mode, rewindable=False))
     else:
         spec = FilesSinkSpec(directory, compression="lz4")
