@@ -254,10 +254,9 @@ class Settings(BaseSettings):
     )
     lease: Annotated[str, _duration("0 s", "10 min")] = _setting(
         "0 s",
-        "How long a beat of the pipeline's lease is good for, which `holdfast run` keeps in the system of its first "
-        "sink that can (PostgreSQL, SQLite, files); also `--lease`.  A replica takes over when no beat has come for so "
-        "long; `1 s` renews it three times a second.  Shorter than a run is ever stopped for (a paused machine, a full "
-        "disk), and the pipeline changes hands for nothing.  `0 s`: no lease, and a replica takes the main's.",
+        "How long a beat of the lease is good for that `holdfast run` keeps with a sink (PostgreSQL, SQLite, files); "
+        "also `--lease`.  A replica takes over when no beat has come for so long; it is renewed three times in it.  "
+        "Where a run is stopped for longer, it changes hands.  `0 s`: no lease, and a replica takes the main's.",
     )
     progress_interval: Annotated[str, _duration("100 ms", "1 h")] = _setting(
         "5 s",

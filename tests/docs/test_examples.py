@@ -51,12 +51,17 @@ SAY = {
         "rejects: {",
     ],
     "shed_frames": ["admitted [0, 33, 200, 233]", "shed [66, 100, 133, 166, 266]"],
+    "times_two": [
+        "main:    [(1, 2), (2, 4), (3, 6)]",
+        "replica: [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10), (6, 12)]",
+        "stopped with code 0",
+    ],
     "state_per_key": ["('boiler', 'hot', 75.0)", "('boiler', 'cooled down', 62.0)"],
 }
 
 
 RUN_AGAIN = ("align_streams", "several_sinks")
-ALONE = ("kill_and_resume",)
+ALONE = ("kill_and_resume", "times_two")
 """Run as their readers do, in processes of their own; those of ``RUN_AGAIN`` too, with ``make nightly``."""
 
 
@@ -99,8 +104,9 @@ def test_an_example_that_is_run_again_doubles_nothing(name, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.crash
-def test_the_example_that_kills_itself_shows_what_it_promises(tmp_path):
-    example = ROOT / "examples" / "kill_and_resume.py"
+@pytest.mark.parametrize("name", [ALONE[0], pytest.param(ALONE[1], marks=pytest.mark.nightly)])
+def test_an_example_of_several_processes_shows_what_it_promises(name, tmp_path):
+    example = ROOT / "examples" / f"{name}.py"
     text = said(example, tmp_path)
     assert missing(example, text) == [], text
 

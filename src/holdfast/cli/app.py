@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
@@ -36,9 +37,6 @@ from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 from holdfast.types.units import duration_us, time_us
-
-if TYPE_CHECKING:
-    from holdfast.spark.run import Run
 
 app = typer.Typer(
     name="holdfast",
@@ -145,10 +143,8 @@ def run(
             check_commit_every(grouping, argument="--commit-every")
         beginning = {**_beginning(from_checkpoint, at, state), **_ending(until)}
         directory = checkpoint_directory(checkpoint)
-        if max_restarts is not None and not supervised:
-            raise typer.BadParameter("--max-restarts belongs to --supervise.")
-        if spare and not supervised:
-            raise typer.BadParameter("--spare belongs to --supervise.")
+        if not supervised and (spare or max_restarts is not None):
+            raise typer.BadParameter(f"{'--spare' if spare else '--max-restarts'} belongs to --supervise.")
         if lease is not None:
             settings = Settings(**{**settings.model_dump(), "lease": lease})
         if supervised:
@@ -185,6 +181,7 @@ def run(
             "drop_state": drop_state or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
+            "settings": settings,
             **beginning,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -192,17 +189,15 @@ def run(
         with waiting or nullcontext():
             pipeline = load_target(target)
             if waiting is not None:
-                waiting.until_needed(pipeline, {**options, "settings": settings})
+                waiting.until_needed(pipeline, options)
 
-        def start() -> Run:
-            return pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options)
-
+        start = partial(pipeline.start, checkpoint=str(directory), trigger=trigger, **options)
         standby = None
         if replica or settings.lease_us:
             from holdfast.cli.standby.standby import Standby
 
             standby = Standby(pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json)
-            standby.take({**options, "settings": settings})
+            standby.take(options)
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)
