@@ -66,7 +66,6 @@ def reconcile(
         from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
 
         pipeline = load_target(target)
-        begin(pipeline, {"settings": settings})
         directory = checkpoint_directory(checkpoint)
         if (repair or rebuild) and not force and frame.has_run(directory):
             owner = noted_owner(open_store(str(directory)))
@@ -74,6 +73,8 @@ def reconcile(
         kept = None if shadow is None else Path(shadow).absolute()
         node = the_sink(pipeline, sink)
         where = kept or shadow_directory(directory, node.name)
+        if not where.exists():  # where something is kept, there may be nothing to compute
+            begin(pipeline, {"settings": settings})
         asked = Reconciling(pipeline, node, directory, where, settings, _tell, examples)
         try:
             found = Rebuilding(asked).do() if rebuild else asked.repair() if repair else asked.look()
