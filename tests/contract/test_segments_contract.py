@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +18,24 @@ from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.rules.policies import Segment, shutdown
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from tests.contract import comparable_contract
+from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 
 
 def always(segment: Segment) -> str:
     return "always"
+
+
+def even(segment: Segment) -> str:
+    return "" if segment.last_epoch % 2 else "even"
 
 
 class Sealer(SegmentsSink):
@@ -104,3 +113,38 @@ def test_rows_are_in_files_once_they_are_sealed(tmp_path: Path) -> None:
     assert dataset.dataset(tmp_path).to_table().to_pydict() == {"id": [1, 2], "word": ["one", "two"]}
     assert pa.types.is_int64(dataset.dataset(tmp_path).schema.field("id").type)
     sink.close()
+
+
+@dataclass
+class SegmentsDirectories:
+    """A new directory each time."""
+
+    above: Path
+    partition_by: tuple[str, ...]
+    seal: tuple[Callable[[Segment], str], ...]
+    sinks: list[Sink] = field(default_factory=list, repr=False)
+    connect: Callable[[], SegmentsSink] | None = field(default=None, repr=False)
+
+    def fresh(self, schema: pa.Schema) -> Sink:
+        directory = self.above / f"compared_{len(self.sinks)}"
+        spec = SegmentsSinkSpec(os.fspath(directory), partition_by=self.partition_by, seal=self.seal)
+        self.connect = partial(spec.connected, "target", comparable_contract.PIPELINE, schema, is_tended=False)
+        return self.again()
+
+    def again(self) -> Sink:
+        assert self.connect is not None
+        sink = self.connect()
+        if self.seal:
+            sink.__class__ = Sealer
+        self.sinks.append(sink)
+        return sink
+
+
+@pytest.fixture(params=["growing", "sealed by word flag", "growing by price day", "every other by flag"])
+def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SegmentsDirectories]:
+    way, _, partition_by = request.param.partition(" by ")
+    seal = {"growing": (), "sealed": (always,), "every other": (even,)}[way]
+    directories = SegmentsDirectories(tmp_path, tuple(partition_by.split()), seal)
+    yield directories
+    for sink in directories.sinks:
+        sink.close()

@@ -71,12 +71,6 @@ def tag_of(pipeline: str, sink: str) -> str:
     return hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:8]
 
 
-def tag_in(path: str) -> str | None:
-    """Return the tag in the name of a file of any sink; None where it is none of a sink."""
-    match = _NAME.fullmatch(os.path.basename(path))
-    return None if match is None else match[3]
-
-
 def own_files(directory: str, tag: str) -> Iterator[OwnFile]:
     """Yield what a sink has made visible in its directory, in any order."""
     for path in visible_paths(directory):

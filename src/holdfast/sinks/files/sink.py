@@ -42,12 +42,13 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, rows_gone
+from holdfast.sinks.comparing.views import sweep_views
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.compaction import Compaction, Joining
 from holdfast.sinks.files.comparing.content import FileFormat, FilesContent, check_format
 from holdfast.sinks.files.comparing.repairing import repaired
-from holdfast.sinks.files.comparing.view import sweep_views, viewed
+from holdfast.sinks.files.comparing.view import viewed
 from holdfast.sinks.files.log import FilesBehind, FilesLog, LogEntry, files_behind, since_repair
 from holdfast.sinks.files.own_files import tag_of
 from holdfast.sinks.files.renames import Renames, directories

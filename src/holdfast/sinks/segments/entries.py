@@ -153,6 +153,18 @@ class SegmentsEntry:
         """The segments whose files it makes visible."""
         return (*self.seals, *self.joins)
 
+    def following(self, **changes: Any) -> SegmentsEntry:
+        """Return the next entry of the same generation, after which the sink holds the same epochs."""
+        return SegmentsEntry(
+            number=self.number + 1,
+            generation=self.generation,
+            epoch=self.epoch,
+            positions=self.positions,
+            pts=self.pts,
+            step_time=self.step_time,
+            **changes,
+        )
+
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
         return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 
 from holdfast.ports import Publication
 from holdfast.positions import covers_all
 from holdfast.sinks.believed import went_back
 from holdfast.sinks.segments.entries import JournalFile
 from holdfast.sinks.segments.holdings import Holdings
+from holdfast.sinks.segments.journal import JournalName
 from holdfast.sinks.segments.pieces import PartitionRows
+
+log = logging.getLogger("holdfast.sinks.segments")
+
+
+def is_journal_lost(sink: str, holdings: Holdings, there: Iterable[JournalName]) -> bool:
+    """Return whether files of the journal are gone: then none of it counts."""
+    lost = holdings.missing({each.name for each in there})
+    if lost:
+        log.error(
+            "sink %s: %d files of its journal are gone, %s first: what grew in %d segments is read again",
+            sink,
+            len(lost),
+            lost[0],
+            len(holdings.growing),
+        )
+    return bool(lost)
 
 
 def skips(

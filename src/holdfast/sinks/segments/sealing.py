@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +44,9 @@ JOINS_MAX = 4
 
 JOINED_CHUNKS = 10
 """Of the objects with sealed segments, so many are looked through for small ones when a run starts."""
+
+REPAIRED = "repair"
+"""The reason of a segment that a repair wrote."""
 
 BEHIND_BYTES = 2**30
 """Rows that may come while a round of sealing lasts; then the next epoch waits for it."""
@@ -157,6 +160,12 @@ class Sealing:
         elif self._behind_bytes > BEHIND_BYTES:
             self.tend()
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Let no round run meanwhile; entered before the sink's lock."""
+        with self._round:
+            yield
+
     def close(self) -> None:
         """Seal what policies say at the end of a run.  Does not raise: what is not sealed grows on."""
         try:
@@ -232,17 +241,11 @@ class Sealing:
             partitions = {segment.partition for segment in written}
             left = {name: len(found & partitions) for name, found in per_file.items() if found & partitions}
             with host.lock:
+                last = host.follow()
                 if growth is not self._growth:  # the manifest was read anew: the state may be another one
                     raise Unavailable(f"Sink {host.name!r} was opened anew while it sealed.", do="try again.")
-                last = host.follow()
                 freed = growth.free(left)
-                entry = SegmentsEntry(
-                    number=last.number + 1,
-                    generation=last.generation,
-                    epoch=last.epoch,
-                    positions=last.positions,
-                    pts=last.pts,
-                    step_time=last.step_time,
+                entry = last.following(
                     began=self._grow_on(partitions),
                     seals=tuple(written),
                     freed=freed,
@@ -286,7 +289,7 @@ class Sealing:
         host, segment = self._host, due.segment
         generation = host.holdings.last.generation
         staged, path = host.places.new_file(generation, segment.partition, segment.first_epoch, segment.last_epoch)
-        size_bytes = self._write_file(staged, pieces)
+        size_bytes = self.write_file(staged, pieces)
         row_count = sum(piece.num_rows for piece in pieces)
         return SealedSegment(
             segment.partition,
@@ -336,16 +339,10 @@ class Sealing:
         if not removed:
             return
         with host.lock:
+            last = host.follow()
             if growth is not self._growth:  # a control row may have dropped some of them: in the next round
                 return
-            last = host.follow()
-            entry = SegmentsEntry(
-                number=last.number + 1,
-                generation=last.generation,
-                epoch=last.epoch,
-                positions=last.positions,
-                pts=last.pts,
-                step_time=last.step_time,
+            entry = last.following(
                 removed=removed,
             )
             if not host.append(entry):
@@ -382,17 +379,11 @@ class Sealing:
             is_sent = False
             try:
                 with host.lock:
-                    if small is not self._small:  # a control row may have dropped what is joined
+                    last = host.follow()
+                    if small is not self._small:  # a control row or a repair may have dropped what is joined
                         self._drop([segment])
                         return
-                    last = host.follow()
-                    entry = SegmentsEntry(
-                        number=last.number + 1,
-                        generation=last.generation,
-                        epoch=last.epoch,
-                        positions=last.positions,
-                        pts=last.pts,
-                        step_time=last.step_time,
+                    entry = last.following(
                         joins=(segment,),
                         removed={each.path: each.size_bytes for each in run},
                     )
@@ -407,11 +398,14 @@ class Sealing:
             log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
 
     def _add_small(self, small: SmallNeighbours[SealedSegment], segments: Iterable[SealedSegment]) -> None:
-        """Note what was sealed, in its order; files of several versions of the columns are no neighbours."""
-        if self._schema is not None:
-            small.add(segments)
-            return
+        """Note what was sealed, in its order; files of several versions of the columns are no neighbours.
+
+        One that a repair wrote anew comes behind younger ones: it is not joined, nor is what comes before it.
+        """
         for segment in segments:
+            if segment.reason == REPAIRED:
+                small.forget(segment.partition)
+                continue
             if self._versions.setdefault(segment.partition, segment.version) != segment.version:
                 small.forget(segment.partition)
                 self._versions[segment.partition] = segment.version
@@ -422,7 +416,7 @@ class Sealing:
         host = self._host
         generation = host.holdings.last.generation
         staged, path = host.places.new_file(generation, first.partition, first.first_epoch, last.last_epoch)
-        size_bytes = self._write_file(staged, pieces)
+        size_bytes = self.write_file(staged, pieces)
         durable.sync_directory(host.places.sealing)
         return SealedSegment(
             first.partition,
@@ -441,7 +435,8 @@ class Sealing:
             first.version,
         )
 
-    def _write_file(self, staged: str, pieces: Sequence[pa.RecordBatch]) -> int:
+    def write_file(self, staged: str, pieces: Sequence[pa.RecordBatch]) -> int:
+        """Write the file of a segment below ``sealing/``; return its size."""
         host = self._host
         path = host.places.path(staged)
         schema = pieces[0].schema if self._schema is None else self._schema
@@ -456,6 +451,7 @@ class Sealing:
     def _keep_short(self) -> None:
         host = self._host
         with host.lock:
+            growth = self._growth
             if not host.manifest.is_base_due(host.holdings):
                 return
             host.holdings.tidy()
@@ -468,7 +464,7 @@ class Sealing:
         count = len(holdings.recent)
         holdings = host.manifest.write_base(holdings)
         with host.lock:
-            if holdings.chunks != host.holdings.chunks:
+            if growth is self._growth and holdings.chunks != host.holdings.chunks:
                 if len(holdings.recent) < count:
                     del host.holdings.recent[:count]
                 host.holdings.chunks = holdings.chunks

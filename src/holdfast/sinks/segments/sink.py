@@ -13,18 +13,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
+    Content,
     Explanation,
     Guarantee,
     Held,
     Outcome,
     Publication,
     Refused,
+    Repair,
     RunIdentity,
     Sink,
     Staged,
@@ -36,9 +39,11 @@ from holdfast.sinks.believed import fresh, rows_gone, went_back
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
+from holdfast.sinks.files.comparing.content import FileFormat
 from holdfast.sinks.files.stage import missing_bytes
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.segments import places, refill
+from holdfast.sinks.segments.comparing.repairing import SegmentsComparing
 from holdfast.sinks.segments.control import CutEpochs, SegmentsControl
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
 from holdfast.sinks.segments.evolution import check_change, decoded, encoded
@@ -110,6 +115,9 @@ class SegmentsSink:
         self._now_us = now_us
         self._generation = 0
         self._schema = schema
+        self._comparing = SegmentsComparing(
+            self, FileFormat(f"sink {name!r}", schema, partition_by), control, retention
+        )
         self.places = Places(directory, pipeline, name)
         durable.tighten(os.path.join(directory, places.OWN_DIRECTORY))
         durable.prepare(self.places.own, aside=self.places.aside, published=directory)
@@ -159,7 +167,7 @@ class SegmentsSink:
                 if last.generation >= run.generation:  # another run took it between our claim and here
                     raise self._fenced(run.generation, last)
                 self._finish(last)
-                is_lost = self._is_journal_lost(holdings)
+                is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
                 epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
                 schema = encoded(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
                 fence = SegmentsEntry(
@@ -177,9 +185,8 @@ class SegmentsSink:
                     break
             holdings.apply(fence)
             self._generation = run.generation
-            self._holdings = holdings
             self.places.sweep_sealing(run.generation)
-            self.sealing.begin(holdings)
+            self.adopt(holdings)
         if holdings.growing and self._tending is not None:
             self._tending.start()
         held = dataclasses.replace(holdings.held(), generation=last.generation)
@@ -296,6 +303,14 @@ class SegmentsSink:
         """Return what is kept of the meaning of its positions."""
         return self._explanations.all()
 
+    def content(self) -> AbstractContextManager[Content]:
+        """Open a view of the rows."""
+        return self._comparing.opened()
+
+    def repair(self, repair: Repair) -> int | None:
+        """Write the files anew whose rows change, and seal what grows beside them."""
+        return self._comparing.repaired(repair, self._now_us())
+
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         with self._lock:
@@ -334,6 +349,11 @@ class SegmentsSink:
     def manifest(self) -> SegmentsManifest:
         """Where it is durable."""
         return self._manifest
+
+    def adopt(self, holdings: Holdings) -> None:
+        """Take a state that was read from the manifest; under :attr:`lock`."""
+        self._holdings = holdings
+        self.sealing.begin(holdings)
 
     def follow(self) -> SegmentsEntry:
         """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
@@ -432,19 +452,6 @@ class SegmentsSink:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
 
-    def _is_journal_lost(self, holdings: Holdings) -> bool:
-        """Return whether files of the journal are gone: then none of it counts."""
-        lost = holdings.missing({each.name for each in self._staging.names()})
-        if lost:
-            log.error(
-                "sink %s: %d files of its journal are gone, %s first: what grew in %d segments is read again",
-                self.name,
-                len(lost),
-                lost[0],
-                len(holdings.growing),
-            )
-        return bool(lost)
-
     # --- fence --------------------------------------------------------------------------------------------------
 
     def _last(self) -> SegmentsEntry:
@@ -454,8 +461,7 @@ class SegmentsSink:
             last = self._manifest.last(known.number)
             if last.generation == self._generation and last.number > known.number:
                 # Our own: it was in doubt whether it would last.  The next append makes it durable.
-                self._holdings = self._manifest.holdings()
-                self.sealing.begin(self._holdings)
+                self.adopt(self._manifest.holdings())
                 return self._holdings.last
         if last.generation == self._generation and last.number < known.number:
             raise went_back(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -99,23 +99,31 @@ class FilesContent:
         The files, and where they are read.
     held : Held
         What the log says of the same moment.
+    read : callable, optional
+        What reads a file, by path and place, where it is not the format.
     """
 
     key: tuple[str, ...] = ()
 
-    def __init__(self, format: FileFormat, paths: Mapping[str, str], held: Held) -> None:
+    def __init__(
+        self,
+        format: FileFormat,
+        paths: Mapping[str, str],
+        held: Held,
+        read: Callable[[str, str], Iterator[FoundRows]] | None = None,
+    ) -> None:
         canonical.check(format.schema)
         self.held = held
         self.schema = format.schema
         self.losses = format.losses
-        self._format = format
+        self._read = read or format.read
         self._paths = paths
 
     def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
         """Read every file once."""
         found = Digests.empty(bits)
         for path, place in self._paths.items():
-            for rows in self._format.read(path, place):
+            for rows in self._read(path, place):
                 whole, by = rows.hashes((), losses | self.losses)
                 found.add(canonical.buckets(by, bits), whole)
         return found
@@ -129,7 +137,7 @@ class FilesContent:
         wanted = is_wanted(buckets, bits)
         for path, place in self._paths.items():
             first = 0
-            for rows in self._format.read(path, place):
+            for rows in self._read(path, place):
                 whole, by = rows.hashes((), losses | self.losses)
                 chosen = np.flatnonzero(wanted[canonical.buckets(by, bits)])
                 if len(chosen):
