@@ -9,6 +9,11 @@ Each side runs in a process of its own, warmed up by a small query of the same k
 start of the query to its end, JVM start and warm-up not counted.  ``ratio`` = holdfast / at_least_once, ``ratio_plan``
 = holdfast_plan / at_least_once (the same way of the rows, so what is left is the price of the promise), ``vs_spark`` =
 holdfast / raw_spark, in rows read per second; medians over the rounds.
+
+With ``--audit`` two other sides take turns, which run in many small epochs: ``audit_off`` and ``audit_stop``, the same
+pipeline without and with the audit.  ``ratio`` = audit_stop / audit_off in seconds, the median over the rounds: less
+than what two equal runs differ by.  So ``share`` says how much of the run the driver spends with the audit, by its own
+clock; rows are counted in both.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ KEEP = "id % 10 <> 0"
 FAHRENHEIT = "celsius * 1.8 + 32 AS fahrenheit"
 COLUMNS = ("id", "device", "at", "celsius", FAHRENHEIT)
 TABLE = "(id bigint, device text, at timestamptz, celsius double precision, fahrenheit double precision)"
+AUDIT_SIDES = ("audit_off", "audit_stop")
 SIDES = ("raw_spark", "at_least_once", "holdfast_plan", "holdfast")
 WARM_ROWS = 20_000
 
@@ -102,8 +108,41 @@ def side_holdfast_plan(**arguments: Any) -> dict[str, Any]:
     return side_holdfast(**arguments)
 
 
+def side_audit_off(**arguments: Any) -> dict[str, Any]:
+    """The same pipeline in epochs of one file."""
+    os.environ["HOLDFAST_ON_AUDIT"] = "off"
+    return side_holdfast(**arguments, files_per_epoch=1)
+
+
+def side_audit_stop(**arguments: Any) -> dict[str, Any]:
+    """The same, held to the audit."""
+    from holdfast.plan.counting.auditor import Auditor
+
+    os.environ["HOLDFAST_ON_AUDIT"] = "stop"
+    spent = [0.0]
+
+    def timed(call: Any) -> Any:
+        def measured(*given: Any) -> None:
+            started = time.perf_counter()
+            call(*given)
+            spent[0] += time.perf_counter() - started
+
+        return measured
+
+    for name in ("look", "note"):
+        setattr(Auditor, name, timed(getattr(Auditor, name)))
+    return side_holdfast(**arguments, files_per_epoch=1) | {"audit_ms": spent[0] * 1e3}
+
+
 def side_holdfast(
-    directory: str, warm_directory: str, format: str, dsn: str, table: str, warm_table: str, scratch: str
+    directory: str,
+    warm_directory: str,
+    format: str,
+    dsn: str,
+    table: str,
+    warm_table: str,
+    scratch: str,
+    files_per_epoch: int | None = None,
 ) -> dict[str, Any]:
     """The pipeline that a user of Holdfast writes."""
     import holdfast as hf
@@ -111,7 +150,8 @@ def side_holdfast(
     os.environ.setdefault("HOLDFAST_MASTER", "local[2]")
 
     def pipeline(name: str, source: str, target: str) -> Any:
-        readings = hf.read.files(source, format=format, schema=SCHEMA, name="readings")
+        limit = {} if files_per_epoch is None else {"max_files_per_epoch": files_per_epoch}
+        readings = hf.read.files(source, format=format, schema=SCHEMA, name="readings", **limit)
         kept = readings | hf.filter(KEEP, name="kept") | hf.select(*COLUMNS, name="converted")
         return hf.Pipeline(name, kept | hf.write.postgres(dsn, table=target, name="table"))
 
@@ -160,10 +200,11 @@ def measure(format: str, options: argparse.Namespace, dsn: str) -> dict[str, Any
     write_input(source, format, options.rows, options.files)
     write_input(warm, format, WARM_ROWS, 2)
     kept_expected = options.rows - (options.rows + 9) // 10
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    sides = AUDIT_SIDES if options.audit else SIDES
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     details: dict[str, Any] = {}
     for number in range(options.rounds):
-        for side in SIDES:
+        for side in sides if number % 2 == 0 else sides[::-1]:
             scratch = tempfile.mkdtemp(prefix="holdfast-bench-")
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute("DROP TABLE IF EXISTS readings, warm, holdfast_ledger")
@@ -185,15 +226,21 @@ def measure(format: str, options: argparse.Namespace, dsn: str) -> dict[str, Any
                 f"{format} round {number + 1} {side}: {seconds[side][-1]:.2f} s, {rate:.3f} million rows/s {figures}",
                 flush=True,
             )
-    rates = {side: options.rows / median(seconds[side]) for side in SIDES}
-    return {
-        "ratio": round(rates["holdfast"] / rates["at_least_once"], 3),
-        "ratio_plan": round(rates["holdfast_plan"] / rates["at_least_once"], 3),
-        "vs_spark": round(rates["holdfast"] / rates["raw_spark"], 3),
+    rates = {side: options.rows / median(seconds[side]) for side in sides}
+    compared: dict[str, Any] = {
         "rows_per_s": {side: round(rate) for side, rate in rates.items()},
         "seconds": {side: [round(s, 2) for s in all_seconds] for side, all_seconds in seconds.items()},
         "details": details,
     }
+    if options.audit:
+        ratios = [stop / off for off, stop in zip(seconds["audit_off"], seconds["audit_stop"], strict=True)]
+        share = details["audit_stop"]["audit_ms"] / 1e3 / seconds["audit_stop"][-1]  # with the warm-up: rather too much
+        return {"ratio": round(median(ratios), 3), "share": round(share, 5)} | compared
+    return {
+        "ratio": round(rates["holdfast"] / rates["at_least_once"], 3),
+        "ratio_plan": round(rates["holdfast_plan"] / rates["at_least_once"], 3),
+        "vs_spark": round(rates["holdfast"] / rates["raw_spark"], 3),
+    } | compared
 
 
 def main() -> int:
@@ -203,13 +250,19 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--format", choices=("json", "parquet", "both"), default="both")
+    parser.add_argument("--audit", action="store_true", help="what the audit costs")
     options = parser.parse_args()
     formats = ("json", "parquet") if options.format == "both" else (options.format,)
     with postgres_dsn() as server, scratch_schema(server, "holdfast_bench") as dsn:
         measured = {format: measure(format, options, dsn) for format in formats}
     first = measured[formats[0]]
-    head = {"bench": "exactly_once", "rows": options.rows, "files": options.files, "rounds": options.rounds}
-    print_result(head | {"ratio": first["ratio"], "vs_spark": first["vs_spark"]} | measured)
+    head = {
+        "bench": "exactly_once, audit" if options.audit else "exactly_once",
+        "rows": options.rows,
+        "files": options.files,
+        "rounds": options.rounds,
+    }
+    print_result(head | {name: first[name] for name in ("ratio", "share", "vs_spark") if name in first} | measured)
     return 0
 
 

@@ -218,7 +218,7 @@ class Settings(BaseSettings):
         "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
     )
     on_audit: Literal["off", "stop", "warn"] = _setting(
-        "off",
+        "warn",
         "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
         "`stop` fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)`, `--on-audit`.",
     )
