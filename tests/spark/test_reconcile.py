@@ -223,3 +223,21 @@ def test_a_table_of_upserts_is_taken_back_and_what_dies_on_the_way_is_finished_b
 def _die(is_time: bool) -> None:
     if is_time:
         raise RuntimeError("killed")
+
+
+def test_what_segments_hold_is_compared_and_repaired(tmp_path: Path, spark: SparkSession) -> None:
+    give(tmp_path, 0, 1)
+    pipeline = hf.Pipeline("cut", source(tmp_path) | hf.write.segments(tmp_path / "out", name="table"))
+    run(pipeline, tmp_path, spark)
+    asked = reconciling(pipeline, tmp_path, spark)
+    found = asked.look()
+    assert (found.is_equal, found.actual_count) == (True, 180)
+    (lost, *_) = sorted((tmp_path / "out").rglob("*.parquet"))
+    lost.unlink()
+    found = asked.look()
+    assert found.missing_count > 0
+    assert asked.repair().repaired_count == found.missing_count
+    assert asked.look().is_equal
+    give(tmp_path, 2)
+    run(pipeline, tmp_path, spark)
+    assert asked.look().is_equal

@@ -10,10 +10,11 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
+from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.sinks.sql import APPEND
 from holdfast.sinks.sqlite.spec import SqliteSpec
 
-COMPARABLE = ("postgres", "sqlite", "files")
+COMPARABLE = ("postgres", "sqlite", "files", "segments")
 """Kinds of sinks that can be asked what they hold."""
 
 
@@ -60,6 +61,6 @@ def _obstacle(node: SinkNode) -> str:
         return "it does not say which rows it holds."
     if node.guarantee is not Guarantee.EXACTLY_ONCE:
         return "it is at-least-once: its ledger does not say which rows it should hold."
-    if isinstance(node.spec, PostgresSpec | SqliteSpec) and node.spec.control is not None:
+    if isinstance(node.spec, PostgresSpec | SqliteSpec | SegmentsSinkSpec) and node.spec.control is not None:
         return "commands among its rows change the table itself."
     return ""
