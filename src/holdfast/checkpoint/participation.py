@@ -114,8 +114,8 @@ class Participation:
             raise Diverged(
                 f"sink {name!r} holds nothing, and has taken part since epoch {first}.",
                 why="the target was removed, emptied together with its ledger, or replaced after it had published.",
-                do=f"restore sink {name!r}: what a copy of it lacks is replayed; or, to have everything replayed, give "
-                "the sink another name and backfill=True; or start over with a new checkpoint and empty targets; or, "
+                do=f"if it is the right target, fill it: holdfast reconcile TARGET --sink {name} --rebuild; or restore "
+                "it: what a copy of it lacks is replayed; or start over with a new checkpoint and empty targets; or, "
                 f"to let it begin at the present, remove {key} from the checkpoint.",
                 pipeline=self._pipeline,
                 participant=name,

@@ -7,6 +7,7 @@ Invariants: the ledger row of (pipeline, sink) moves in the transaction that wri
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from holdfast.types.plain import flat as flat
 from holdfast.types.plain import flat_type as flat_type
 from holdfast.types.plain import is_nested as is_nested
 from holdfast.types.plain import json_text as json_text
+
+log = logging.getLogger("holdfast.sinks")
 
 Mode = Literal["append", "upsert"]
 
@@ -269,7 +272,8 @@ def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None)
         raise Diverged(
             f"{node}: the ledger row of pipeline {pipeline!r} is {'gone' if row is None else 'older than this run'}.",
             why="the table was dropped, or the database was restored from a backup during the run.",
-            do="stop the run, check the database, and start again: recovery asks the sink what it holds.",
+            do="stop the run, check the database, and start again: what it lacks is replayed; a table that is empty is "
+            "filled by holdfast reconcile --rebuild.",
             pipeline=pipeline,
             participant=node,
             generation=ours,
@@ -291,4 +295,14 @@ def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
         pipeline=pipeline,
         participant=node,
         generation=theirs,
+    )
+
+
+def warn_of_empty(node: str, epoch: int) -> None:
+    """Say that a table has no rows, of a sink whose ledger holds epochs: that may be right, or they were removed."""
+    log.warning(
+        "%s: the table is empty, and its ledger says that it holds everything up to epoch %d. If rows should be there, "
+        "compare it with its sources: holdfast reconcile",
+        node,
+        epoch,
     )

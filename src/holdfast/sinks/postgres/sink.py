@@ -162,6 +162,8 @@ class PostgresSink:
             self._explanations.begin(connection)
             explained = self._explanations.held(connection)
             step_time = None if explained is None else self._explanations.step_time(connection, before.epoch)
+            if before.epoch and before.in_progress is None and self._table.is_empty(connection):
+                sql.warn_of_empty(self._node, before.epoch)
         self._generation = run.generation
         self._is_grouped = run.is_grouped
         if run.is_grouped and self._prepares and not self._is_asked_to_prepare:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+from psycopg import Connection
 from psycopg import sql as pg
 
 from holdfast.sinks import rewinds, sql
@@ -63,6 +64,11 @@ class PostgresTable:
     def identifier(self, name: str | None = None) -> pg.Identifier:
         """Return the table's name, or another one in its schema, for a statement."""
         return pg.Identifier(self.schema_name, self.name if name is None else name)
+
+    def is_empty(self, connection: Connection) -> bool:
+        """Return whether it has no row that is visible, of anybody."""
+        statement = pg.SQL("SELECT 1 FROM {} LIMIT 1").format(self.identifier())
+        return connection.execute(statement).fetchone() is None
 
     @property
     def copied(self) -> tuple[CopyColumn, ...]:

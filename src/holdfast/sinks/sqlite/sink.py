@@ -121,6 +121,8 @@ class SqliteSink:
             self._explanations.begin(connection)
             explained = self._explanations.held(connection)
             step_time = self._explanations.step_time(connection, row.epoch)
+            if row.epoch and self._table.is_empty(connection):
+                sql.warn_of_empty(self._node, row.epoch)
         self._generation = run.generation
         return replace(row.held(), explained=explained, step_time=step_time)
 

@@ -176,6 +176,10 @@ class SqliteTable:
         statement = f"DELETE FROM {quoted(self.name)} WHERE {quoted(rewinds.EPOCH)} > ?"
         connection.execute(statement, (after_epoch,))
 
+    def is_empty(self, connection: sqlite3.Connection) -> bool:
+        """Return whether it has no row, of anybody."""
+        return connection.execute(f"SELECT 1 FROM {quoted(self.name)} LIMIT 1").fetchone() is None
+
     def count_after(self, connection: sqlite3.Connection, epoch: int) -> int:
         """Return how many rows later epochs have."""
         statement = f"SELECT count(*) FROM {quoted(self.name)} WHERE {quoted(rewinds.EPOCH)} > ?"
