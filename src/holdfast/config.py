@@ -279,7 +279,6 @@ class Settings(BaseSettings):
         "Heap of the JVM.  Spark's own default of 1 GiB is little for local mode, where executors live in the same "
         "JVM; rows of large epochs never gather here, so more is rarely needed.",
     )
-
     jvm: Literal["auto", "quick", "full"] = _setting(
         "auto",
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler, and on "
@@ -290,7 +289,6 @@ class Settings(BaseSettings):
         "collector thread and a second compiler that takes only what is hot for good; else full.  "
         "The first pipeline of a process decides for those that share its session.",
     )
-
     class_archive: Literal["auto", "off"] = _setting(
         "auto",
         "With a local master, whether Java keeps the classes of Spark that it has loaded, for the next start: half a "

@@ -85,13 +85,17 @@ class Case:
             hidden.rename(directory / f"{number:03}.json")
 
     def start(
-        self, *arguments: str, output: int | IO[str] = subprocess.PIPE, **environment: str
+        self,
+        *arguments: str,
+        output: int | IO[str] = subprocess.PIPE,
+        program: str = "pipeline.py",
+        **environment: str,
     ) -> subprocess.Popen[str]:
         """Start ``holdfast run`` in a process group of its own.
 
         Give a file as ``output`` where workers may outlive the process: they keep a pipe open.
         """
-        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/pipeline.py:pipeline"]
+        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{program}:pipeline"]
         command += ["--checkpoint", str(self.checkpoint), "--master", "local[2]", *(arguments or ("--available-now",))]
         return subprocess.Popen(
             command,

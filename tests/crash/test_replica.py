@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -22,16 +23,17 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.postgres, pytest
 class Pair:
     """A pipeline into PostgreSQL, and processes that run it, each on a checkpoint of its own."""
 
-    def __init__(self, work: Path, dsn: str) -> None:
+    def __init__(self, work: Path, dsn: str, program: str = "pipeline.py") -> None:
+        self.program = program
         variables = {"CRASH_DRAW": "arrow", "HOLDFAST_PROGRESS_INTERVAL": "100 ms"}
         self.case = Case(work, ("postgres",), dsn, variables)
         self.files = 0
         self.alive: list[subprocess.Popen[str]] = []
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *arguments: str, place: str = "") -> subprocess.Popen[str]:
         with self.said_in(name).open("w") as output:
-            place = ("--checkpoint", str(self.case.work / name))
-            process = self.case.start(*place, "--every", "20 ms", "--lease", "1s", *arguments, output=output)
+            options = ("--checkpoint", str(self.case.work / (place or name)), "--every", "20 ms", "--lease", "1s")
+            process = self.case.start(*options, *arguments, output=output, program=self.program)
         self.alive.append(process)
         return process
 
@@ -77,14 +79,22 @@ def send(process: subprocess.Popen[str], number: int) -> None:
     os.killpg(process.pid, number)
 
 
+@contextmanager
+def opened(pair: Pair) -> Iterator[Pair]:
+    """Kill what is left of a pair at the end."""
+    try:
+        yield pair
+    finally:
+        for process in pair.alive:
+            with suppress(ProcessLookupError):
+                send(process, signal.SIGKILL)
+            process.wait()
+
+
 @pytest.fixture
 def pair(tmp_path: Path, postgres_plain: str) -> Iterator[Pair]:
-    made = Pair(tmp_path, postgres_plain)
-    yield made
-    for process in made.alive:
-        with suppress(ProcessLookupError):
-            send(process, signal.SIGKILL)
-        process.wait()
+    with opened(Pair(tmp_path, postgres_plain)) as made:
+        yield made
 
 
 def test_a_frozen_main_is_replaced_and_becomes_the_replica_of_one_that_dies(pair: Pair) -> None:
@@ -138,3 +148,25 @@ def test_a_promotion_makes_the_main_the_replica(pair: Pair) -> None:
     pair.until_said("a", "becomes the replica", "holds term 2 with generation")
     pair.until_more_is_there("b")
     pair.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("place", ["", "a"], ids=["own checkpoint", "shared checkpoint"])
+def test_state_goes_on_in_the_replica(tmp_path: Path, postgres_plain: str, place: str) -> None:
+    with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:
+        first = pair.start("a")
+        pair.until_more_is_there("a")
+        second = pair.start("b", "--replica", place=place)
+        pair.until_said("b", "holds term 1 with generation", *([] if place else ["shadow at epoch"]))
+        pair.until_more_is_there("a")
+        send(first, signal.SIGKILL)
+        pair.until_more_is_there("b")
+        send(second, signal.SIGKILL)
+        third = pair.start("a")  # in the first case its state is old
+        pair.until_more_is_there("a")
+        third.terminate()
+        assert third.wait(120) == 0, pair.said("a")
+        ids = range(pair.files * ROWS_PER_FILE)
+        numbers = [(id % 7, int(number)) for id, number in pair.case.rows()["postgres"]]
+        counts = Counter(id % 7 for id in ids)
+        assert sorted(numbers) == sorted((k, n) for k, count in counts.items() for n in range(1, count + 1))

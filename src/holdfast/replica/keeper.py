@@ -34,6 +34,7 @@ class Keeper:
         self._generation = 0
         self._has_ended = threading.Event()
         self._is_lost = threading.Event()
+        self._is_due = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="holdfast-lease", daemon=True)
 
     def start(self) -> None:
@@ -41,8 +42,9 @@ class Keeper:
         self._thread.start()
 
     def note_generation(self, generation: int) -> None:
-        """Say the generation of the holder's run from the next beat on."""
+        """Say the generation of the holder's run, with a beat at once."""
         self._generation = generation
+        self._is_due.set()
 
     @property
     def is_lost(self) -> bool:
@@ -63,6 +65,7 @@ class Keeper:
     def end(self, *, gives_back: bool) -> None:
         """Stop renewing it, and close the place; given back, the lease is free at once."""
         self._has_ended.set()
+        self._is_due.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
             return  # the place does not answer: the lease expires
@@ -76,7 +79,11 @@ class Keeper:
     def _keep(self) -> None:
         interval_s = self._tenure.lease.ttl_us / 1e6 / BEATS
         is_silent = False
-        while not self._has_ended.wait(interval_s):
+        while True:
+            self._is_due.wait(interval_s)
+            self._is_due.clear()
+            if self._has_ended.is_set():
+                return
             try:
                 if not self._tenure.renew(self._generation):
                     self._is_lost.set()

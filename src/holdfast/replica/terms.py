@@ -48,7 +48,7 @@ def set_aside(directory: Path, kept: Collection[str]) -> bool:
     -----
     A crash in here is followed by another one of the same: the term is noted after it.
     """
-    stays = (ASIDE, NOTE, *kept)
+    stays = (".", ASIDE, NOTE, *kept)
     names = sorted(path.name for path in directory.glob("*") if not path.name.startswith(stays))
     if not names:
         return False

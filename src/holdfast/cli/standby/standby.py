@@ -1,8 +1,9 @@
 """A run that keeps a lease: it waits as a replica while another process holds it, and becomes one when it is fenced.
 
-Order, once the lease is free: 1. the lease is taken; 2. a checkpoint that another one has overtaken is set aside;
-3. the term is noted in the checkpoint; 4. an ordinary start.  A crash after each: the lease expires, and whoever
-watches begins with 1.  A process that is fenced is replaced by a new one of the same command, which watches.
+Order, once the lease is free: 1. the lease is taken; 2. a checkpoint that another one has overtaken is set aside, and
+with state a shadow becomes the checkpoint; 3. the term is noted in the checkpoint; 4. an ordinary start.  A crash after
+each: the lease expires, and whoever watches begins with 1.  A process that is fenced is replaced by a new one of the
+same command, which watches.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from holdfast.cli.signals import StopSignals
 from holdfast.cli.standby.invocation import Invocation
 from holdfast.cli.standby.places import lease_of
 from holdfast.cli.standby.rehearsal import rehearse
+from holdfast.cli.standby.shadowing import NAME, Shadowing
 from holdfast.cli.supervision import RECORD
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.pipeline import Pipeline
@@ -90,6 +92,8 @@ class Standby:
         self._as_json = as_json
         self._holder = Holder("replica" if is_replica else "main")
         self._keeper: Keeper | None = None
+        self._shadowing: Shadowing | None = None
+        self._options: dict[str, Any] = {}
 
     # --- before the run ---------------------------------------------------------------------------------------------
 
@@ -104,41 +108,48 @@ class Standby:
         Raises
         ------
         InvalidPipeline
-            If no sink keeps a lease; or state is kept, and not in this checkpoint.
+            If no sink keeps a lease; or state is kept, not in this checkpoint, and cannot be computed here.
         typer.Exit
             If a signal asked for the end.
         """
         self._begins_elsewhere = not _BEGINNINGS.isdisjoint(options)
+        self._options = options
         place = lease_of(self._pipeline)
         watch = Watch(place)
-        if self._is_free(watch) and self._has_taken(place, watch.seen):
+        if self._is_free(watch) and (tenure := self._taken(place, watch.seen)):
+            self._prepare(tenure, watch.seen)
             return
         if self._begins_elsewhere:
             raise _begins_elsewhere(self._pipeline.name)
-        self._warn_of_state()
         with StopSignals(is_supervised=is_supervised()) as signals:
             early = import_module("holdfast.spark.launch.early")
             early.warm_up(self._pipeline, options)
-            rehearse(self._pipeline, options)
+            self._shadow(watch.seen)
+            if self._shadowing is None:
+                rehearse(self._pipeline, options)
             signals.install()
             log.info("replica of pipeline %r: ready", self._pipeline.name)
-            said_at, is_silent = 0.0, False
+            said_at, is_silent, tenure = 0.0, False, None
             while signals.asked_by is None:
                 try:
-                    if self._is_free(watch) and self._has_taken(place, watch.seen):
-                        return
+                    tenure = self._taken(place, watch.seen) if self._is_free(watch) else None
                     is_silent = False
                 except Unavailable as error:
                     log.log(logging.DEBUG if is_silent else logging.WARNING, "the lease is not seen: %s", error.what)
                     is_silent = True
+                if tenure is not None:
+                    self._prepare(tenure, watch.seen)
+                    return
                 if time.monotonic() - said_at >= self._settings.progress_interval_s:
                     said_at = time.monotonic()
-                    self._check_state(watch.seen)
+                    self._shadow(watch.seen)
                     self._say(watch)
                     if not early.is_warm():
                         log.warning("the replica's JVM has ended: the process is begun again")
                         self._invocation.begin_again_as_replica()
                 time.sleep(max(_LOOK_MIN_S, self._duration_us(watch.seen) / 1e6 / LOOKS))
+            if self._shadowing is not None:
+                self._shadowing.stop()
             raise typer.Exit(0)
 
     def _is_free(self, watch: Watch) -> bool:
@@ -148,53 +159,53 @@ class Standby:
     def _duration_us(self, seen: SeenLease | None) -> int:
         return self._ttl_us or (1_000_000 if seen is None else seen.lease.ttl_us)
 
-    def _has_taken(self, place: LeasePlace, seen: SeenLease | None) -> bool:
+    def _taken(self, place: LeasePlace, seen: SeenLease | None) -> Tenure | None:
         tenure = take(place, seen, self._holder, self._duration_us(seen))
-        if tenure is None:
-            return False
-        if seen is not None:
-            log.warning("takes over: %s", held_by(seen))
-        self._keeper = Keeper(place, tenure)
-        self._keeper.start()
-        self._prepare(tenure, seen)
-        return True
+        if tenure is not None:
+            if seen is not None:
+                log.warning("takes over: %s", held_by(seen))
+            self._keeper = Keeper(place, tenure)
+            self._keeper.start()
+        return tenure
 
     def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
-        """Set a checkpoint aside that another one has overtaken, and note the term."""
-        store = open_store(str(self._directory))
-        is_old = seen is not None and noted_term(store) != seen.lease.term
-        if is_old and not has_state(self._pipeline) and set_aside(self._directory, (FILE_NAME, RECORD)):
-            log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
-        note_term(store, tenure.lease.term)
-
-    def _warn_of_state(self) -> None:
+        """Make a beginning of what the checkpoint has where another one has led since, and note the term."""
         if has_state(self._pipeline):
-            log.info(
-                "pipeline %r keeps state: the replica continues on the checkpoint of the main", self._pipeline.name
-            )
+            self._shadow(seen)
+            if self._shadowing is not None:
+                self._shadowing.reach(lambda: self._keeper is None or self._keeper.is_lost)
+                self._shadowing.become_checkpoint(self._set_aside)
+                self._shadowing = None
+        elif self._is_old(seen) and self._set_aside():
+            log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
+        note_term(open_store(str(self._directory)), tenure.lease.term)
 
-    def _check_state(self, seen: SeenLease | None) -> None:
-        """Refuse to wait for what could not be continued: state in another checkpoint."""
-        if seen is None or not seen.lease.generation or not has_state(self._pipeline):
-            return
-        if noted_term(open_store(str(self._directory))) != seen.lease.term:
-            raise InvalidPipeline(
-                f"pipeline {self._pipeline.name!r} keeps state, and {held_by(seen)} on another checkpoint.",
-                why="a replica continues with the state that is in its checkpoint directory.",
-                do="name the directory of the main with --checkpoint: on the same machine, or mounted on both.",
-                pipeline=self._pipeline.name,
-            )
+    def _set_aside(self) -> bool:
+        return set_aside(self._directory, (FILE_NAME, RECORD, NAME))
+
+    def _shadow(self, seen: SeenLease | None) -> None:
+        """Begin to compute the state beside a holder that runs with another checkpoint, or that ran with one."""
+        if self._shadowing is not None:
+            self._shadowing.check()
+        # A holder without a generation may not have noted its term yet.
+        elif seen is not None and seen.lease.generation and has_state(self._pipeline) and self._is_old(seen):
+            self._shadowing = Shadowing(self._pipeline, self._directory, self._options)
+
+    def _is_old(self, seen: SeenLease | None) -> bool:
+        return seen is not None and noted_term(open_store(str(self._directory))) != seen.lease.term
 
     def _say(self, watch: Watch) -> None:
         seen, name = watch.seen, self._pipeline.name
         left_us = None if seen is None else seen.left_us
         if self._as_json:
             lease = None if seen is None else {"beat": seen.beat, "left_us": left_us, **vars(seen.lease)}
-            frame.print_json({"pipeline": name, "state": "replica", "lease": lease})
+            lag = None if self._shadowing is None else self._shadowing.lag
+            frame.print_json({"pipeline": name, "state": "replica", "lease": lease, "shadow": lag})
             return
         what = "there is no lease yet: the main runs without one, or has not begun" if seen is None else held_by(seen)
         left = "" if left_us is None else f", {left_us / 1e6:.1f} s left"
-        frame.print_lines([f"{name} replica: {what}{left}"])
+        shadow = "" if self._shadowing is None else f"; shadow {self._shadowing.lag_text}"
+        frame.print_lines([f"{name} replica: {what}{left}{shadow}"])
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
