@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.config import Settings
+from holdfast.errors import InvalidPipeline
 from holdfast.spark.shadow.following import Following
+from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow
 from tests.spark.test_reconcile import give, reconciling, source
 
 pytestmark = pytest.mark.spark
@@ -59,7 +62,26 @@ def expected_count(k: int) -> int:
 
 def wait_for(condition: Any) -> None:
     """Wait as long as the test's own time limit allows."""
-    import time
-
     while not condition():
         time.sleep(0.05)
+
+
+def test_where_a_source_was_pruned_the_shadow_of_a_replica_says_what_a_sink_should_hold(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = counted(tmp_path)
+    give(tmp_path, 0, 1)
+    pipeline.run(checkpoint=str(tmp_path / "main"), trigger=hf.available_now(), session=spark)
+    kept = replica_shadow(tmp_path / "replica")
+    following = Following(pipeline, kept, Settings(), session=spark)
+    following.start()
+    wait_for(lambda: following.lag.is_level and following.lag.epoch == 2)
+    following.stop()
+    (tmp_path / "in/000.json").unlink()
+    with pytest.raises(InvalidPipeline, match="cannot be computed from its sources"):
+        reconciling(pipeline, tmp_path, spark).look()
+    (node,) = pipeline.sinks
+    asked = Reconciling(pipeline, node, tmp_path / "replica", kept, Settings(), session=spark)
+    found = asked.look()
+    assert (found.is_equal, found.actual_count) == (True, 180)
+    assert found.expected_from.startswith("the shadow of a replica")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
@@ -35,6 +36,12 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     else:
         spec = FilesSinkSpec(directory, compression="lz4")
     return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def followed(pipeline: Pipeline) -> list[SinkNode]:
+    """Return the sinks whose ledgers say where a pipeline is: those that a replica's shadow stands in for."""
+    exact = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
+    return [node for node in exact if isinstance(node.spec, LedgerSpec)]
 
 
 def check_comparable(node: SinkNode, pipeline: str) -> None:

@@ -63,7 +63,7 @@ def reconcile(
     with frame.settings(as_json) as settings:
         from holdfast.spark.launch.early import begin
         from holdfast.spark.shadow.rebuilding import Rebuilding
-        from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
+        from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow, shadow_directory
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
@@ -72,6 +72,8 @@ def reconcile(
             frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")
         kept = None if shadow is None else Path(shadow).absolute()
         node = the_sink(pipeline, sink)
+        if kept is None and (replica_shadow(directory) / "graph").exists():
+            kept = replica_shadow(directory)
         where = kept or shadow_directory(directory, node.name)
         if not where.exists():  # where something is kept, there may be nothing to compute
             begin(pipeline, {"settings": settings})
@@ -119,6 +121,7 @@ def as_value(found: Reconciled) -> dict[str, Any]:
 def lines(found: Reconciled) -> Iterator[str]:
     """Say what was found, for people."""
     yield f"{found.sink}  epoch {found.epoch}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
+    yield f"expected from  {found.expected_from}"
     for column, kind in found.left_out:
         yield f"column {column}: {_LOST[kind]} there, and is taken for that on both sides"
     if found.refused_count:

@@ -22,7 +22,8 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import every
-from holdfast.ports import Guarantee, Held, LedgerSpec, SinkLedger
+from holdfast.ports import Held, LedgerSpec, SinkLedger
+from holdfast.reconcile.stand_ins import followed
 from holdfast.spark.run import Run
 from holdfast.spark.shadow.shadow import Shadow
 
@@ -78,8 +79,7 @@ class Following:
     def __init__(
         self, pipeline: Pipeline, directory: Path, settings: Settings, *, session: SparkSession | None = None
     ) -> None:
-        self._asked = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
-        self._asked = [node for node in self._asked if isinstance(node.spec, LedgerSpec)]
+        self._asked = followed(pipeline)
         self._pipeline = pipeline
         self._shadow = Shadow(pipeline, self._asked, directory, settings, session=session)
         self._run: Run | None = None

@@ -28,7 +28,7 @@ from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import read_letters
 from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.report import Differences, Reconciled, differences, left_out
-from holdfast.reconcile.stand_ins import check_comparable
+from holdfast.reconcile.stand_ins import check_comparable, followed
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.in_doubt import coordinator_alone
 from holdfast.spark.shadow.shadow import Shadow
@@ -41,6 +41,11 @@ EXAMPLES = 3
 def shadow_directory(checkpoint: Path, sink: str) -> Path:
     """Return where the expected content of a sink is computed, unless the user says where."""
     return checkpoint.with_name(f"{checkpoint.name}-shadow") / sink
+
+
+def replica_shadow(checkpoint: Path) -> Path:
+    """Return where a replica with this checkpoint keeps its shadow."""
+    return checkpoint / "shadow"
 
 
 @dataclass(frozen=True)
@@ -146,26 +151,27 @@ class Reconciling:
             If it cannot be computed.
         """
         check_comparable(self.sink, self.pipeline.name)
-        self._check_recomputable()
-        shadow = Shadow(
-            self.pipeline,
-            [self.sink],
-            self.shadow_directory,
-            self.settings,
-            at_us=self._began_at(),
-            session=self.session,
-        )
-        self.tell("computing what the sink should hold")
+        shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
+        if not shadow.is_what_was_kept:
+            self._check_recomputable()
+            shadow = self._shadow([self.sink])
+        shadow.check_nobody_runs()
+        self.tell(f"computing what the sink should hold, in {self.shadow_directory}")
         shadow.learn(agreed({self.sink.name: explanations}))
         if self.checkpoint.is_dir():
             shadow.leave_out(open_store(str(self.checkpoint)))
         shadow.go_to(positions)
         return shadow
 
+    def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
+        at_us = self._began_at()
+        return Shadow(self.pipeline, sinks, self.shadow_directory, self.settings, at_us=at_us, session=self.session)
+
     @property
     def expected_from(self) -> str:
         """What the expected content is computed from, for people."""
-        return f"the sources, in {self.shadow_directory}"
+        kept = self._shadow(followed(self.pipeline)).is_what_was_kept
+        return f"{'the shadow of a replica' if kept else 'the sources'}, in {self.shadow_directory}"
 
     def forget(self) -> None:
         """Remove the expected content."""
@@ -317,7 +323,7 @@ class Reconciling:
             f"what sink {self.sink.name!r} should hold cannot be computed from the sources of pipeline "
             f"{self.pipeline.name!r}.",
             why=why,
-            do="compare with the shadow of a replica (--shadow DIR), which has seen what the main has seen.",
+            do="compare a sink that this does not concern; nobody can repeat it from the sources alone.",
             pipeline=self.pipeline.name,
             participant=self.sink.name,
         )

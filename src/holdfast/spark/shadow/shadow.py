@@ -7,6 +7,7 @@ computes what is new.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.schemas import noted_schema
+from holdfast.commit.owner import noted_owner
 from holdfast.config import Settings
-from holdfast.errors import InvalidPipeline, invariant, present
+from holdfast.errors import Corrupt, InvalidPipeline, invariant, present
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
@@ -76,6 +78,31 @@ class Shadow:
         self._at_us = at_us
         self._session = session
 
+    @property
+    def is_what_was_kept(self) -> bool:
+        """Whether its directory has the content of just these sinks of just this graph."""
+        noted = self.directory / "graph"
+        return noted.exists() and noted.read_text() == self.pipeline.fingerprint()
+
+    def check_nobody_runs(self) -> None:
+        """Refuse a directory in which another process computes: a replica's, that runs.
+
+        Raises
+        ------
+        InvalidPipeline
+            Naming the process.
+        """
+        if not self.checkpoint.is_dir():
+            return
+        owner = noted_owner(open_store(str(self.checkpoint)))
+        if owner.is_alive and owner.pid != os.getpid():
+            raise InvalidPipeline(
+                f"the shadow in {self.directory} is in use.",
+                why=f"process {owner.pid} on this host is alive: a replica, or another comparison.",
+                do="stop it first; or name another directory: --shadow DIR.",
+                pipeline=self.pipeline.name,
+            )
+
     def learn(self, explanations: Mapping[str, Sequence[Explanation]]) -> None:
         """Take what positions mean from a sink, as far as it is not known yet."""
         for node in self.pipeline.sources:
@@ -107,7 +134,10 @@ class Shadow:
         if self.is_at(positions):
             return
         self.add(positions)
-        self.begin(available_now()).wait()
+        try:
+            self.begin(available_now()).wait()
+        except Corrupt as error:  # what was read once is not there any more, or another
+            raise self._not_computable(error.what, error.participant) from error
         invariant(
             self.is_at(positions),
             f"the shadow of pipeline {self.pipeline.name!r} has not come to the positions of the sink.",
@@ -169,16 +199,14 @@ class Shadow:
 
     def _begin_anew_unless_usable(self, wanted: Positions) -> None:
         """Remove what was computed by another graph, or beyond the positions: rows are not taken back."""
-        fingerprint, noted = self.pipeline.fingerprint(), self.directory / "graph"
         reached = read_targets(self.checkpoint / FILE_NAME)
-        is_of_this = noted.exists() and noted.read_text() == fingerprint
-        if reached and not (is_of_this and all(is_not_before(wanted, each.positions) for each in reached)):
+        if reached and not (self.is_what_was_kept and all(is_not_before(wanted, each.positions) for each in reached)):
             shutil.rmtree(self.directory / "content", ignore_errors=True)
             for each in self.checkpoint.iterdir():
                 if each.name != "sources":
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
         self.directory.mkdir(parents=True, exist_ok=True)
-        noted.write_text(fingerprint)
+        (self.directory / "graph").write_text(self.pipeline.fingerprint())
 
     def _steps(self, first: Positions | None, wanted: Positions) -> list[Positions]:
         """Return where epochs end: state of a whole stream need not fit into one, and rows without state may."""
@@ -193,14 +221,17 @@ class Shadow:
 
     def _check_sources(self) -> None:
         for name, why in Backfill(self.pipeline, self.checkpoint, has_state(self.pipeline)).obstacles():
-            raise InvalidPipeline(
-                f"what the sinks of pipeline {self.pipeline.name!r} should hold cannot be computed from its sources.",
-                why=f"source {name!r} cannot be read from the beginning: {why}",
-                do="compare with the shadow of a replica (--shadow DIR), which has computed it while the rows were "
-                "there.",
-                pipeline=self.pipeline.name,
-                participant=name,
-            )
+            raise self._not_computable(f"source {name!r} cannot be read from the beginning: {why}", name)
+
+    def _not_computable(self, why: str, source: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"what the sinks of pipeline {self.pipeline.name!r} should hold cannot be computed from its sources.",
+            why=why,
+            do="bring back what is gone; or name the checkpoint of a stopped replica, whose shadow computed it while "
+            "the rows were there.",
+            pipeline=self.pipeline.name,
+            participant=source,
+        )
 
     def _read(self, positions: Positions) -> Positions:
         names = [node.name for node in self.pipeline.sources]
