@@ -16,13 +16,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan import batches
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
 from holdfast.plan.counting.audit import Audit, audit_of_program, audit_of_stages
-from holdfast.plan.counting.counts import Counts, Tally, united
+from holdfast.plan.counting.counts import Counts, EpochReport, united
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.host import levels_of
@@ -236,10 +236,13 @@ def _with_sources(nodes: Sequence[Node], sources: Mapping[str, Sequence[Sequence
     return Pipeline(_SINK, Stream(made[nodes[-1]]) | sink(MemorySpec(_SINK), name=name))
 
 
-def _check(audit: Audit, tally: Tally, rows: pa.Table, at: EpochContext) -> None:
+def _check(audit: Audit, report: EpochReport, rows: pa.Table, at: EpochContext) -> None:
     """Stop where the rows of an epoch do not add up."""
-    for imbalance in audit.imbalances(tally, dict.fromkeys(audit.sinks, rows.num_rows)):
+    sinks = dict.fromkeys(audit.sinks, rows.num_rows)
+    for imbalance in audit.imbalances(report.tally, sinks):
         raise imbalance.as_error(_SINK, at.epoch)
+    odd = {name: balance for name, balance in audit.balances(report, sinks).items() if not balance.is_even}
+    invariant(not odd, f"the totals of epoch {at.epoch} do not add up: {odd}.", epoch=at.epoch)
 
 
 # --- what runs it -----------------------------------------------------------------------------------------------------
@@ -294,7 +297,7 @@ class _ProgramEngine:
         read = ((name, batch) for name, source in self._sources.items() for batch in source.read(Span(index)))
         counts = Counts(self._timestamps)
         (rows,) = self._program.tables(read, self._program.routes.sinks, counts).values()
-        _check(self._audit, counts.tally, rows, at)
+        _check(self._audit, EpochReport(counts.found, tally=counts.tally), rows, at)
         return rows, {}
 
     def states(self) -> dict[str, list[bytes]]:
@@ -344,7 +347,7 @@ class _LevelEngine:
             ]
         (rows,) = self._outlets.tables(chunks, self._outlets.routes.sinks).values()
         report = united(reported(chunks))
-        _check(self._audit, report.tally, rows, at)
+        _check(self._audit, report, rows, at)
         return rows, report.buckets
 
     def states(self) -> dict[str, list[bytes]]:
