@@ -70,4 +70,8 @@ def _obstacle(node: SinkNode) -> str:
         return "it is at-least-once: its ledger does not say which rows it should hold."
     if isinstance(node.spec, PostgresSpec | SqliteSpec | SegmentsSinkSpec) and node.spec.control is not None:
         return "commands among its rows change the table itself."
+    if isinstance(node.spec, FilesSinkSpec) and node.spec.format != "parquet":
+        return "lines of JSON do not tell a null from a NaN, or a text from a time."
+    if isinstance(node.spec, SegmentsSinkSpec) and node.spec.retain is not None:
+        return "it drops rows by itself (retain=): they would all be missing."
     return ""

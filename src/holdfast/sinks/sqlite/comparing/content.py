@@ -26,7 +26,10 @@ from holdfast.types.plain import flat_type
 from holdfast.values import NO_LOSSES, Loss, Losses
 
 CHUNK_ROWS = 8192
-"""Rows that are read at once."""
+"""Rows that are hashed at once."""
+
+FETCHED_ROWS = 1024
+"""Of these, so many are made of Python's values at a time: they stay in the processor's cache."""
 
 CHUNK_BYTES = 32_000_000
 """About how large a chunk of wide rows may be."""
@@ -181,13 +184,18 @@ class TableReader:
         except sqlite3.OperationalError as error:
             self._escape(error)
             return self.at(places)
-        return self._chunk([row for row in found if row is not None])
+        columns: list[Sequence[Any]] = list(zip(*(row for row in found if row is not None), strict=True))
+        return self._chunk(columns or [()] * len(self._columns))
 
     def _chunks(self, with_places: bool, skipped: int) -> Iterator[StoredRows]:
         cursor = self._connection.execute(f"{self._select(with_places=with_places)} LIMIT -1 OFFSET ?", (skipped,))
         count = CHUNK_ROWS // 16
-        while rows := cursor.fetchmany(count):
-            chunk = self._chunk(rows)
+        while rows := cursor.fetchmany(min(count, FETCHED_ROWS)):
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            while len(columns[0]) < count and (rows := cursor.fetchmany(min(count - len(columns[0]), FETCHED_ROWS))):
+                for column, more in zip(columns, zip(*rows, strict=True), strict=True):
+                    column.extend(more)
+            chunk = self._chunk(columns)
             yield chunk
             count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * chunk.row_count // max(chunk.size_bytes, 1)))
 
@@ -197,8 +205,7 @@ class TableReader:
         chosen += self.place.names if with_places else ()
         return f"SELECT {', '.join(chosen)} FROM {name}"
 
-    def _chunk(self, rows: Sequence[tuple[Any, ...]]) -> StoredRows:
-        columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(self._columns)
+    def _chunk(self, columns: Sequence[Sequence[Any]]) -> StoredRows:
         width = len(self._columns)
         read = [column.read(found) for column, found in zip(self._columns, columns[:width], strict=True)]
         return StoredRows(read, columns[width:])

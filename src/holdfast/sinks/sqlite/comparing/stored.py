@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.sinks.sqlite.comparing import moments
 from holdfast.sinks.sqlite.table import converted, is_binary, is_text
 from holdfast.types import canonical
 from holdfast.types.lookup3 import Hashes
@@ -51,7 +52,7 @@ class StoredColumn:
             kept = values  # type: ignore[assignment]
         found = self._typed(kept, kind)
         is_foreign = None
-        if found.null_count != values.count(None):
+        if found.null_count and found.null_count != values.count(None):
             is_written = np.fromiter((value is not None for value in values), bool, len(values))
             is_foreign = is_written & pc.is_null(found).to_numpy(zero_copy_only=False)
         return StoredValues(self, found, is_foreign)
@@ -211,11 +212,32 @@ def _rounded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return what texts say, if they say it as the sink would."""
+    quickly = _moments(texts, kind)
+    if quickly is not None:
+        return quickly
     try:
         found = _read(texts, kind)
     except (pa.ArrowInvalid, OverflowError):
         found = pa.array([_one(text, kind) for text in texts.to_pylist()], kind)
     return _where(pc.equal(pc.cast(converted(found), pa.large_string()), texts), found)
+
+
+def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Return dates and times of the usual form; None where one is not."""
+    if pa.types.is_timestamp(kind):
+        form, unit = (moments.INSTANT, pa.timestamp("us", "UTC")) if kind.tz else (moments.LOCAL, pa.timestamp("us"))
+    elif pa.types.is_date(kind):
+        form, unit = moments.DATE, pa.date32()
+    elif pa.types.is_time(kind):
+        form, unit = moments.TIME, pa.time64("us")
+    else:
+        return None
+    found = moments.read(texts, form)
+    if found is None:
+        return None
+    mask = pc.is_null(texts).to_numpy(zero_copy_only=False) if texts.null_count else None
+    numbers = pa.array(found.astype(np.int32) if pa.types.is_date(kind) else found, mask=mask)
+    return _back(pc.cast(numbers, unit), kind)
 
 
 def _one(text: str | None, kind: pa.DataType) -> pa.Scalar | None:

@@ -1,0 +1,31 @@
+"""Which sinks can be compared with what they should hold is known before anything is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline
+from holdfast.reconcile.stand_ins import check_comparable
+
+
+def test_these_can(tmp_path: Path) -> None:
+    for node in (
+        hf.write.sqlite(tmp_path / "a.db", table="t", name="a"),
+        hf.write.files(tmp_path / "b", partition_by="day", compact=True, name="b"),
+        hf.write.segments(tmp_path / "c", name="c"),
+    ):
+        check_comparable(node, "p")
+
+
+def test_these_cannot(tmp_path: Path) -> None:
+    for node, why in (
+        (hf.write.files(tmp_path / "a", format="json", name="a"), "JSON"),
+        (hf.write.segments(tmp_path / "b", retain="30 d", name="b"), "retain"),
+        (hf.write.sqlite(tmp_path / "c.db", table="t", control="command", name="c"), "commands"),
+        (hf.write.memory("d"), "rows it holds"),
+    ):
+        with pytest.raises(InvalidPipeline, match=why):
+            check_comparable(node, "p")
