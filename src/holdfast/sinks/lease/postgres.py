@@ -27,19 +27,23 @@ class PostgresLease:
     def __init__(self, session: PostgresSession, pipeline: str) -> None:
         self._session = session
         self._pipeline = pipeline
+        self._known: pg.Identifier | None = None
+        """The table, once it has been found: looks and beats are many."""
 
     def read(self) -> SeenLease | None:
         """Return the row, and how long it is good for by the server's clock."""
         with self._session.explained():
             connection = self._session.connection()
-            schema = self._schema(connection)
-            if not catalog.has_table(connection, schema, TABLE):
-                return None
+            if self._known is None:
+                schema = self._schema(connection)
+                if not catalog.has_table(connection, schema, TABLE):
+                    return None
+                self._known = pg.Identifier(schema, TABLE)
             row = connection.execute(
                 pg.SQL(
                     "SELECT beat, text, (EXTRACT(EPOCH FROM expires_at OPERATOR(pg_catalog.-)"
                     " pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint FROM {} WHERE {}"
-                ).format(pg.Identifier(schema, TABLE), _OURS),
+                ).format(self._known, _OURS),
                 (self._pipeline,),
             ).fetchone()
         return None if row is None else SeenLease(row[0], loaded(row[1]), row[2])
@@ -47,22 +51,23 @@ class PostgresLease:
     def write(self, seen: SeenLease | None, lease: Lease) -> bool:
         """Replace the row if it has the beat that was seen."""
         ttl_s = lease.ttl_us / 1e6
-        with self._session.transaction() as connection:
-            table = self._table(connection)
-            if seen is None:
-                statement = pg.SQL(
-                    "INSERT INTO {} (pipeline, beat, text, expires_at) VALUES (%s, 1, %s, {}) ON CONFLICT DO NOTHING"
-                )
-                written = connection.execute(statement.format(table, _EXPIRY), (self._pipeline, dumped(lease), ttl_s))
-            else:
-                statement = pg.SQL(
-                    "UPDATE {} SET beat = beat OPERATOR(pg_catalog.+) 1, text = %s, expires_at = {}"
-                    " WHERE {} AND beat OPERATOR(pg_catalog.=) %s"
-                )
-                written = connection.execute(
-                    statement.format(table, _EXPIRY, _OURS), (dumped(lease), ttl_s, self._pipeline, seen.beat)
-                )
-            return written.rowcount == 1
+        if self._known is None:
+            with self._session.transaction() as connection:
+                known = self._table(connection)
+            self._known = known
+        if seen is None:
+            statement = pg.SQL(
+                "INSERT INTO {} (pipeline, beat, text, expires_at) VALUES (%s, 1, %s, {}) ON CONFLICT DO NOTHING"
+            ).format(self._known, _EXPIRY)
+            values: tuple[object, ...] = (self._pipeline, dumped(lease), ttl_s)
+        else:
+            statement = pg.SQL(
+                "UPDATE {} SET beat = beat OPERATOR(pg_catalog.+) 1, text = %s, expires_at = {}"
+                " WHERE {} AND beat OPERATOR(pg_catalog.=) %s"
+            ).format(self._known, _EXPIRY, _OURS)
+            values = (dumped(lease), ttl_s, self._pipeline, seen.beat)
+        with self._session.explained():
+            return self._session.connection().execute(statement, values).rowcount == 1
 
     def close(self) -> None:
         """Close the connection."""

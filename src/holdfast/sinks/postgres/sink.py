@@ -64,8 +64,8 @@ from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
-TAKEOVER_LOCK_TIMEOUT = "2s"
-"""How long a takeover waits for the ledger row before it ends the session that holds it."""
+TAKEOVER_LOCK_TIMEOUT = "500ms"
+"""How long a takeover waits for the ledger row before it ends the session that holds it: a frozen main's, mostly."""
 
 
 @dataclass(frozen=True)
