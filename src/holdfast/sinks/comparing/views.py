@@ -50,8 +50,10 @@ def view_directory(own: str) -> Iterator[str]:
     try:
         yield place
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(held)
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+        finally:
+            os.close(held)
         with suppress(OSError):
             os.rmdir(above)
 
