@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports import LeasePlace, SeenLease
@@ -93,6 +94,12 @@ class Keeper:
             except HoldfastError as error:  # whoever watches may take it meanwhile
                 log.log(logging.DEBUG if is_silent else logging.WARNING, "the lease is not renewed: %s", error.what)
                 is_silent = True
+
+
+def as_json(seen: SeenLease) -> dict[str, Any]:
+    """Return a lease as a JSON value; who holds the token is its holder's business."""
+    said = {name: value for name, value in vars(seen.lease).items() if name != "token"}
+    return {"beat": seen.beat, "left_us": seen.left_us, "is_held": bool(seen.lease.token), **said}
 
 
 def held_by(seen: SeenLease) -> str:

@@ -13,6 +13,7 @@ from holdfast.cli.standby.places import lease_of
 from holdfast.cli.target import load_target
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import SeenLease
+from holdfast.replica.keeper import as_json as lease_json
 from holdfast.replica.keeper import held_by
 from holdfast.replica.tenure import ask
 from holdfast.types.units import duration_us
@@ -67,7 +68,4 @@ def _is_taken(before: SeenLease, after: SeenLease | None) -> bool:
 
 
 def _json(before: SeenLease, after: SeenLease | None) -> dict[str, Any]:
-    return {
-        "before": {"left_us": before.left_us, **vars(before.lease)},
-        "after": None if after is None else vars(after.lease),
-    }
+    return {"before": lease_json(before), "after": None if after is None else lease_json(after)}

@@ -34,6 +34,7 @@ from holdfast.observe.logs import FILE_NAME
 from holdfast.plan.cutting import has_state
 from holdfast.ports import LeasePlace, SeenLease
 from holdfast.replica.keeper import Keeper, held_by
+from holdfast.replica.keeper import as_json as lease_json
 from holdfast.replica.tenure import Holder, Tenure, Watch, take
 from holdfast.replica.terms import note_term, noted_term, set_aside
 from holdfast.status import Status
@@ -198,7 +199,7 @@ class Standby:
         seen, name = watch.seen, self._pipeline.name
         left_us = None if seen is None else seen.left_us
         if self._as_json:
-            lease = None if seen is None else {"beat": seen.beat, "left_us": left_us, **vars(seen.lease)}
+            lease = None if seen is None else lease_json(seen)
             lag = None if self._shadowing is None else self._shadowing.lag
             frame.print_json({"pipeline": name, "state": "replica", "lease": lease, "shadow": lag})
             return

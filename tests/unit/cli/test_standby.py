@@ -1,0 +1,202 @@
+"""Who may run a pipeline that keeps a lease, on the command line; without Spark (design/0028)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.cli.app import app
+from holdfast.cli.standby.invocation import Invocation
+from holdfast.cli.standby.standby import Standby
+from holdfast.config import Settings
+from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.ports import SeenLease
+from holdfast.replica.tenure import Holder, Tenure, Watch, take
+from holdfast.replica.terms import note_term, noted_term
+from holdfast.sinks.lease.sqlite import SqliteLease
+from holdfast.store.local import open_store
+
+PROGRAM = """
+import holdfast as hf
+rows = hf.read.rate(rows_per_second=10, name="rows")
+pipeline = hf.Pipeline("trips", rows | hf.write.sqlite({file!r}, table="trips", name="table"))
+"""
+LONG_US = 600_000_000
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    (tmp_path / "program.py").write_text(PROGRAM.format(file=str(tmp_path / "out.db")))
+    return f"{tmp_path}/program.py:pipeline"
+
+
+def place(tmp_path: Path) -> SqliteLease:
+    return SqliteLease(str(tmp_path / "out.db"), "trips")
+
+
+def seen(tmp_path: Path) -> SeenLease:
+    found = place(tmp_path).read()
+    assert found is not None
+    return found
+
+
+def taken(tmp_path: Path, name: str = "main", ttl_us: int = LONG_US) -> Tenure:
+    at = place(tmp_path)
+    watch = Watch(at)
+    assert watch.is_free()
+    tenure = take(at, watch.seen, Holder(name), ttl_us)
+    assert tenure is not None
+    return tenure
+
+
+def told(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+# --- promote ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_lease_there_is_nobody_to_promote(program: str) -> None:
+    code, said = told("promote", program)
+    assert code == 2
+    assert "has no lease" in said
+
+
+def test_a_dry_run_says_who_holds_it_and_asks_nobody(program: str, tmp_path: Path) -> None:
+    taken(tmp_path).renew(5)
+    code, said = told("promote", program, "--dry-run", "--json")
+    assert code == 0
+    assert (json.loads(said)["before"]["term"], json.loads(said)["before"]["generation"]) == (1, 5)
+    assert seen(tmp_path).lease.asked_term == 0
+
+
+def test_where_nobody_watches_it_says_so_and_stays_asked_for(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+    code, said = told("promote", program, "--wait", "50ms")
+    assert code == 1
+    assert "nobody has taken over" in said
+    assert seen(tmp_path).lease.asked_term == 1
+
+
+def test_it_waits_until_the_run_of_the_one_that_took_it_has_begun(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+
+    def replica() -> None:
+        while not Watch(place(tmp_path)).is_free():
+            time.sleep(0.01)
+        taken(tmp_path, "replica").renew(9)
+
+    thread = threading.Thread(target=replica)
+    thread.start()
+    code, said = told("promote", program)
+    thread.join()
+    assert code == 0, said
+    assert "now: replica" in said
+    assert "holds term 2 with generation 9" in said
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+class Remembered(Invocation):
+    """Does not replace the process of the tests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def begin_again_as_replica(self) -> None:
+        self.count += 1
+
+
+def pipeline(tmp_path: Path, *, keeps_state: bool = False) -> hf.Pipeline:
+    rows = hf.read.rate(rows_per_second=10, name="rows")
+    if keeps_state:
+        rows = rows | hf.distinct("value", "1 s", name="once")
+    return hf.Pipeline("trips", rows | hf.write.sqlite(tmp_path / "out.db", table="trips", name="table"))
+
+
+@contextmanager
+def standby(tmp_path: Path, invocation: Invocation, *, keeps_state: bool = False) -> Iterator[Standby]:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir(exist_ok=True)
+    of = pipeline(tmp_path, keeps_state=keeps_state)
+    made = Standby(of, directory, Settings(lease="10 min"), invocation, is_replica=False, as_json=False)
+    yield made
+
+
+def had_run(tmp_path: Path, term: int) -> Path:
+    spark = tmp_path / "checkpoint" / "spark"
+    spark.mkdir(parents=True)
+    note_term(open_store(str(tmp_path / "checkpoint")), term)
+    return spark
+
+
+def test_the_first_one_takes_the_lease_and_gives_it_back_at_its_end(tmp_path: Path) -> None:
+    with standby(tmp_path, Remembered()) as made:
+        made.take({})
+        assert noted_term(open_store(str(tmp_path / "checkpoint"))) == 1
+        assert seen(tmp_path).lease.token
+        with made:
+            pass
+    assert seen(tmp_path).lease.token == ""
+
+
+@pytest.mark.parametrize(("noted", "is_kept"), [(1, True), (0, False)])
+def test_a_checkpoint_that_another_one_has_overtaken_is_set_aside(tmp_path: Path, noted: int, is_kept: bool) -> None:
+    taken(tmp_path).give_back()
+    spark = had_run(tmp_path, noted)
+    with standby(tmp_path, Remembered()) as made:
+        made.take({})
+        with made:
+            pass
+    assert spark.exists() is is_kept
+    assert (tmp_path / "checkpoint" / "set-aside" / "spark").exists() is not is_kept
+
+
+def test_state_is_not_set_aside_for_a_holder_that_may_not_have_noted_its_term(tmp_path: Path) -> None:
+    taken(tmp_path).give_back()
+    spark = had_run(tmp_path, 0)
+    with standby(tmp_path, Remembered(), keeps_state=True) as made:
+        made.take({})
+        with made:
+            pass
+    assert spark.exists()
+
+
+def test_a_fenced_one_begins_again_as_the_replica_and_gives_nothing_back(tmp_path: Path) -> None:
+    invocation = Remembered()
+    with standby(tmp_path, invocation) as made:
+        made.take({})
+        with pytest.raises(Fenced), made:
+            raise Fenced("a newer one")
+    assert invocation.count == 1
+    assert seen(tmp_path).lease.token
+
+
+def test_one_that_was_told_where_to_begin_becomes_no_replica(tmp_path: Path) -> None:
+    invocation = Remembered()
+    with standby(tmp_path, invocation) as made:
+        made.take({"at": "2026-01-01"})
+        with pytest.raises(Fenced), made:
+            raise Fenced("a newer one")
+    assert invocation.count == 0
+    with standby(tmp_path, invocation) as other, pytest.raises(InvalidPipeline, match="another process runs"):
+        other.take({"at": "2026-01-01"})
+
+
+def test_where_no_sink_can_keep_a_lease_it_is_refused(tmp_path: Path) -> None:
+    rows = hf.read.rate(rows_per_second=10, name="rows")
+    console = hf.Pipeline("trips", rows | hf.write.console(name="shown"))
+    made = Standby(console, tmp_path, Settings(), Remembered(), is_replica=False, as_json=False)
+    with pytest.raises(InvalidPipeline, match="no sink of pipeline 'trips' can keep a lease"):
+        made.take({})
