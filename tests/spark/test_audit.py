@@ -144,6 +144,35 @@ def test_totals_of_every_operator_and_sink_are_kept_and_compared_with_the_ledger
     assert next(audit_lines(report)).endswith("all rows add up")
 
 
+@pytest.mark.parametrize("mode", [{}, STAGED], ids=["carried", "staged"])
+def test_control_rows_are_rows_and_a_sink_with_a_pace_is_compared_once_it_has_committed(
+    spark: SparkSession, tmp_path: Path, mode: Mapping[str, Any]
+) -> None:
+    command = '{"do": "add_column", "column": "gust", "type": "double"}'
+    rows = [[{"id": 3 * n}, {"control": command if n == 1 else None, "id": None if n == 1 else 3 * n + 1},
+             {"id": 3 * n + 2}] for n in range(3)]  # fmt: skip
+    given = hf.read.rows(rows, schema="id BIGINT, control STRING, extra STRING", name="given")
+    options = {"table": "rows", "control": "control", "extra": "extra"}
+    one = given | hf.write.sqlite(tmp_path / "one.db", name="one", **options)
+    two = given | hf.select("id", name="chosen") | hf.write.sqlite(tmp_path / "two.db", table="rows", commit_every=2,
+                                                                   name="two")  # fmt: skip
+    hf.Pipeline("commanded", one, two).run(
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger=hf.available_now(),
+        session=spark,
+        settings=Settings(**mode),
+        on_audit="stop",
+    )
+    report = audit_report(open_store(str(tmp_path / "checkpoint")))
+    assert {name: (of.came, of.left) for name, of in report.book.totals.items()} == dict.fromkeys(
+        ("given", "chosen", "one", "two"), (9, 9)
+    )
+    assert {sink: (of.staged, of.published, of.differs) for sink, of in report.published.items()} == {
+        "one": (9, 9, ()),
+        "two": (9, 9, ()),
+    }
+
+
 def test_off_says_nothing(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "holdfast.spark"):
         assert _run(tmp_path, spark, "off") == [0, 1, 3, 4, 5]
