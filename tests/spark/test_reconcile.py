@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -100,6 +102,37 @@ def test_what_comes_out_of_state_is_compared_too_and_the_checkpoint_is_not_neede
     assert counts(asked.look()) == (1, 1, 1)
     assert asked.repair().repaired_count == 1 + 2 + 1
     assert asked.look().is_equal
+
+
+@pytest.mark.parametrize("kind", ["files", "segments"])
+def test_a_directory_is_compared_and_repaired_by_who_does_not_run_it(
+    tmp_path: Path, spark: SparkSession, kind: str
+) -> None:
+    give(tmp_path, 0, 1, 2)
+    out = tmp_path / "out"
+    if kind == "files":
+        sink = hf.write.files(out, partition_by="k", name="table")
+    else:
+        sink = hf.write.segments(out, partition_by="k", seal=[hf.segments.rows(30)], name="table")
+    pipeline = hf.Pipeline("listed", source(tmp_path) | sink)
+    run(pipeline, tmp_path, spark)
+    asked = reconciling(pipeline, tmp_path, spark)
+    found = asked.look()
+    assert (found.is_equal, found.epoch, found.actual_count) == (True, 3, 270)
+    gone, changed = (next((out / f"k={k}").glob("*.parquet")) for k in (1, 2))
+    missing_count = pq.read_metadata(gone).num_rows
+    gone.unlink()
+    rows = pq.ParquetFile(changed).read()
+    pq.write_table(pa.concat_tables([rows.slice(1), rows.slice(0, 1), rows.slice(2, 3)]), changed)
+    (out / "k=9").mkdir()
+    pq.write_table(rows.slice(0, 2), out / "k=9" / "by-hand.parquet")
+    assert counts(asked.look()) == (missing_count, 0, 3 + 2)
+    assert asked.repair().repaired_count == missing_count + 5
+    assert asked.look().is_equal
+    give(tmp_path, 3)
+    run(pipeline, tmp_path, spark)
+    found = asked.look()
+    assert (found.is_equal, found.epoch, found.actual_count) == (True, 4, 360)
 
 
 def test_a_sink_is_compared_while_the_pipeline_runs(tmp_path: Path, spark: SparkSession) -> None:

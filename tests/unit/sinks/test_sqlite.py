@@ -143,6 +143,20 @@ def test_two_columns_that_differ_only_in_capitals_are_refused(path: str) -> None
         sqlite_spec(path, "words").connect("w", "words", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, 10**18], pa.int64()).cast(pa.timestamp("us")),
+        pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([0, -(2**31)], pa.int32()).cast(pa.date32()),
+    ],
+)
+def test_a_time_that_has_no_text_is_refused(path: str, values: pa.Array) -> None:
+    rows = pa.table({"at": values})
+    with opened(path, rows.schema) as sink, pytest.raises(BadRow, match="'at'"):
+        publish(sink, 1, rows)
+
+
 def test_a_number_beyond_64_signed_bits_is_refused(path: str) -> None:
     rows = pa.table({"id": pa.array([2**63], pa.uint64())})
     with opened(path, rows.schema) as sink, pytest.raises(BadRow, match="'id' is too large"):
