@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -143,7 +144,8 @@ def simple(number: int, **changed: Any) -> Values:
 class ComparableContract:
     """The promises."""
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @pytest.mark.slow
+    @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(rows=st.lists(st.fixed_dictionaries({name: st.none() | each for name, each in VALUES.items()}), max_size=8))
     def test_digests_are_those_of_the_rows_that_were_written(
         self, comparable: ComparableTarget, rows: list[Values]
@@ -237,6 +239,7 @@ class ComparableContract:
             assert not len(content.digests(4).differing(digests_of(expected, 4, content)))
         opened.close()
 
+    @pytest.mark.slow
     def test_a_repair_that_dies_is_whole_or_nothing(self, comparable: ComparableTarget) -> None:
         """At each of its points: what is left can be looked at, repaired and written to."""
         reached: list[str] = []

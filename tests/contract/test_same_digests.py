@@ -88,6 +88,7 @@ def everywhere(postgres_plain: str, tmp_path: Path) -> Everywhere:
     return Everywhere(postgres_plain, tmp_path)
 
 
+@pytest.mark.slow
 @settings(_SETTINGS, max_examples=5)
 @given(rows=_ROWS)
 def test_digests_are_the_same_in_every_sink(everywhere: Everywhere, rows: list[dict[str, Any]]) -> None:

@@ -207,6 +207,7 @@ def test_a_repair_is_nothing_where_another_run_has_taken_the_sink(tmp_path: Path
     assert repaired(newer, table(2)) == 2
 
 
+@pytest.mark.slow
 def test_a_view_whose_process_has_died_is_removed_and_one_that_is_open_is_not(tmp_path: Path) -> None:
     out = opened(tmp_path)
     out.publish(table(1))

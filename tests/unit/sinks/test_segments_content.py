@@ -84,6 +84,7 @@ def test_a_repair_seals_only_what_it_touches_and_the_rest_grows_on(tmp_path: Pat
     assert read(tmp_path) == [50]
 
 
+@pytest.mark.slow
 def test_a_repaired_directory_is_sealed_and_joined_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind bases, and in a later run."""
     monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)

@@ -86,6 +86,7 @@ def test_a_value_that_the_sink_did_not_write_is_found_and_repaired(
         assert not len(content.digests(0).differing(digests_of(ROWS, 0, content)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_a_text_that_is_none_is_found_and_repaired(opened: Opened, path: Path, is_wide: bool) -> None:
     """Anywhere: what was read before counts once."""
