@@ -183,7 +183,16 @@ def test_a_fenced_one_begins_again_as_the_replica_and_gives_nothing_back(tmp_pat
     assert seen(tmp_path).lease.token
 
 
-def test_one_that_was_told_where_to_begin_becomes_no_replica(tmp_path: Path) -> None:
+def test_a_main_that_is_started_again_waits_for_the_lease_of_the_one_that_died(tmp_path: Path) -> None:
+    taken(tmp_path, ttl_us=200_000)
+    with standby(tmp_path, Remembered()) as made:
+        made.take({})  # without Spark: not as a replica
+        with made:
+            assert seen(tmp_path).lease.term == 2
+
+
+def test_one_that_was_told_where_to_begin_becomes_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.standby.standby.SOON_S", 0.0)
     invocation = Remembered()
     with standby(tmp_path, invocation) as made:
         made.take({"at": "2026-01-01"})

@@ -47,7 +47,9 @@ log = logging.getLogger("holdfast.replica")
 
 LOOKS = 20
 """Looks at the lease in its time: what a takeover waits for beyond it is a twentieth."""
-_LOOK_MIN_S = 0.02
+_LOOK_MIN_S, _LOOK_MAX_S = 0.02, 1.0
+SOON_S = 2.0
+"""How long a main waits at most for a lease before it gets ready as a replica."""
 _BEGINNINGS = {"at", "from_checkpoint", "state"}
 """What says where a pipeline begins: who says it is no replica."""
 _STOP_S = 10.0
@@ -117,7 +119,7 @@ class Standby:
         self._options = options
         place = lease_of(self._pipeline)
         watch = Watch(place)
-        if self._is_free(watch) and (tenure := self._taken(place, watch.seen)):
+        if tenure := self._taken_soon(place, watch):
             self._prepare(tenure, watch.seen)
             return
         if self._begins_elsewhere:
@@ -130,7 +132,7 @@ class Standby:
                 rehearse(self._pipeline, options)
             signals.install()
             log.info("replica of pipeline %r: ready", self._pipeline.name)
-            said_at, is_silent, tenure = 0.0, False, None
+            said_at, is_silent = 0.0, False
             while signals.asked_by is None:
                 try:
                     tenure = self._taken(place, watch.seen) if self._is_free(watch) else None
@@ -148,10 +150,23 @@ class Standby:
                     if not early.is_warm():
                         log.warning("the replica's JVM has ended: the process is begun again")
                         self._invocation.begin_again_as_replica()
-                time.sleep(max(_LOOK_MIN_S, self._duration_us(watch.seen) / 1e6 / LOOKS))
+                time.sleep(_look_s(watch.seen))
             if self._shadowing is not None:
                 self._shadowing.stop()
             raise typer.Exit(0)
+
+    def _taken_soon(self, place: LeasePlace, watch: Watch) -> Tenure | None:
+        """Take the lease if it is free, or a main's whose last run has just died: that is no reason to be a replica."""
+        end: float | None = None
+        while True:
+            if self._is_free(watch) and (tenure := self._taken(place, watch.seen)):
+                return tenure
+            if end is None:
+                patience_s = min(SOON_S, 1.5 * LOOKS * _look_s(watch.seen))
+                end = time.monotonic() + (0 if self._is_replica else patience_s)
+            if time.monotonic() >= end:
+                return None
+            time.sleep(_look_s(watch.seen))
 
     def _is_free(self, watch: Watch) -> bool:
         # A replica leaves a run alone that keeps no lease.
@@ -252,6 +267,12 @@ class _KeptRun:
 
     def stop(self, timeout_s: float | None = None) -> Any:
         return self._run.stop(timeout_s)
+
+
+def _look_s(seen: SeenLease | None) -> float:
+    """Return how long to wait for the next look at a lease."""
+    ttl_s = 1.0 if seen is None else seen.lease.ttl_us / 1e6
+    return min(max(ttl_s / LOOKS, _LOOK_MIN_S), _LOOK_MAX_S)
 
 
 def _begins_elsewhere(pipeline: str) -> InvalidPipeline:
