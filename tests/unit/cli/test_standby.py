@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +18,14 @@ import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.cli.standby.invocation import Invocation
 from holdfast.cli.standby.standby import Standby
+from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, take
 from holdfast.replica.terms import note_term, noted_term
 from holdfast.sinks.lease.sqlite import SqliteLease
+from holdfast.store import checked_json
 from holdfast.store.local import open_store
 
 PROGRAM = """
@@ -161,6 +165,31 @@ def test_a_checkpoint_that_another_one_has_overtaken_is_set_aside(tmp_path: Path
             pass
     assert spark.exists() is is_kept
     assert (tmp_path / "checkpoint" / "set-aside" / "spark").exists() is not is_kept
+
+
+def test_a_checkpoint_of_another_pipeline_is_left_alone(tmp_path: Path) -> None:
+    taken(tmp_path).give_back()
+    spark = had_run(tmp_path, 0)
+    open_store(str(tmp_path / "checkpoint")).put("identity.json", checked_json.dump({"pipeline": "rides", "format": 1}))
+    with standby(tmp_path, Remembered()) as made, pytest.raises(InvalidPipeline, match="belongs to pipeline 'rides'"):
+        made.take({})
+    assert spark.exists()
+    assert seen(tmp_path).lease.token == "", "given back"
+
+
+def test_a_checkpoint_of_a_run_that_is_alive_is_left_alone(tmp_path: Path) -> None:
+    taken(tmp_path).give_back()
+    spark = had_run(tmp_path, 0)
+    alive = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        who = json.loads(this_process(1)) | {"pid": alive.pid, "began": ""}
+        open_store(str(tmp_path / "checkpoint")).put("generations/000001", json.dumps(who).encode())
+        with standby(tmp_path, Remembered()) as made, pytest.raises(InvalidPipeline, match="seems to run"):
+            made.take({})
+    finally:
+        alive.kill()
+        alive.wait()
+    assert spark.exists()
 
 
 def test_state_is_not_set_aside_for_a_holder_that_may_not_have_noted_its_term(tmp_path: Path) -> None:

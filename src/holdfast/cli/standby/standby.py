@@ -9,6 +9,7 @@ same command, which watches.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ from holdfast.cli.standby.places import lease_of
 from holdfast.cli.standby.rehearsal import rehearse
 from holdfast.cli.standby.shadowing import NAME, Shadowing
 from holdfast.cli.supervision import RECORD
+from holdfast.commit.ledger import Ledger
+from holdfast.commit.owner import noted_owner
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.logs import FILE_NAME
@@ -186,6 +189,15 @@ class Standby:
 
     def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
         """Make a beginning of what the checkpoint has where another one has led since, and note the term."""
+        try:
+            self._make_beginning(seen)
+            note_term(open_store(str(self._directory)), tenure.lease.term)
+        except BaseException:
+            if self._keeper is not None:
+                self._keeper.end(gives_back=True)
+            raise
+
+    def _make_beginning(self, seen: SeenLease | None) -> None:
         if has_state(self._pipeline):
             self._shadow(seen)
             if self._shadowing is not None:
@@ -194,10 +206,18 @@ class Standby:
                 self._shadowing = None
         elif self._is_old(seen) and self._set_aside():
             log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
-        note_term(open_store(str(self._directory)), tenure.lease.term)
 
     def _set_aside(self) -> bool:
+        self._check_directory()
         return set_aside(self._directory, (FILE_NAME, RECORD, NAME))
+
+    def _check_directory(self) -> None:
+        """Refuse a checkpoint of another pipeline, or of a run that is alive: it is not ours to set aside."""
+        store = open_store(str(self._directory))
+        Ledger(store, self._pipeline.name).identify()
+        owner = noted_owner(store)
+        if owner.pid != os.getpid():
+            frame.check_nobody_runs(owner, "it has no lease, and what it runs on would be set aside.")
 
     def _shadow(self, seen: SeenLease | None) -> None:
         """Begin to compute the state beside a holder that runs with another checkpoint, or that ran with one."""
