@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from holdfast import faults
 
-os.environ.setdefault("HOLDFAST_ON_AUDIT", "stop")  # here: tests make settings when they are imported
-
 
 @pytest.fixture(autouse=True)
-def _no_faults() -> Iterator[None]:
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HOLDFAST_ON_AUDIT", "stop")  # but for settings that a module makes when it is imported
     yield
     faults.install(None)
