@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,15 @@ class Differences:
     fetched_count: int
     refused_count: int = 0
 
+    def removed(self, key: Sequence[str]) -> pa.Table:
+        """Return the rows that a repair removes; by a key, those that changed are written over, not removed.
+
+        So a column that is not the pipeline's keeps its value, and rows that refer to them stay.
+        """
+        if not key or not self.same:
+            return self.extra
+        return self.extra.take(pa.array(np.setdiff1d(np.arange(self.extra.num_rows), [at for _, at in self.same])))
+
     def examples(self, count: int) -> Iterable[tuple[str, dict[str, Any], dict[str, Any]]]:
         """Yield at most so many of each kind."""
         missing, extra = ({at for at, _ in self.same}, {at for _, at in self.same})
@@ -107,7 +117,13 @@ class Differences:
             yield "extra", {}, _row(self.extra, at)
 
 
-def differences(compared: ContentComparison, columns: Sequence[str], refused: Sequence[pa.Table] = ()) -> Differences:
+def differences(
+    compared: ContentComparison,
+    columns: Sequence[str],
+    refused: Sequence[pa.Table] = (),
+    *,
+    key: Sequence[str] = (),
+) -> Differences:
     """Fetch and compare the rows of the buckets that differ.
 
     Parameters
@@ -118,11 +134,15 @@ def differences(compared: ContentComparison, columns: Sequence[str], refused: Se
         By which a row is known: the key of an upsert, or the id; empty: only equal rows are the same.
     refused : sequence of pyarrow.Table
         Rows that the sink has refused, and need not hold.
+    key : sequence of str
+        Of an upsert: where the sink has refused a row, it rightly holds the one before it.
     """
     parts = list(compared.differences())
     missing = pa.concat_tables([compared.no_rows, *(each.missing for each in parts)])
     extra = pa.concat_tables([compared.no_rows, *(each.extra for each in parts)])
-    wanted = _without(missing, refused, compared)
+    wanted = without_refused(missing, refused, compared)
+    if key and wanted.num_rows < missing.num_rows:
+        extra = _without_replaced(extra, missing, wanted, key)
     same, fetched = _same(wanted, extra, columns), sum(each.fetched_count for each in parts)
     return Differences(wanted, extra, same, fetched, missing.num_rows - wanted.num_rows)
 
@@ -132,16 +152,24 @@ def left_out(compared: ContentComparison) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((loss.column, loss.kind) for loss in compared.losses))
 
 
-def _without(missing: pa.Table, refused: Sequence[pa.Table], compared: ContentComparison) -> pa.Table:
-    """Return rows without those that were refused, each as often as it was."""
-    if not missing.num_rows or not refused:
-        return missing
+def without_refused(missing: pa.Table, refused: Sequence[pa.Table], compared: ContentComparison) -> pa.Table:
+    """Return rows without those that were refused, each as often as it was; of other columns it was another row."""
     columns = [name for name in missing.schema.names if name not in (PLACE_COLUMN, HASH_COLUMN)]
     schema = pa.schema([missing.schema.field(name) for name in columns])
-    rows = pa.concat_tables([each.select(columns).cast(schema) for each in refused])
-    hashes = [canonical.row_hashes(batch, columns, compared.losses) for batch in rows.to_batches()]
-    left = surplus(missing.column(HASH_COLUMN).to_numpy(), np.concatenate(hashes))
-    return missing.take(pa.array(left))
+    hashes = [np.empty(0, np.uint64)]
+    for each in refused if missing.num_rows else ():
+        with suppress(KeyError, pa.ArrowException):
+            rows = each.select(columns).cast(schema)
+            hashes += [canonical.row_hashes(batch, columns, compared.losses) for batch in rows.to_batches()]
+    return missing.take(pa.array(surplus(missing.column(HASH_COLUMN).to_numpy(), np.concatenate(hashes))))
+
+
+def _without_replaced(extra: pa.Table, missing: pa.Table, wanted: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return rows that are too many without those that a refused row was to replace."""
+    if not extra.num_rows:
+        return extra
+    is_refused = np.isin(_known_by(missing, key), _known_by(wanted, key) if wanted.num_rows else (), invert=True)
+    return extra.filter(pa.array(~np.isin(_known_by(extra, key), _known_by(missing, key)[is_refused])))
 
 
 def _same(missing: pa.Table, extra: pa.Table, columns: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.nodes import SinkNode
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
@@ -57,7 +57,7 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
         raise InvalidPipeline(
             f"sink {node.name!r} ({node.kind}) of pipeline {pipeline!r} cannot be compared with what it should hold.",
             why=why,
-            do=f"choose a sink of these kinds: {', '.join(COMPARABLE)}.",
+            do=f'choose a sink of these kinds: {", ".join(COMPARABLE)}; behind changes one with mode="upsert".',
             pipeline=pipeline,
             participant=node.name,
         )
@@ -74,4 +74,18 @@ def _obstacle(node: SinkNode) -> str:
         return "lines of JSON do not tell a null from a NaN, or a text from a time."
     if isinstance(node.spec, SegmentsSinkSpec) and node.spec.retain is not None:
         return "it drops rows by itself (retain=): they would all be missing."
+    changing = [each.name for each in _upstream(node) if each.spec.arguments().get("emit") == "changes"]
+    if changing and not (isinstance(node.spec, PostgresSpec | SqliteSpec) and node.spec.mode.mode == "upsert"):
+        return f"{', '.join(changing)} gives a row for each epoch with a change, which sources do not tell."
     return ""
+
+
+def _upstream(node: SinkNode) -> list[Node]:
+    found: dict[Node, None] = {}
+    waiting = list(node.inputs)
+    while waiting:
+        before = waiting.pop()
+        if before not in found:
+            found[before] = None
+            waiting.extend(before.inputs)
+    return [*found]

@@ -145,3 +145,19 @@ def test_the_number_of_buckets_grows_with_the_rows() -> None:
 def test_a_surplus_is_what_one_multiset_has_more(ours: list[int], theirs: list[int]) -> None:
     found = surplus(np.array(ours, np.int64), np.array(theirs, np.int64))
     assert Counter(ours[at] for at in found) == Counter(ours) - Counter(theirs)
+
+
+def test_where_a_row_of_an_upsert_was_refused_the_one_before_it_stays() -> None:
+    compared = ContentComparison(Rows([(1, "new"), (2, "b")], ("id",)), Rows([(1, "old"), (3, "c")], ("id",)))
+    refused = pa.Table.from_pylist([{"id": 1, "value": "new"}], SCHEMA)
+    found = differences(compared, ("id",), [refused], key=("id",))
+    assert found.refused_count == 1
+    assert found.missing.column("id").to_pylist() == [2]
+    assert found.extra.column("id").to_pylist() == [3]
+
+
+def test_a_row_that_changed_is_removed_only_where_nothing_is_written_over_it() -> None:
+    compared = ContentComparison(Rows([(1, "a")], ("id",)), Rows([(1, "x"), (2, "b")], ("id",)))
+    found = differences(compared, ("id",), key=("id",))
+    assert found.removed(("id",)).column("id").to_pylist() == [2]
+    assert sorted(found.removed(()).column("id").to_pylist()) == [1, 2]

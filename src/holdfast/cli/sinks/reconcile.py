@@ -18,6 +18,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.reconcile.report import Reconciled
+from holdfast.reconcile.stand_ins import followed
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 
@@ -64,6 +65,7 @@ def reconcile(
         from holdfast.spark.launch.early import begin
         from holdfast.spark.shadow.rebuilding import Rebuilding
         from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow, shadow_directory
+        from holdfast.spark.shadow.shadow import Shadow
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
@@ -72,8 +74,9 @@ def reconcile(
             frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")
         kept = None if shadow is None else Path(shadow).absolute()
         node = the_sink(pipeline, sink)
-        if kept is None and (replica_shadow(directory) / "graph").exists():
-            kept = replica_shadow(directory)
+        of_replica = replica_shadow(directory)
+        if kept is None and Shadow(pipeline, followed(pipeline), of_replica, settings).is_what_was_kept:
+            kept = of_replica
         where = kept or shadow_directory(directory, node.name)
         if not where.exists():  # where something is kept, there may be nothing to compute
             begin(pipeline, {"settings": settings})

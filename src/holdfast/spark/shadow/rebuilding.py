@@ -19,7 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Comparable, EpochRecord, Explanation, Held, Publication, Sink, Staged, Task
 from holdfast.positions import Positions
 from holdfast.reconcile.comparison import ContentComparison
-from holdfast.reconcile.report import Reconciled, left_out
+from holdfast.reconcile.report import Reconciled, left_out, without_refused
 from holdfast.resume.behind import published
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.in_doubt import coordinator_alone
@@ -88,10 +88,12 @@ class Rebuilding:
             compared = ContentComparison(expected, actual)
             missing = extra = fetched = 0
             try:
+                refused = asked.refused()
                 for each in compared.differences():
-                    missing, extra = missing + each.missing.num_rows, extra + each.extra.num_rows
+                    lacking = without_refused(each.missing, refused, compared)
+                    missing, extra = missing + lacking.num_rows, extra + each.extra.num_rows
                     fetched += each.fetched_count
-                    for batch in self._as_given(each.missing, shadow.schema(name)).to_batches():
+                    for batch in self._as_given(lacking, shadow.schema(name)).to_batches():
                         writer.write(batch)
                 staged = writer.stage()
             except BaseException:

@@ -173,6 +173,12 @@ class Reconciling:
         kept = self._shadow(followed(self.pipeline)).is_what_was_kept
         return f"{'the shadow of a replica' if kept else 'the sources'}, in {self.shadow_directory}"
 
+    def refused(self) -> list[pa.Table]:
+        """Return the rows of decided epochs that the sink has refused: it need not hold them."""
+        letters = read_letters(open_store(str(self.checkpoint))) if self.checkpoint.is_dir() else ()
+        mine = [each for each in letters if each.is_rejected and each.source == self.sink.name]
+        return [each.table for each in mine if not each.is_published]
+
     def forget(self) -> None:
         """Remove the expected content."""
         shutil.rmtree(self.shadow_directory, ignore_errors=True)
@@ -238,11 +244,11 @@ class Reconciling:
                     self.tell(
                         f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
                     )
-                found = differences(compared, self._known_by(actual), self._refused())
+                found = differences(compared, self._known_by(actual), self.refused(), key=actual.key)
                 report = self._report(compared, found, actual, (wanted, there), time.monotonic() - begun_s)
                 if report.is_equal:
                     return report, None
-                return report, Repair(actual.held, found.extra, found.missing, compared.losses)
+                return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
 
     def _follow(self, actual: Content, shadow: Shadow) -> None:
         """Let the shadow go where the view of the sink is: the pipeline may have published meanwhile."""
@@ -282,12 +288,6 @@ class Reconciling:
         stream = self.sink.stream
         ids = None if stream is None else stream.shape.ids
         return (ids.column,) if ids is not None and ids.column in content.schema.names else ()
-
-    def _refused(self) -> list[pa.Table]:
-        """Return the rows of decided epochs that the sink has refused: it need not hold them."""
-        letters = read_letters(open_store(str(self.checkpoint))) if self.checkpoint.is_dir() else ()
-        mine = [each for each in letters if each.is_rejected and each.source == self.sink.name]
-        return [each.table for each in mine if not each.is_published]
 
     def _ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""

@@ -27,8 +27,8 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.plan.cutting import has_state
 from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec, Store
-from holdfast.positions import Positions, is_not_before
-from holdfast.quarantine.dead_letters import copy_letters
+from holdfast.positions import Positions, SourcePositions, is_not_before
+from holdfast.quarantine.dead_letters import PREFIX, copy_letters
 from holdfast.reconcile.stand_ins import stand_in
 from holdfast.reconcile.targets import FILE_NAME, add_targets, read_targets
 from holdfast.resume.backfill import Backfill
@@ -39,6 +39,9 @@ from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
 from holdfast.spark.run import Run
 from holdfast.store.local import open_store
+
+LETTERS = PREFIX.rstrip("/")
+"""What was copied just before, and is no content: it stays where the content is computed anew."""
 
 
 class Shadow:
@@ -131,7 +134,7 @@ class Shadow:
         HoldfastError
             Whatever the run raises.
         """
-        if self.is_at(positions):
+        if self.is_what_was_kept and self.is_at(positions):
             return
         self.add(positions)
         try:
@@ -175,7 +178,7 @@ class Shadow:
         """Tell whether what it holds is what there is up to some positions."""
         reached, wanted = self._reached(), self._read(positions)
         return reached is not None and all(
-            plain(of)[0] == plain(reached.get(name, {}))[0] for name, of in wanted.items()
+            _rows_to(of) == _rows_to(reached.get(name, {})) for name, of in wanted.items()
         )
 
     @contextmanager
@@ -202,8 +205,8 @@ class Shadow:
         reached = read_targets(self.checkpoint / FILE_NAME)
         if reached and not (self.is_what_was_kept and all(is_not_before(wanted, each.positions) for each in reached)):
             shutil.rmtree(self.directory / "content", ignore_errors=True)
-            for each in self.checkpoint.iterdir():
-                if each.name != "sources":
+            for each in sorted(self.checkpoint.iterdir(), key=lambda each: each.name == FILE_NAME):  # the last to go
+                if each.name not in ("sources", LETTERS):
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "graph").write_text(self.pipeline.fingerprint())
@@ -220,7 +223,8 @@ class Shadow:
         return [*Backfill(self.pipeline, self.checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
 
     def _check_sources(self) -> None:
-        for name, why in Backfill(self.pipeline, self.checkpoint, has_state(self.pipeline)).obstacles():
+        # Also without state: rows of the sink whose source is gone would be taken for rows that are too many.
+        for name, why in Backfill(self.pipeline, self.checkpoint, has_state=True).obstacles():
             raise self._not_computable(f"source {name!r} cannot be read from the beginning: {why}", name)
 
     def _not_computable(self, why: str, source: str) -> InvalidPipeline:
@@ -251,3 +255,9 @@ class Shadow:
 
     def _workspace(self, source: str) -> str:
         return str(self.checkpoint / "sources" / source)
+
+
+def _rows_to(of: SourcePositions) -> tuple[SourcePositions, bool]:
+    """Return up to where a source's rows are, and whether its end was reported: operators give rows at an end."""
+    positions, marks = plain(of)
+    return positions, "has_ended" in marks
