@@ -141,6 +141,10 @@ CASES = [
 ]  # fmt: skip
 
 
+ALIKE = {"aggregate sliding", "aggregate session", "aggregate count_window"}
+"""Like tumbling windows in most: at night."""
+EVERYDAY = [case for case in CASES if case.name not in ALIKE]
+
 SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contract.check_many_keys)
 
 
@@ -149,8 +153,15 @@ SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contrac
     [pytest.param(check, marks=[pytest.mark.slow] * (check in SLOW)) for check in step_contract.CHECKS],
     ids=lambda check: check.__name__,
 )
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERYDAY, ids=lambda case: case.name)
 def test_a_step_keeps_the_contract(case, check):
+    check(case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("check", step_contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in ALIKE], ids=lambda case: case.name)
+def test_so_does_one_that_is_like_another_in_most(case, check):
     check(case)
 
 

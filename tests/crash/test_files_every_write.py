@@ -114,7 +114,11 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "is_decided", [pytest.param(True, id="decided"), pytest.param(False, id="fast path", marks=pytest.mark.nightly)]
+    "is_decided",
+    [
+        pytest.param(True, id="decided", marks=pytest.mark.nightly),
+        pytest.param(False, id="fast path", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     """Every first death, each with every fifth second one; where these begin moves on with the first."""

@@ -134,7 +134,7 @@ def test_a_dead_driver_tells_the_server_nothing(database: Database) -> None:
 # --- once -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[NIGHTLY] * ("table" in way)) for way in WAYS])
 def test_one_table_survives_a_crash_at_every_write(database: Database, way: str) -> None:
     survive(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way], pairs=False)
 

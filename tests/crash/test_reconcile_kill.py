@@ -51,16 +51,26 @@ def held(dsn: str) -> Counter[Any]:
         return Counter(connection.execute("SELECT id, v FROM killed").fetchall())
 
 
-def test_a_repair_and_a_rebuild_that_are_killed_lose_and_double_nothing(tmp_path: Path, postgres_plain: str) -> None:
-    (tmp_path / "in").mkdir()
+def filled(work: Path, dsn: str) -> Counter[Any]:
+    """Let the pipeline fill its table; return the rows."""
+    (work / "in").mkdir()
     expected: Counter[Any] = Counter()
     for number in range(FILES):
         rows = [{"id": number * PER_FILE + i, "v": float(i)} for i in range(PER_FILE)]
-        (tmp_path / "in" / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (work / "in" / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         expected.update((row["id"], row["v"]) for row in rows)
-    (tmp_path / "program.py").write_text(PROGRAM.format(given=str(tmp_path / "in"), dsn=postgres_plain))
-    assert command(tmp_path, "run", f"{tmp_path / 'program.py'}:pipeline", "--available-now") == 0
-    assert held(postgres_plain) == expected
+    (work / "program.py").write_text(PROGRAM.format(given=str(work / "in"), dsn=dsn))
+    run(work)
+    assert held(dsn) == expected
+    return expected
+
+
+def run(work: Path) -> None:
+    assert command(work, "run", f"{work / 'program.py'}:pipeline", "--available-now") == 0
+
+
+def test_a_repair_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, postgres_plain: str) -> None:
+    expected = filled(tmp_path, postgres_plain)
     with psycopg.connect(postgres_plain, autocommit=True) as connection:
         connection.execute("DELETE FROM killed WHERE id % 40 = 1")
         connection.execute("UPDATE killed SET v = -1 WHERE id % 40 = 2")
@@ -72,6 +82,10 @@ def test_a_repair_and_a_rebuild_that_are_killed_lose_and_double_nothing(tmp_path
     assert reconcile(tmp_path, "--repair") == 0
     assert held(postgres_plain) == expected
 
+
+@pytest.mark.nightly
+def test_a_rebuild_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, postgres_plain: str) -> None:
+    expected = filled(tmp_path, postgres_plain)
     with psycopg.connect(postgres_plain, autocommit=True) as connection:
         connection.execute("DROP TABLE killed, holdfast_ledger")
     assert reconcile(tmp_path, "--rebuild", fault="publish-uncommitted") == -signal.SIGKILL
@@ -79,5 +93,5 @@ def test_a_repair_and_a_rebuild_that_are_killed_lose_and_double_nothing(tmp_path
         assert connection.execute("SELECT count(*) FROM killed").fetchone() == (0,)
     assert reconcile(tmp_path, "--rebuild") == 0
     assert held(postgres_plain) == expected
-    assert command(tmp_path, "run", f"{tmp_path / 'program.py'}:pipeline", "--available-now") == 0
+    run(tmp_path)
     assert held(postgres_plain) == expected

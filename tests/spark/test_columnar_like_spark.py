@@ -243,7 +243,9 @@ def _answers(frame: DataFrame, texts: list[str]) -> dict[str, tuple[pa.Field, li
     return _answers(frame, texts[:middle]) | _answers(frame, texts[middle:])
 
 
-@pytest.mark.parametrize("tame", [True, False], ids=["small values", "edge values"])
+@pytest.mark.parametrize(
+    "tame", [pytest.param(True, marks=pytest.mark.nightly, id="small values"), pytest.param(False, id="edge values")]
+)
 def test_values_types_and_errors_are_those_of_spark(session: SparkSession, tame: bool) -> None:
     batch = _rows(7, 120 if tame else 300, tame=tame)
     frame = _frame(session, batch)

@@ -156,7 +156,7 @@ def test_a_sink_is_compared_while_the_pipeline_runs(tmp_path: Path, spark: Spark
     assert epochs[0] >= 4
 
 
-@pytest.mark.parametrize("loss", ["gone", "restored"])
+@pytest.mark.parametrize("loss", ["gone", pytest.param("restored", marks=pytest.mark.nightly)])
 def test_a_sink_that_was_lost_is_rebuilt_and_the_pipeline_goes_on(
     tmp_path: Path, spark: SparkSession, loss: str
 ) -> None:
@@ -222,7 +222,7 @@ def table(work: Path) -> list[tuple[Any, ...]]:
         return connection.execute(SUMS).fetchall()
 
 
-@pytest.mark.parametrize("dies", ["", "repair-uncommitted"])
+@pytest.mark.parametrize("dies", [pytest.param("", marks=pytest.mark.nightly), "repair-uncommitted"])
 def test_a_table_of_upserts_is_taken_back_and_what_dies_on_the_way_is_finished_by_the_next_start(
     tmp_path: Path, spark: SparkSession, dies: str
 ) -> None:
