@@ -97,6 +97,8 @@ def _is_alive(host: str, pid: int, began: str) -> bool | None:
         return False
     except PermissionError:
         pass
+    if _stat(pid)[:1] == ["Z"]:  # it has ended, and who started it has not asked yet
+        return False
     return not began or _began(pid) in ("", began)  # else the number is another process's
 
 
@@ -111,7 +113,13 @@ def _machine() -> str:
 
 def _began(pid: int) -> str:
     """Return when a process began, in the kernel's ticks since the boot; empty: unknown."""
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what the kernel says of a process, from its state on; empty: nothing."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
