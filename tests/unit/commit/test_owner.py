@@ -42,5 +42,5 @@ def test_a_process_that_was_killed_is_dead_also_before_its_parent_asks(tmp_path:
         assert noted_owner(store).is_alive is False
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert noted_owner(store).is_alive is False
