@@ -29,7 +29,8 @@ help:
 setup:
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 
-check: lint fast
+check: setup
+	@$(MAKE) --no-print-directory -j2 lint fast
 
 lint: setup
 	$(BIN)/ruff check .

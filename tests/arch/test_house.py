@@ -2,10 +2,8 @@
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
-MODULES = sorted(ROOT.rglob("*.py"))
+from tests.arch.trees import MODULES, ROOT, nodes_of
 
 PACKAGE_MODULES_MAX = 15
 MODULE_LINES_MAX = 500
@@ -32,7 +30,7 @@ def test_no_two_classes_share_a_name():
     """A reader who meets a name knows which one it is.  Private ones belong to their module."""
     owners = defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners[node.name].append(shown(path))
     assert {name: of for name, of in owners.items() if len(of) > 1} == {}

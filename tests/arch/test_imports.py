@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,8 +22,12 @@ def python(program):
     return run.stdout
 
 
+@pytest.mark.slow
 def test_imports_point_down_the_ladder_only():
-    """The contracts in ``pyproject.toml``.  In a process of its own: import-linter disables every logger there is."""
+    """The contracts in ``pyproject.toml``, which ``make lint`` asks too.
+
+    In a process of its own: import-linter disables every logger there is.
+    """
     command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
     run = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "src"}, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

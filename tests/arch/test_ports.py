@@ -1,9 +1,8 @@
 """What may be asked of an operator, a step, a sink or a source is declared in ``ports/``, and asked by its type."""
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
+from tests.arch.trees import MODULES, ROOT, nodes_of
 
 OF_OTHERS = {
     "cli/failures.py: exit_code",  # errors of the command line's own library
@@ -25,8 +24,8 @@ ASKING = ("getattr", "hasattr")
 
 def asked_by_name():
     """Yield each place where an attribute is looked for by a name that is written there; dunders are Python's own."""
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in MODULES:
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKING:
                 name = node.args[1]
                 if isinstance(name, ast.Constant) and not name.value.startswith("__"):

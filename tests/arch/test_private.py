@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
+from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
+
 PRIVATE = ROOT / "spark/private.py"
-MODULES = sorted(ROOT.rglob("*.py"))
 CATALYST = ROOT / "spark/plans/catalyst.py"
 OTHERS = [path for path in MODULES if path not in (PRIVATE, CATALYST)]
 
@@ -41,9 +41,9 @@ def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
-def uses(tree):
+def uses(nodes):
     """Yield the private attributes that are asked of anything but ``self`` and ``cls``, by name and by text."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
                 yield node.attr
@@ -53,9 +53,9 @@ def uses(tree):
                 yield name.value
 
 
-def own(tree):
+def own(nodes):
     """Yield the private names that a module of ours defines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -64,9 +64,9 @@ def own(tree):
             yield node.id
 
 
-def imported(tree):
+def imported(nodes):
     """Yield module and names of each import from PySpark or Py4J, and each text that names a module of theirs."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("pyspark", "py4j"):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -80,9 +80,9 @@ def imported(tree):
                 yield word, ""
 
 
-TREES = {path: ast.parse(path.read_text()) for path in MODULES}
-OURS = {name for path in OTHERS for name in own(TREES[path])}
-PYSPARKS = set(uses(TREES[PRIVATE])) | set(uses(TREES[CATALYST]))
+NODES = {path: nodes_of(path) for path in MODULES}
+OURS = {name for path in OTHERS for name in own(NODES[path])}
+PYSPARKS = set(uses(NODES[PRIVATE])) | set(uses(NODES[CATALYST]))
 STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
 """Documented, though they begin with an underscore: of ``os``, ``sys`` and named tuples."""
 
@@ -93,14 +93,14 @@ def test_there_is_something_to_look_for():
 
 
 def test_no_other_module_uses_what_pyspark_keeps_for_itself():
-    used = {shown(path): set(uses(TREES[path])) for path in OTHERS}
+    used = {shown(path): set(uses(NODES[path])) for path in OTHERS}
     assert {name: of & PYSPARKS for name, of in used.items() if of & PYSPARKS} == {}
     unknown = {name: of - OURS - STANDARD for name, of in used.items()}
     assert {name: of for name, of in unknown.items() if of} == {}, "neither ours nor documented"
 
 
 def test_no_other_module_imports_what_pyspark_keeps_for_itself():
-    found = {shown(path): set(imported(TREES[path])) for path in OTHERS}
+    found = {shown(path): set(imported(NODES[path])) for path in OTHERS}
     assert {name for name, of in found.items() if any(is_private(imported_name) for _, imported_name in of)} == set()
     modules = {name: {module for module, _ in of} - PUBLIC for name, of in found.items()}
     assert {name: of for name, of in modules.items() if of} == ELSEWHERE
@@ -110,7 +110,7 @@ def test_no_other_module_names_a_class_of_the_jvm():
     found = {
         shown(path)
         for path in OTHERS
-        for node in ast.walk(TREES[path])
+        for node in NODES[path]
         if (isinstance(node, ast.Constant) and isinstance(node.value, str) and "org.apache." in node.value)
         or (isinstance(node, ast.Attribute) and node.attr == "apache")
     }
@@ -118,7 +118,7 @@ def test_no_other_module_names_a_class_of_the_jvm():
 
 
 def test_what_stands_elsewhere_is_listed_in_the_head():
-    head = ast.get_docstring(TREES[PRIVATE])
+    head = ast.get_docstring(tree_of(PRIVATE))
     for name in ELSEWHERE:
         assert Path(name).stem in head, name
     for name in ("spark_log", "sitecustomize", "log4j2.properties", "plans.catalyst"):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.arch.trees import MODULES, nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted((ROOT / "src/holdfast").rglob("*.py"))
 FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", ".ci")
 PLAIN = {"Makefile", "LICENSE", ".gitignore", "run"}
 TEXTS = sorted(
@@ -30,23 +31,29 @@ def words(name):
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_a_module_begins_with_its_definition(path):
-    tree = ast.parse(path.read_text())
-    docstring = ast.get_docstring(tree)
-    assert docstring, "the first line of a module says what it is"
-    assert tree.body[0].lineno == 1
-    assert docstring.splitlines()[0].endswith((".", ":", "?")), docstring.splitlines()[0]
+def test_a_module_begins_with_its_definition():
+    """The first line of a module says what it is."""
+    wrong = []
+    for path in MODULES:
+        tree = tree_of(path)
+        docstring = ast.get_docstring(tree)
+        is_first = bool(docstring) and tree.body[0].lineno == 1
+        if not is_first or not docstring.splitlines()[0].endswith((".", ":", "?")):
+            wrong.append(f"{shown(path)}: {docstring}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_no_name_is_vague(path):
-    names = [path.stem] + [
-        node.name
-        for node in ast.walk(ast.parse(path.read_text()))
+def test_no_name_is_vague():
+    named = [(path, path.stem) for path in MODULES] + [
+        (path, node.name)
+        for path in MODULES
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    assert [name for name in names if words(name) & VAGUE or name.lstrip("_").startswith("process_")] == []
+    vague = [
+        (shown(path), name) for path, name in named if words(name) & VAGUE or name.lstrip("_").startswith("process_")
+    ]
+    assert vague == []
 
 
 def narrows_a_type(node):
@@ -55,11 +62,15 @@ def narrows_a_type(node):
     return node.msg is None and (is_isinstance or ast.unparse(node.test).endswith(" is not None"))
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if "testing" not in path.parts], ids=shown)
-def test_what_holdfast_promises_itself_is_an_invariant_and_no_assert(path):
+def test_what_holdfast_promises_itself_is_an_invariant_and_no_assert():
     """An assert is gone under ``python -O``, and says nothing to whom it stops."""
-    asserts = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
-    wrong = [node.lineno for node in asserts if not narrows_a_type(node)]
+    wrong = [
+        f"{shown(path)}:{node.lineno}"
+        for path in MODULES
+        if "testing" not in path.parts
+        for node in nodes_of(path)
+        if isinstance(node, ast.Assert) and not narrows_a_type(node)
+    ]
     assert wrong == [], "write invariant(...) or present(...): holdfast/errors.py"
 
 

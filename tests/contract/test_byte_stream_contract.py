@@ -18,6 +18,8 @@ from tests.contract.ledger_contract import LedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
+pytestmark = pytest.mark.slow
+
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract

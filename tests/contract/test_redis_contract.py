@@ -12,6 +12,8 @@ from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
+pytestmark = pytest.mark.slow
+
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract

@@ -21,6 +21,8 @@ from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.sources.rate import RateSpec
 from tests.contract.source_contract import Hands, SourceContract
 
+pytestmark = pytest.mark.slow
+
 TestSourceContract = SourceContract
 
 SCHEMA = "id BIGINT, word STRING, at TIMESTAMP"

@@ -148,6 +148,7 @@ EVERYDAY = [case for case in CASES if case.name not in ALIKE]
 SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contract.check_many_keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [pytest.param(check, marks=[pytest.mark.slow] * (check in SLOW)) for check in step_contract.CHECKS],
@@ -197,6 +198,7 @@ class Broken:
         return Result({"rows": rows}, changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "check", "says"),
     [

@@ -57,6 +57,7 @@ def test_it_reads_what_the_source_reads(writing: Writing, reader: ModuleType) ->
             assert first == writing.stream(name).access_point(time)
 
 
+@pytest.mark.slow
 def test_it_finds_every_damaged_byte_of_what_it_reads(writing: Writing, reader: ModuleType) -> None:
     writing.publish(*frames(0, 20))
     branch = Path(writing.path) / PIPELINE / "out"

@@ -30,6 +30,7 @@ def pytest_in(directory, *files):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", KIT, ids=str)
 def test_what_the_page_does_with_the_kit_is_true(block):
     names = {}

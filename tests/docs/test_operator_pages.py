@@ -8,6 +8,7 @@ PAGES = sorted((ROOT / "docs/operators").glob("*.md"))
 SHOWN = [block for page in PAGES for block in blocks(page, "python") if "\ndef test_" in block.text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SHOWN, ids=str)
 def test_what_a_page_shows_by_a_test_is_true(block):
     names = {}

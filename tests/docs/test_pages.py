@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 
 import pytest
@@ -67,9 +67,14 @@ def test_every_option_of_a_command_line_exists(page):
 def test_every_variable_is_read_by_somebody(page):
     named = set(re.findall(r"HOLDFAST_[A-Z_]*[A-Z]", page.read_text()))
     unknown = named - known_variables_and_their_stems()
+    assert [name for name in unknown if f'"{name}"' not in all_code()] == []
+
+
+@cache
+def all_code():
+    """Return the text of everything that may read a variable."""
     folders = [ROOT / folder for folder in ("src", "demo", "bench", "tools", "tests/sim")]
-    code = "".join(file.read_text() for folder in folders for file in folder.rglob("*.py"))
-    assert [name for name in unknown if f'"{name}"' not in code] == []
+    return "".join(file.read_text() for folder in folders for file in folder.rglob("*.py"))
 
 
 def known_variables_and_their_stems():

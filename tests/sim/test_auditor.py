@@ -136,6 +136,7 @@ def test_a_broken_coordinator_is_noticed():
     assert any("two values" in notice for notice in notices(make_coordinator=NeverDecides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "wrong"),
     [

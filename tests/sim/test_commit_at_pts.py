@@ -111,6 +111,7 @@ def writes_until(crash: CrashAt) -> list[str]:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_max_rows_per_epoch_never_cuts_between_rows_of_one_timestamp(most: int) -> None:
     """Epochs end between them, commits do not: whoever looks sees all rows of a time or none."""

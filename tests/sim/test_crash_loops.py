@@ -49,6 +49,7 @@ def written(make_world, crash):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_death_before_a_write_is_one_after_the_write_before_it(name):
     """So pairs may leave out half of the places, for each of the two."""
@@ -87,6 +88,7 @@ def test_every_pair_of_crashes_is_survived_with_several_sinks(count, load):
     assert report.run_count > 125
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_crash_with_commit_thread_and_grouping_is_survived(count):
     crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_ticks=2_000), pairs=False)

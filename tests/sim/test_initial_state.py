@@ -91,6 +91,7 @@ def rows_of(directory: Path, buckets: int = 3) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_pipeline_begins_with_the_state_that_was_given_whatever_write_is_the_last_one(tmp_path: Path) -> None:
     whole = start(tmp_path / "whole", LocalStore(str(tmp_path / "whole")), {"sums": GIVEN})
     assert (whole.base, whole.seek, whole.kept) == (2, (BEGINNING,), ("sums",))

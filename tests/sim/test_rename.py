@@ -126,6 +126,7 @@ def begins_with(directory: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_a_start_that_dies_at_any_write_of_a_rename_loses_no_state_to_one_without_the_argument(tmp_path: Path) -> None:
     run_once(tmp_path / "ran")
     shutil.copytree(tmp_path / "ran", tmp_path / "survivor")

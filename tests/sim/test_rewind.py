@@ -29,6 +29,7 @@ from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", range(1, 11))
 def test_after_a_rewind_to_any_epoch_the_sinks_are_those_of_a_run_that_never_went_wrong(
     tmp_path: Path, epoch: int
@@ -49,6 +50,7 @@ def test_after_a_rewind_to_any_epoch_the_sinks_are_those_of_a_run_that_never_wen
     assert used[-1] == 11 + 12 - epoch
 
 
+@pytest.mark.slow
 def test_a_second_rewind_sees_only_what_still_stands(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.run(6, version=1)
@@ -262,6 +264,7 @@ def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_
     assert flow.delivered() == (whole, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [3, 5])
 def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_holds_its_rows(
     tmp_path: Path, later: int
@@ -284,6 +287,7 @@ def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_h
     assert flow.delivered() == (whole, whole)
 
 
+@pytest.mark.slow
 def test_a_sink_that_was_not_in_the_graph_when_it_was_rewound_is_not_taken_for_one_that_holds_its_rows(
     tmp_path: Path,
 ) -> None:
@@ -304,6 +308,7 @@ def test_a_sink_that_was_not_in_the_graph_when_it_was_rewound_is_not_taken_for_o
     assert flow.rows_in("extra") == whole
 
 
+@pytest.mark.slow
 def test_a_sink_that_left_the_graph_before_the_target_of_a_rewind_has_nothing_that_was_withdrawn(
     tmp_path: Path,
 ) -> None:

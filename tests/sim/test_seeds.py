@@ -23,6 +23,7 @@ def run(seeds):
     return crashes, stops
 
 
+@pytest.mark.slow
 def test_no_seed_loses_doubles_or_leaves_anything_behind():
     """The first few hundred, or the one that is asked for: quick feedback."""
     run([int(SEED)] if SEED else range(500))
@@ -45,6 +46,7 @@ def test_the_same_seed_gives_the_same_trace(seed):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_other_seeds_give_other_traces():
     assert len({simulate(seed).trace for seed in range(50)}) > 45
 

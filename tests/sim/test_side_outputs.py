@@ -57,6 +57,7 @@ def driven(stream: Stream, line: Sequence[Event], borders: Sequence[int] = (), b
     return shown([row for epoch in found for row in epoch])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operator", "side"), CASES)
 def test_a_side_output_gives_rows(operator: str, side: str) -> None:
     """First of all: the tests below are about something."""
@@ -91,6 +92,7 @@ def test_what_is_read_of_a_side_output_does_not_depend_on_epochs_nor_on_buckets(
         assert driven(stream(), line, borders, chance.randint(1, 3)) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operator", "side"), CASES)
 def test_rows_of_a_side_output_are_counted_with_their_reasons(operator: str, side: str) -> None:
     line = events(3)
@@ -166,6 +168,7 @@ def test_side_outputs_are_whole_whatever_durable_write_is_the_last(operator: str
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operator", "side"), CASES)
 def test_a_graph_that_begins_to_read_a_side_output_later_gets_what_leaves_from_then_on(
     operator: str, side: str

@@ -191,6 +191,7 @@ def test_pts_is_the_least_time_that_may_still_come_of_any_input(unit: Unit, coun
 # --- settled on every input -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_a_set_comes_once_its_time_is_settled_on_every_input_and_not_before(unit: Unit, count: int) -> None:
@@ -203,6 +204,7 @@ def test_a_set_comes_once_its_time_is_settled_on_every_input_and_not_before(unit
     assert [[unit.number(row["timestamp"]) for row in epoch] for epoch in found] == [[], [0], [1, 2], [3]]
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_do_not_depend_on_how_inputs_are_cut_into_epochs(unit: Unit, count: int) -> None:
@@ -215,6 +217,7 @@ def test_sets_do_not_depend_on_how_inputs_are_cut_into_epochs(unit: Unit, count:
     assert {unit.number(row["timestamp"]) for row in flat(whole)} == {t for _, _, t, _ in rows}
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_within_finds_the_nearest_of_every_input_to_the_tick(unit: Unit, count: int) -> None:
@@ -227,6 +230,7 @@ def test_within_finds_the_nearest_of_every_input_to_the_tick(unit: Unit, count: 
     assert all(row["fast"] is None for row in others)
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_each_main_row_has_the_latest_row_of_every_slower_input(unit: Unit, count: int) -> None:
@@ -255,6 +259,7 @@ def test_a_clip_keeps_of_every_input_what_lies_in_the_interval_to_the_tick(unit:
     assert Counter(row["v"] for row in found) == Counter(v for _, _, t, v in rows if 4 <= t < 9)
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_of_clipped_inputs_are_the_clipped_sets(unit: Unit, count: int) -> None:
@@ -325,6 +330,7 @@ def test_after_a_seek_every_input_has_all_rows_from_the_time_on_and_none_before(
         assert {unit.number(row["t"]) for row in found} == {t for of, _, t, _ in rows if of == name and t >= 8}
 
 
+@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_after_a_seek_are_those_of_the_whole_run_from_the_time_on(tmp_path: Path, unit: Unit, count: int) -> None:

@@ -39,6 +39,7 @@ def contest(seed, make=SimulatedSink):
     return world, {name: ending.error for name, ending in endings.items()}, generations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_the_older_driver_is_fenced_and_nothing_is_lost_or_doubled(seed):
     world, errors, generations = contest(seed)

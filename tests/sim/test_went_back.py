@@ -106,6 +106,7 @@ def change_die_and_go_back(seed: int) -> str:
     return ending if seen == list(range(len(seen))) else f"{ending}; {seen}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 200), marks=pytest.mark.slow)], ids=len)
 def test_no_seed_publishes_a_decision_over_what_was_published_without_one(seeds: range) -> None:
     endings = [change_die_and_go_back(seed) for seed in seeds]

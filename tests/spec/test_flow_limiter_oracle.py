@@ -79,6 +79,7 @@ def test_the_cases_that_apply_are_as_many_as_were_counted() -> None:
     assert names == {"h1-defaults", "h4-main-bound", "r-012", "r-013", "r-018"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ASKED, ids=lambda case: case["id"])
 @pytest.mark.parametrize("is_whole", [False, True], ids=["an epoch each", "one epoch"])
 def test_what_the_flow_limiter_admits_and_drops_is_admitted_and_shed(case: dict[str, Any], is_whole: bool) -> None:

@@ -67,6 +67,7 @@ def cut(chance: random.Random) -> list[list[Any]]:
     return [EVENTS[start:end] for start, end in zip([0, *borders], [*borders, len(EVENTS)], strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_rows_below_a_bound_of_their_key_or_of_all_keys_are_late_and_counted(operator: str) -> None:
     stream = OPERATORS[operator]()

@@ -132,6 +132,7 @@ CASES = [
 IDS = [f"{kind} {'explanations' if below == '/positions/' else 'entry'}" for kind, below in CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bench", "below"), CASES, ids=IDS, indirect=["bench"])
 def test_the_tenth_attempt_may_still_save_them(bench: Bench, below: str, disk: Disk) -> None:
     coordinator = bench.begin()
@@ -144,6 +145,7 @@ def test_the_tenth_attempt_may_still_save_them(bench: Bench, below: str, disk: D
     coordinator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bench", "below"), CASES, ids=IDS, indirect=["bench"])
 def test_after_ten_attempts_the_run_stops_and_nothing_was_acknowledged(bench: Bench, below: str, disk: Disk) -> None:
     coordinator = bench.begin()

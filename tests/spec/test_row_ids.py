@@ -85,6 +85,7 @@ def test_ids_do_not_depend_on_where_epochs_end_nor_on_buckets(name: str) -> None
     try_cut()
 
 
+@pytest.mark.slow
 def test_bounds_pass_it_by_the_columns_that_it_does_not_add() -> None:
     """A window leaves at a bound, for all keys or for one, as it does without ids."""
     rows = hf.read.rows([], schema=SCHEMA, timestamp="at", name="in")
@@ -179,6 +180,7 @@ def test_ids_of_files_do_not_depend_on_when_files_are_found(tmp_path: Path, kind
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_small_files_that_are_read_together_have_the_ids_of_each_alone(tmp_path: Path, kind: str) -> None:
     """With bad rows, empty lines, and files without any row among them."""

@@ -40,8 +40,16 @@ def events_of(case: dict[str, Any], key: str | None) -> list[Event]:
     return events
 
 
+EVERYDAY = 40
+"""Every so many of the cases is quick to have; all of them are in ``make test``."""
+EACH = [
+    pytest.param(case, id=case["id"], marks=[pytest.mark.slow] * (number % EVERYDAY > 0))
+    for number, case in enumerate(ASKED)
+]
+
+
 @pytest.mark.parametrize("key", [None, "x"], ids=["no_key", "one_key"])
-@pytest.mark.parametrize("case", ASKED, ids=[case["id"] for case in ASKED])
+@pytest.mark.parametrize("case", EACH)
 def test_the_sets_and_their_order_are_those_of_the_reference(case: dict[str, Any], key: str | None) -> None:
     events, error = events_of(case, key), case["expected"]["error"]
     step = step_of(case["streams"], policy_of(case), by=() if key is None else ("k",))

@@ -80,6 +80,7 @@ def test_texts_deep_in_a_json_value_are_masked():
     assert answer["rows"] == 3
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="'\"\\,;&)}]"), min_size=6))
 def test_any_password_that_a_dsn_can_hold_is_covered(password):
     secret = "\x00" + password + "\x00"
@@ -87,11 +88,13 @@ def test_any_password_that_a_dsn_can_hold_is_covered(password):
     assert secret not in masked(f"x postgresql://user:{secret}@host/db y")
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_masking_twice_changes_nothing_more(text):
     assert masked(masked(text)) == masked(text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # a search that begins anew at each letter of such a text takes hours
 @pytest.mark.parametrize(
     "part",

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,17 +23,20 @@ def test_opaque_positions_are_compared_for_equality_only():
     assert not covers({"": 7}, {"": "7"})
 
 
+@pytest.mark.slow
 @given(SEGMENTS)
 def test_positions_cover_themselves(positions):
     assert covers(positions, positions)
 
 
+@pytest.mark.slow
 @given(SEGMENTS, SEGMENTS, SEGMENTS)
 def test_covering_is_transitive(first, second, third):
     if covers(first, second) and covers(second, third):
         assert covers(first, third)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.fixed_dictionaries({"log": st.integers(0, 9), "other": st.integers(0, 9)}), max_size=4), st.randoms()
 )

@@ -49,6 +49,7 @@ def held_of(sinks: dict[str, Sink], generation: int = 2) -> dict[str, Held]:
     return {name: sink.open(RunIdentity(PIPELINE, generation)) for name, sink in sinks.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 230])
 def test_a_log_that_is_restored_is_the_one_that_was_lost(tmp_path: Path, source: Node, count: int) -> None:
     told = filled(source, tmp_path / "lost", count)

@@ -20,6 +20,7 @@ def test_a_schema_comes_back_as_it_was_and_there_is_none_of_a_sink_that_was_neve
     assert noted_schema(store, "other") is None
 
 
+@pytest.mark.slow
 def test_a_damaged_schema_is_named_and_none_is_another_schema():
     store = SimulatedStore()
     note_schema(store, "target", SCHEMA)

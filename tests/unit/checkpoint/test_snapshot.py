@@ -36,6 +36,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert (made.rows, made.size_bytes) == (4, sum(len(store.objects[file.key]) for file in made.files))
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_manifest_counts() -> None:
     data = encode(manifest({0: write_bucket(SimulatedStore(), bucket(0, 1))}, 1))
     for at in range(len(data)):

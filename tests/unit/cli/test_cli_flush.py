@@ -39,6 +39,7 @@ def holdfast(*arguments: str) -> Any:
     return CliRunner().invoke(app, [*arguments])
 
 
+@pytest.mark.slow
 def test_the_run_that_is_alive_seals_what_it_is_asked_to(tmp_path: Path) -> None:
     schema = pa.schema([("city", pa.string()), ("km", pa.int64())])
     spec = SegmentsSinkSpec(os.fspath(tmp_path / "out"), partition_by=("city",), seal=())
@@ -55,6 +56,7 @@ def test_the_run_that_is_alive_seals_what_it_is_asked_to(tmp_path: Path) -> None
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("trips",), ("no",), ()], ids=["of another kind", "unknown", "not written yet"])
 def test_what_cannot_be_flushed_is_an_error_that_says_what_can(arguments: tuple[str, ...]) -> None:
     answer = holdfast("flush", "flow.py", *arguments)
@@ -62,6 +64,7 @@ def test_what_cannot_be_flushed_is_an_error_that_says_what_can(arguments: tuple[
     assert "days" in answer.output
 
 
+@pytest.mark.slow
 def test_a_sink_with_a_pace_is_asked_in_the_checkpoint_of_its_run(tmp_path: Path) -> None:
     flow = (tmp_path / "flow.py").read_text().replace('table="trips"', 'table="trips", commit_every="1 h"')
     (tmp_path / "flow.py").write_text(flow)

@@ -81,6 +81,7 @@ def everything(directory):
     return {path: path.is_dir() or path.read_bytes() for path in Path(directory).rglob("*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "inspect"])
 def test_the_recovery_is_said_before_it_runs(command):
     ran(table=6, files=4, by_city=5)
@@ -97,6 +98,7 @@ def test_the_recovery_is_said_before_it_runs(command):
     assert everything(".") == before, "nothing is changed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "inspect"])
 def test_of_a_checkpoint_that_has_lost_what_is_sparks_and_what_is_of_the_sources_too(command):
     ran(table=6, files=4)
@@ -121,6 +123,7 @@ def test_of_a_run_that_died_before_it_had_anything_inspect_says_nothing_of_a_los
     assert (code, "lost" in said) == (0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "inspect"])
 def test_programs_are_told_the_same(command):
     ran(table=3, files=2)
@@ -139,6 +142,7 @@ def sealed_ulm(segment):
     return "asked" if segment.partition == "city=Ulm" else None
 
 
+@pytest.mark.slow
 def test_of_a_sink_whose_journal_is_lost_too_each_segment_skips_what_is_sealed():
     ran(table=6, by_city=5)
     spec = replace(load_target("flows.py:pipeline").sinks[2].spec, seal=(sealed_ulm,))
@@ -161,6 +165,7 @@ def test_of_a_sink_whose_journal_is_lost_too_each_segment_skips_what_is_sealed()
     ]
 
 
+@pytest.mark.slow
 def test_one_of_which_a_segment_grew_since_the_first_epoch_is_read_again_from_the_beginning():
     ran(table=3, by_city=3)
     for path in Path("segments/_holdfast/trips/by_city/journal").iterdir():
@@ -173,6 +178,7 @@ def test_one_of_which_a_segment_grew_since_the_first_epoch_is_read_again_from_th
     assert "sink by_city  holds no epoch as a whole: it gets all that is read" in lines
 
 
+@pytest.mark.slow
 def test_files_that_the_sinks_still_need_and_that_are_gone_are_named_by_plan():
     ran(table=6, files=2)
     for number in (0, 3, 5):
@@ -192,6 +198,7 @@ def test_files_that_the_sinks_still_need_and_that_are_gone_are_named_by_plan():
     assert "2 of its 4 files are gone" in said
 
 
+@pytest.mark.slow
 def test_state_without_a_snapshot_is_refused_as_a_start_would():
     ran(table=2)
     code, said, error = asked("plan", "counted")
@@ -200,6 +207,7 @@ def test_state_without_a_snapshot_is_refused_as_a_start_would():
     assert "no snapshot serves" in error
 
 
+@pytest.mark.slow
 def test_a_sink_that_does_not_answer_is_named_and_nothing_is_promised():
     ran(table=2)
     code, said, _ = asked("plan", "nowhere")
@@ -210,6 +218,7 @@ def test_a_sink_that_does_not_answer_is_named_and_nothing_is_promised():
     assert "start    checked at the start" in said
 
 
+@pytest.mark.slow
 def test_a_sink_that_only_a_start_can_ask_is_left_to_it():
     ran(table=2)
     code, said, _ = asked("plan", "with_function")
@@ -219,6 +228,7 @@ def test_a_sink_that_only_a_start_can_ask_is_left_to_it():
     assert "start    checked at the start, when every sink is asked" in said
 
 
+@pytest.mark.slow
 def test_two_sinks_that_disagree_are_refused_with_both_words():
     ran(table=2, files=2)
     shutil.rmtree("out")
@@ -231,6 +241,7 @@ def test_two_sinks_that_disagree_are_refused_with_both_words():
     assert "x0.json" in error
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_which_nothing_has_run_and_empty_sinks_are_a_first_start():
     code, said, _ = asked("plan")
     assert code == 0

@@ -86,6 +86,7 @@ def checkpoint_of_three(directory: str) -> None:
 BEGINS = "start    row B: the pipeline begins at the time, the named checkpoint or with the state that was asked for\n"
 
 
+@pytest.mark.slow
 def test_given_state_is_read_and_compared_and_nothing_is_made(tmp_path: Path) -> None:
     code, text, error = planned("--state", "counts=counts.parquet")
     assert (code, error) == (0, "")
@@ -100,6 +101,7 @@ def test_given_state_is_read_and_compared_and_nothing_is_made(tmp_path: Path) ->
     assert not (tmp_path / "trips.db").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -128,6 +130,7 @@ def test_a_time_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "ckpt").exists()
 
 
+@pytest.mark.slow
 def test_a_named_checkpoint_is_read_whole_and_its_state_compared_operator_by_operator(tmp_path: Path) -> None:
     checkpoint_of_three("walks")
     where = ("--from-checkpoint", "walks/third")
@@ -155,6 +158,7 @@ def test_a_named_checkpoint_is_read_whole_and_its_state_compared_operator_by_ope
     assert not (tmp_path / "ckpt").exists()
 
 
+@pytest.mark.slow
 def test_what_migrate_makes_of_a_named_checkpoint_is_tried_and_thrown_away(tmp_path: Path) -> None:
     """A start calls the function before anything happens, and refuses what it raises or what does not fit."""
     checkpoint_of_three("walks")
@@ -176,6 +180,7 @@ def test_what_migrate_makes_of_a_named_checkpoint_is_tried_and_thrown_away(tmp_p
     assert not (tmp_path / "ckpt").exists()
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_has_begun_goes_on_with_the_same_words_and_is_refused_with_others() -> None:
     store = open_store("ckpt")
     given = ("--state", "counts=counts.parquet")
@@ -216,6 +221,7 @@ KINDS = """
 """
 
 
+@pytest.mark.slow
 def test_the_schema_that_inspect_prints_is_the_one_that_a_start_accepts(tmp_path: Path) -> None:
     """Of every kind of operator: what is printed is read, written as Parquet, and given."""
     (tmp_path / "flow.py").write_text(textwrap.dedent(KINDS))

@@ -33,6 +33,7 @@ def holdfast(*arguments: str) -> Any:
     return CliRunner().invoke(app, [*arguments])
 
 
+@pytest.mark.slow
 def test_inspect_prints_what_the_operators_of_a_target_would_keep() -> None:
     answer = holdfast("inspect", "flow.py")
     assert answer.stdout.splitlines() == [
@@ -45,6 +46,7 @@ def test_inspect_prints_what_the_operators_of_a_target_would_keep() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_run_begins_with_the_state_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {}
 

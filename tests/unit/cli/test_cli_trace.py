@@ -101,6 +101,7 @@ def told(name, row_id, *options):
     return json.loads(said)
 
 
+@pytest.mark.slow
 def test_a_row_is_traced_to_its_file_and_line_without_a_checkpoint():
     for row_id, row in [*ran("lines").items()][::3]:
         found = told("lines", row_id)
@@ -113,6 +114,7 @@ def test_a_row_is_traced_to_its_file_and_line_without_a_checkpoint():
     assert not Path("checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_a_row_of_parquet_is_traced_to_its_row_of_the_file():
     for row_id, row in [*ran("parquet").items()][::3]:
         found = told("parquet", row_id)
@@ -120,6 +122,7 @@ def test_a_row_of_parquet_is_traced_to_its_row_of_the_file():
         assert (found["place"], found["number"]) == (f"{number}.parquet", at)
 
 
+@pytest.mark.slow
 def test_a_generated_row_is_traced_to_its_value_and_time():
     rows = ran("rated")
     for row_id in [*rows][::70]:
@@ -129,6 +132,7 @@ def test_a_generated_row_is_traced_to_its_value_and_time():
         assert found["ticks"] == 1_704_067_200_000 + value
 
 
+@pytest.mark.slow
 def test_people_are_told_in_lines():
     row_id = next(iter(ran("lines")))
     _, said, _ = asked("lines", row_id, "--sink", "table")
@@ -141,6 +145,7 @@ def test_people_are_told_in_lines():
     assert dt.timedelta(0) <= age < dt.timedelta(hours=1)
 
 
+@pytest.mark.slow
 def test_a_sink_is_asked_whether_it_has_the_row():
     rows = [*ran("lines")]
     with closing(sqlite3.connect("trips.db", isolation_level=None)) as connection:
@@ -149,12 +154,14 @@ def test_a_sink_is_asked_whether_it_has_the_row():
     assert [told("lines", row)["sinks"][0]["row_count"] for row in rows[:3]] == [0, 2, 1]
 
 
+@pytest.mark.slow
 def test_each_row_is_of_the_epoch_in_which_it_was_published():
     for row_id, row in ran("lines").items():
         (sink,) = told("lines", row_id)["sinks"]
         assert sink["published"]["epoch"] == row["km"] // 10 + 1
 
 
+@pytest.mark.slow
 def test_an_epoch_that_the_ledger_has_no_more_is_told_as_before(monkeypatch):
     monkeypatch.setattr(explained, "ENDS_KEPT", 2)
     rows = [*ran("lines")]
@@ -163,6 +170,7 @@ def test_an_epoch_that_the_ledger_has_no_more_is_told_as_before(monkeypatch):
     assert told("lines", rows[-1])["sinks"][0]["published"]["epoch"] == 4
 
 
+@pytest.mark.slow
 def test_rows_are_found_by_what_they_hold():
     by_id = ran("lines")
     code, said, _ = asked_where("lines", "km % 10 = 3 AND km > 5", "--limit", "2", "--json")
@@ -177,6 +185,7 @@ def test_rows_are_found_by_what_they_hold():
     assert asked_where("lines", "km = -1")[:2] == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", ["km = = 3", "nothing = 1", "1=1); DROP TABLE trips; --", "km IN (DELETE FROM trips)"]
 )
@@ -189,6 +198,7 @@ def test_a_condition_that_the_system_refuses_is_answered_in_its_words(wrong):
         assert connection.execute("SELECT count(*) FROM trips").fetchone() == (20,)
 
 
+@pytest.mark.slow
 def test_one_of_both_is_needed():
     assert CliRunner().invoke(app, ["trace", "flows.py:lines"]).exit_code == 2
     assert asked_where("lines", "km = 1", "--id", "018cc251-f47b-7c14-8ea7-9285b7565008")[0] == 2
@@ -197,6 +207,7 @@ def test_one_of_both_is_needed():
     assert "hf.row_id()" in problem
 
 
+@pytest.mark.slow
 def test_a_sink_that_cannot_say_what_it_holds_says_so():
     row_id = [*ran("beside", keeps=True)][-1]
     for options in ([], ["--checkpoint", "checkpoint"]):
@@ -209,6 +220,7 @@ def test_a_sink_that_cannot_say_what_it_holds_says_so():
     assert alone["place"] == "3.json, the block that begins at byte 0"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_refused_with_the_cure():
     known = [*ran("lines", 2)]
     for name, row_id, options, said in [
@@ -223,6 +235,7 @@ def test_what_cannot_be_traced_is_refused_with_the_cure():
         assert said in " ".join(problem.split()), problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "json", "parquet"])
 def test_a_row_that_was_owed_is_traced_to_the_position_at_which_it_was_read(tmp_path, kind):
     """A source that is read up to a time reads the rest of the same place later (design/0021)."""

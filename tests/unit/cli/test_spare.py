@@ -72,6 +72,7 @@ def killed(child) -> None:
     child.wait()
 
 
+@pytest.mark.slow
 def test_a_spare_is_warmed_up_when_an_epoch_has_ended_and_takes_over_when_the_run_dies(tmp_path, spares, progress):
     first = spares.start()
     try:
@@ -93,6 +94,7 @@ def test_a_spare_is_warmed_up_when_an_epoch_has_ended_and_takes_over_when_the_ru
         killed(second)
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_before_its_spare_is_ready_is_followed_by_a_new_process(tmp_path, spares):
     first = spares.start()
     killed(first)
@@ -134,6 +136,7 @@ def test_a_spare_that_cannot_live_is_not_started_after_each_epoch(tmp_path, prog
         dying.end()
 
 
+@pytest.mark.slow
 def test_why_there_is_no_spare_is_logged_once(tmp_path, progress, monkeypatch, caplog):
     monkeypatch.setattr(spare, "POLL_S", 0.01)
     monkeypatch.setattr(spare, "RETRY_S", 0.01)
@@ -152,6 +155,7 @@ def test_why_there_is_no_spare_is_logged_once(tmp_path, progress, monkeypatch, c
     ]
 
 
+@pytest.mark.slow
 def test_a_spare_tells_its_errors_to_the_supervisor_and_writes_none_into_the_output_of_the_run(tmp_path, monkeypatch):
     """Both have one stdout, and whoever reads JSON there would take the error for the run's."""
     (tmp_path / "trips.py").write_text("pipeline = 1 / 0")
@@ -195,6 +199,7 @@ def test_the_end_of_the_supervisor_ends_the_spare(tmp_path, spares, progress):
         killed(first)
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_was_killed_leaves_no_spare(tmp_path, spares, progress):
     """The end of its standard input is all that a spare needs to know."""
     first = spares.start()

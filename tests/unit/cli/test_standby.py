@@ -83,6 +83,7 @@ def test_a_dry_run_says_who_holds_it_and_asks_nobody(program: str, tmp_path: Pat
     assert seen(tmp_path).lease.asked_term == 0
 
 
+@pytest.mark.slow
 def test_where_nobody_watches_it_says_so_and_stays_asked_for(program: str, tmp_path: Path) -> None:
     taken(tmp_path)
     code, said = told("promote", program, "--wait", "50ms")
@@ -91,6 +92,7 @@ def test_where_nobody_watches_it_says_so_and_stays_asked_for(program: str, tmp_p
     assert seen(tmp_path).lease.asked_term == 1
 
 
+@pytest.mark.slow
 def test_it_waits_until_the_run_of_the_one_that_took_it_has_begun(program: str, tmp_path: Path) -> None:
     taken(tmp_path)
 
@@ -212,6 +214,7 @@ def test_a_fenced_one_begins_again_as_the_replica_and_gives_nothing_back(tmp_pat
     assert seen(tmp_path).lease.token
 
 
+@pytest.mark.slow
 def test_a_main_that_is_started_again_waits_for_the_lease_of_the_one_that_died(tmp_path: Path) -> None:
     taken(tmp_path, ttl_us=200_000)
     with standby(tmp_path, Remembered()) as made:

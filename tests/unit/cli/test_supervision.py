@@ -134,6 +134,7 @@ def test_a_signal_before_there_is_a_child_reaches_the_child_once():
     assert (play.run(), play.signals) == (0, [signal.SIGTERM])
 
 
+@pytest.mark.slow
 def test_a_signal_between_any_two_lines_is_heard_and_never_waits_for_a_lock_that_the_line_before_holds():
     """A handler interrupts the main thread between two lines, of ours or of the library's."""
     at, has_come = 0, True

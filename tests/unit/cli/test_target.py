@@ -83,6 +83,7 @@ def test_functions_of_a_file_travel_by_value_so_no_executor_needs_the_file(tmp_p
     assert cloudpickle.loads(sent)(1) == 2
 
 
+@pytest.mark.slow
 def test_a_forgotten_stream_in_a_file_is_still_found_when_the_pipeline_starts(tmp_path):
     write(tmp_path / "trips.py", PIPELINE + "\nforgotten = rows | hf.filter('x > 1', name='forgotten')\n")
     pipeline = load_target("trips.py")

@@ -895,6 +895,7 @@ def test_a_sink_that_raises_when_it_is_closed_keeps_no_other_one_open(bench, cap
     assert "sink 'table' could not be closed" in caplog.text
 
 
+@pytest.mark.slow
 def test_stories_are_bounded(bench):
     coordinator = bench.open("table")
     for epoch in range(1, 200):
@@ -930,6 +931,7 @@ def test_flush_publishes_the_rest_of_a_group(bench):
     assert set(bench.standings().values()) == {Standing.DONE}
 
 
+@pytest.mark.slow
 def test_a_group_may_have_more_epochs_than_stories_are_kept(bench):
     coordinator = bench.open("table", commit_every_ticks=10**9)
     for epoch in range(1, 151):

@@ -206,6 +206,7 @@ def test_a_decision_is_written_by_its_own_generation_behind_its_fence(store):
         ledger.amend(key, decision(2, generation))
 
 
+@pytest.mark.slow
 def test_generations_and_fences_are_bounded(store):
     for _ in range(130):
         taken_over(store)

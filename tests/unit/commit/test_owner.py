@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast.commit.owner import noted_owner, this_process
 from holdfast.store.local import open_store
 
@@ -25,6 +27,7 @@ def test_this_process_is_alive(tmp_path: Path) -> None:
     assert noted_owner(store).is_alive
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_dead_also_before_its_parent_asks(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.prepare()

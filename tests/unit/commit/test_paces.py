@@ -309,6 +309,7 @@ def test_another_thread_that_finds_a_sink_due_waits_for_nobody(bench):
     assert bench.ids("slow") == [1, 2]
 
 
+@pytest.mark.slow
 def test_what_is_committed_by_a_snapshots_thread_and_by_the_engine_is_committed_once(bench):
     coordinator = bench.open(EVERY_THREE, commit_thread=True)
     stops = threading.Event()
@@ -357,6 +358,7 @@ def test_while_a_sink_with_a_pace_commits_the_others_get_their_epochs(bench):
     coordinator.close()
 
 
+@pytest.mark.slow
 def test_no_other_sink_gets_a_second_epoch_before_a_sink_with_a_pace_has_its_first(bench):
     """However slow that is: while it holds nothing, a lost checkpoint would leave it without what the others have."""
     coordinator = bench.open(EVERY_THREE, commit_thread=True, is_first=True)

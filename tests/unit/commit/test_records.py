@@ -49,6 +49,7 @@ def test_a_record_truncated_anywhere_is_corrupt(value):
         assert "restore" in caught.value.do
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_record_changed_anywhere_is_corrupt(data):
     whole = bytearray(encode(DECIDED))

@@ -77,6 +77,7 @@ def table(stream: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weather_lag", [0, 1, 4])
 def test_sets_are_those_of_the_verifier_however_far_the_weather_is_behind(
     expected: dict[str, pl.DataFrame], weather_lag: int
@@ -91,6 +92,7 @@ def test_sets_are_those_of_the_verifier_however_far_the_weather_is_behind(
     assert not any(epochs(module.aligned.late, weather_lag)), "the files keep what timestamps= promises"
 
 
+@pytest.mark.slow
 def test_the_last_row_of_each_hour_is_that_of_the_verifier(expected: dict[str, pl.DataFrame]) -> None:
     changes = [row for epoch in epochs(load().hourly, 0, reads=["flights"]) for row in epoch]
     last = {(row["origin"], row["window_start"]): row for row in changes}

@@ -66,6 +66,7 @@ def change(work: Path, statement: str) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_untouched_sinks_are_exact(work: Path) -> None:
     verdicts = verify.verify(work)
     assert all(verdict.is_exact for verdict in verdicts)
@@ -93,6 +94,7 @@ def test_one_row_twice_and_another_missing_do_not_cancel_out(work: Path) -> None
     assert (flights.duplicates, flights.lost, flights.is_exact) == (1, 1, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -186,6 +188,7 @@ def test_flights_of_a_set_in_another_order_are_found(work: Path) -> None:
     assert not verify.compare("sets", expected, held).is_exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -210,6 +213,7 @@ def test_an_hour_of_cancelled_flights_alone_has_no_departures_and_no_mean(work: 
     ]
 
 
+@pytest.mark.slow
 def test_the_command_fails_for_a_tampered_sink(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_it_says_what_several_sinks_share():
     assert pipeline.explain().count("shared by the sinks clean_table and late_table") == 2
 
 
+@pytest.mark.slow
 def test_it_says_where_spark_evaluates_behind_state():
     seen = source(timestamp="time_hour") | hf.distinct(by="origin", horizon="1 h", name="seen")
     branches = [
@@ -106,6 +107,7 @@ def test_it_refuses_what_a_start_would_refuse_in_the_same_words():
     assert str(said.value) == str(at_a_start.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_state", [False, True])
 def test_it_says_what_it_could_not_check_without_spark(has_state):
     flights = source(timestamp="time_hour")
@@ -176,6 +178,7 @@ def _same(batch):
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("through", "why"),
     [

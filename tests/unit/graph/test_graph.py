@@ -175,6 +175,7 @@ def test_nodes_come_inputs_first_in_the_order_of_the_sinks():
     assert [sink.name for sink in pipeline.sinks] == ["both_table", "all_table"]
 
 
+@pytest.mark.slow
 def test_a_chain_of_thousands_of_nodes_is_no_depth_problem():
     stream = source()
     for number in range(3000):
@@ -228,6 +229,7 @@ def test_arguments_that_are_no_json_are_our_fault_or_the_specs():
         small(batch=object()).fingerprint()
 
 
+@pytest.mark.slow
 def test_starting_hands_the_pipeline_to_the_engine(monkeypatch):
     engine = ModuleType("holdfast.spark.resume.start")
     engine.start = lambda pipeline, **options: (pipeline.name, options)

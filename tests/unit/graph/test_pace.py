@@ -73,6 +73,7 @@ def flow(commit_every):
     return hf.Pipeline("flow", rows | hf.write.files("all", name="fast"), slow)
 
 
+@pytest.mark.slow
 def test_it_is_explained_and_has_no_part_in_the_fingerprint():
     text = flow("30 s").explain()
     assert "commits every 30 s: epochs that only it lacks are decided, and wait in the checkpoint" in text

@@ -15,6 +15,7 @@ def names(pipeline):
     return [node.name for node in forgotten.find(pipeline)]
 
 
+@pytest.mark.slow
 def test_a_stream_that_leads_to_no_sink_is_an_error_when_the_pipeline_starts():
     flights = source()
     late = flights | hf.filter("dep_delay > 15", name="late")
@@ -25,6 +26,7 @@ def test_a_stream_that_leads_to_no_sink_is_an_error_when_the_pipeline_starts():
     assert "unused=[stream]" in caught.value.do
 
 
+@pytest.mark.slow
 def test_a_sink_that_was_given_to_no_pipeline_is_an_error_when_the_pipeline_starts():
     flights = source()
     other = flights | paper("other_table")
@@ -34,6 +36,7 @@ def test_a_sink_that_was_given_to_no_pipeline_is_an_error_when_the_pipeline_star
     assert other.stream == flights
 
 
+@pytest.mark.slow
 def test_only_the_end_of_a_forgotten_branch_is_named():
     flights = source()
     first = flights | hf.filter("dep_delay > 15", name="first")
@@ -42,6 +45,7 @@ def test_only_the_end_of_a_forgotten_branch_is_named():
     assert last.node.inputs == (first.node,)
 
 
+@pytest.mark.slow
 def test_a_stream_of_another_pipeline_is_not_forgotten_once_that_is_built():
     flights = source()
     late = flights | hf.filter("dep_delay > 15", name="late")
@@ -59,6 +63,7 @@ def test_a_stream_that_python_has_freed_is_not_forgotten():
     assert names(hf.Pipeline("p", flights | paper("table"))) == []
 
 
+@pytest.mark.slow
 def test_a_stream_in_a_cycle_of_dead_objects_is_not_forgotten():
     flights = source()
     cycle = [flights | hf.filter("dep_delay > 15", name="late")]
@@ -124,6 +129,7 @@ def test_streams_of_other_sources_are_no_business_of_a_pipeline():
     assert wet.name == "wet"
 
 
+@pytest.mark.slow
 def test_explain_says_what_was_forgotten():
     flights = source()
     late = flights | hf.filter("dep_delay > 15", name="late")

@@ -84,6 +84,7 @@ def test_a_damaged_book_is_an_error_that_says_that_nothing_depends_on_it(damage:
     assert "Nothing depends on it" in error.value.do
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_table_or_an_object(tmp_path: object) -> None:
     keep(open_store(str(tmp_path)), BOOK)
     shown = CliRunner().invoke(app, ["inspect", "--checkpoint", str(tmp_path), "--audit"])

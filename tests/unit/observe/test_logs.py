@@ -60,6 +60,7 @@ def test_what_errors_say_to_programs_reaches_neither_stderr_nor_the_file(tmp_pat
         assert "holdfast-error" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("level", ["INFO", "DEBUG"])

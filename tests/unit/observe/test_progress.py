@@ -193,6 +193,7 @@ def test_a_status_that_cannot_be_had_leaves_the_last_one_in_place(capsys):
     assert as_line(RUNNING) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_display_is_drawn_and_logs_keep_out_of_it(capsys):
     run = FakeRun(RUNNING, RUNNING, STOPPED)
     with progress_of(run, interval_s=1, now_us=lambda: 1_000_000, is_terminal=True):

@@ -94,6 +94,7 @@ def asked(node, inspection=None, store=None):
     return report
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_the_highest_held_epoch_is_found_by_asking_few_questions(holds, guess):
     sink = FakeSink(holds)

@@ -38,6 +38,7 @@ def run(*epochs):
     return out
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(items=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, -7, 2**40])), max_size=30),
        cut=st.integers(0, 30))  # fmt: skip

@@ -148,6 +148,7 @@ def test_tumbling_windows_agree_with_a_count_by_hand(items, size):
             assert row["least"] == min(floats)
 
 
+@pytest.mark.slow
 def test_a_sum_of_doubles_is_exact_however_large_what_cancels():
     step = step_of("k", window.tumbling(10), {"x": aggregates.sum("x"), "v": aggregates.variance("x", population=True)})
     out, *_ = run(step, [("a", 0, 1e300, 0)], [("a", 1, 1.0, 0)], [("a", 2, -1e300, 0), ("b", 0, 1e9, 0)],
@@ -156,6 +157,7 @@ def test_a_sum_of_doubles_is_exact_however_large_what_cancels():
     assert out[-1][1]["v"] == 0.25
 
 
+@pytest.mark.slow
 def test_a_row_below_the_bound_is_late_and_says_so():
     out, late, _, _ = run(step_of(), [("a", 12, None, 1)], [("a", 11, None, 2), ("b", 3, None, 3)], [END])
     assert [(row["k"], row["timestamp"], row["input"], row["rows"]["n"]) for row in late] == [("a", 11, "rows", 2)]
@@ -236,6 +238,7 @@ def test_what_cannot_be_aggregated_is_refused(build, text):
         build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "wanted"),
     [

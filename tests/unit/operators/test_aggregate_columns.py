@@ -25,6 +25,7 @@ def source(schema, timestamp="t", name="s"):
     return hf.read.rows([], schema=schema, timestamp=timestamp, name=name)
 
 
+@pytest.mark.slow
 def test_windows_of_a_timestamp_column_have_timestamps_and_durations_with_units():
     stream = source("k STRING, t TIMESTAMP, v INT") | aggregate(
         by="k", window=window.tumbling("1 hour", offset="30 min"), disorder="10 min", n=aggregates.count()
@@ -73,6 +74,7 @@ def test_keys_of_several_columns_are_told_apart_and_ordered_by_all_of_them():
     assert [tuple(row.values()) for row in found[1]] == [(*key, 0, 10, 2) for key in sorted(keys)]
 
 
+@pytest.mark.slow
 def test_a_key_that_looks_like_another_in_its_last_eight_bytes_is_another():
     stream = source("k STRING, t BIGINT") | reduce(by="k", n=aggregates.count())
     rows = [{"k": f"{number:04d}-00000000", "t": 0} for number in range(9000)]
@@ -80,6 +82,7 @@ def test_a_key_that_looks_like_another_in_its_last_eight_bytes_is_another():
     assert [(row["k"], row["n"]) for row in found[1]] == [("0017-00000000", 2), ("8999-00000000", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["collect", "distinct_count"])
 def test_values_that_are_kept_leave_with_the_window_of_an_idle_key(kind):
     computed = {"all": getattr(aggregates, kind)("v")}

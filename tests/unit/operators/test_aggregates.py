@@ -26,6 +26,7 @@ def test_what_is_no_aggregate_is_refused(build, text):
         build()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(values=st.lists(FINITE, min_size=1, max_size=60), rank=st.floats(0, 1), error=st.sampled_from([0.01, 0.1]))
 def test_a_quantile_errs_by_at_most_the_relative_error(values, rank, error):
@@ -45,6 +46,7 @@ def test_a_sum_of_one_number_is_that_number_after_it_was_kept(value):
     assert (total[0], rest[0]) == (value, 0.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(values=st.lists(FINITE | st.integers(-3, 3).map(float), max_size=40), data=st.data())
 def test_a_sum_has_one_form_whatever_the_order_and_the_cut(values, data):

@@ -139,6 +139,7 @@ def test_a_system_that_does_not_answer_may_answer_next_time():
         drive(totals(fails), {"flights": [[row("a")]]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given_back", "says"),
     [

@@ -45,16 +45,19 @@ def rung(fn: Any, epochs: Any, **more: Any) -> list[list[Any]]:
     return [[(each["k"], each["t"]) for each in rows] for rows in drive(stream, {"events": epochs}, **driven)]
 
 
+@pytest.mark.slow
 def test_a_timer_fires_once_when_no_row_at_or_before_its_time_follows() -> None:
     epochs = [[row("a", 1), row("b", 3)], [bound(6)], [bound(7)], [bound(7)], [bound(20)]]
     assert rung(ring(5), epochs) == [[], [], [("a", 6)], [], [("b", 8)]]
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_key_fires_the_timers_of_that_key() -> None:
     epochs = [[row("a", 1), row("b", 1)], [bound(9, {"k": "a"})], [row("b", 2)], [bound(9)]]
     assert rung(ring(5), epochs, buckets=2) == [[], [("a", 6)], [], [("b", 6), ("b", 7)]]
 
 
+@pytest.mark.slow
 def test_the_end_of_the_input_fires_every_timer_and_is_told_behind_them() -> None:
     epochs = [[row("a", 1), row("b", 3)], [close()]]
     assert rung(ring(5), epochs) == [[], [("a", 6), ("b", 8)]]
@@ -92,6 +95,7 @@ def test_the_same_timers_fire_however_rows_are_cut_into_epochs(steps: Any, cuts:
         assert [t for k, t in fired if k == key] == times[key]
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_key_let_its_timers_fire_where_they_promise_something() -> None:
     epochs = [[row("a", 1), row("b", 1)], [row("a", 9)], [row("a", 10)], [row("b", 5)]]
     assert rung(ring(5), epochs, disorder=3) == [[], [], [("a", 6)], []]
@@ -156,6 +160,7 @@ def test_a_timer_can_be_removed_and_one_of_the_same_time_is_the_same() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_key_that_waits_for_a_timer_is_not_forgotten() -> None:
     def fn(key: str, rows: Any, state: hf.KeyState) -> Any:
         if rows:
@@ -187,6 +192,7 @@ def test_times_are_those_of_the_column() -> None:
     assert [tuple(each) for each in seen] == [(noon + timedelta(minutes=1), "event")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "more", "text"),
     [

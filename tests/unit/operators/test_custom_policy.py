@@ -146,6 +146,7 @@ def test_without_a_delay_operators_behind_are_told_the_end_alone() -> None:
     assert [(found["k"], found["__bound__"]) for found in ran.bounds] == [(None, 2**63 - 1)]
 
 
+@pytest.mark.slow
 def test_a_graph_with_it_is_driven_through_the_physical_plan_in_any_number_of_buckets() -> None:
     streams = {"a": source("left"), "b": source("right")}
     aligned = hf.sync(streams, by="k", policy=BURSTS, name="aligned")
@@ -190,6 +191,7 @@ def test_a_policy_is_a_value_with_a_fingerprint_of_its_function() -> None:
     assert '"kind": "custom"' in hf.Pipeline("p", aligned | hf.write.memory("m")).explain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decide", "more", "says", "cure"),
     [

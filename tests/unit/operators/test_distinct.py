@@ -108,6 +108,7 @@ def state_of(driven):
     return decode(driven.states["once"][0])
 
 
+@pytest.mark.slow
 def test_state_is_forgotten_behind_horizon_and_disorder():
     stream = events() | distinct("k", 10, disorder=5, name="once")
     one = Drive(stream, {"events": [[row(f"k{t}", t)] for t in range(100)]})
@@ -122,6 +123,7 @@ def test_a_row_behind_an_explicit_bound_is_late():
     assert one.counts["once", "late"] == 1
 
 
+@pytest.mark.slow
 def test_a_key_with_very_many_rows_that_stay():
     times = np.random.default_rng(7).permutation(5000) * 3
     found = kept([[row("a", int(t)) for t in times]], horizon=4, disorder=10**6)

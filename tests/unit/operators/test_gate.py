@@ -52,6 +52,7 @@ def test_rows_at_pts_wait_for_those_of_their_time_that_are_still_to_come() -> No
     assert times(drive(one, {"a": given})) == [[4], [], [], [7, 7, 7], [8]]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_source_holds_nobody() -> None:
     fast, _ = held(source("a"), source("b"))
     given = {"a": [[row(1)], [row(5)], [close()]], "b": [[close()], [], []]}
@@ -98,6 +99,7 @@ def test_explicit_bounds_are_the_word_of_a_source_that_has_them() -> None:
     assert times(drive(one, {"a": [[row(1), row(9)], [row(4)], [bound(6)], [bound(20)]]})) == [[], [], [1, 4], [9]]
 
 
+@pytest.mark.slow
 def test_an_open_window_holds_pts_at_its_start() -> None:
     """A sink behind an aggregate lacks nothing below pts, and neither does the one beside it."""
     a = source("a")
@@ -108,6 +110,7 @@ def test_an_open_window_holds_pts_at_its_start() -> None:
     assert times(drive(rows, given, buckets=2)) == [[], [3, 7], [12], [25]]
 
 
+@pytest.mark.slow
 def test_late_rows_of_an_operator_go_with_the_next_commit() -> None:
     a, b = source("a"), source("b")
     sets = hf.sync({"a": a, "b": b}, by="k", name="sets")
@@ -124,6 +127,7 @@ def test_a_row_without_a_timestamp_is_refused_with_its_input() -> None:
         drive(one, {"a": [[{"k": "x", "t": None}]]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_however_rows_are_cut_into_epochs_each_commit_is_what_lies_before_its_pts(seed: int) -> None:
     chance = random.Random(seed)

@@ -50,6 +50,7 @@ def test_one_row_of_done_finishes_everything_up_to_its_time():
     assert run(2, [at(1, 2), at(3, 4, 5)], [[], at(2)])[0] == [[1, 2], [3, 4]]
 
 
+@pytest.mark.slow
 def test_a_bound_of_done_finishes_what_lies_below_it():
     assert run(1, [at(1), at(2), at(3)], [[], [bound(1, {"camera": "a"})], [bound(2, {"camera": "a"})]])[0] == [
         [1],
@@ -66,6 +67,7 @@ def test_a_frame_in_flight_for_longer_than_the_timeout_counts_as_done():
     assert run(1, [at(10, 12, 15, 16, 20, 22)], timeout=5)[0] == [[10, 16, 22]]
 
 
+@pytest.mark.slow
 def test_rows_of_one_timestamp_share_its_fate():
     given = (1, [at(1, 1), at(1, 2, 2), at(2, 3)], [[], [], at(1)])
     assert run(*given)[0] == [[1, 1], [1], [3]]

@@ -176,6 +176,7 @@ def test_strict_timestamps_make_a_repeat_late_and_let_rows_go_earlier():
     assert driven.counts["seen", "late"] == 1
 
 
+@pytest.mark.slow
 def test_a_row_that_waited_long_leaves_and_what_comes_below_is_late():
     fast, weather = [[row(5)], [row(8)], [], [row(9)]], [[slow(3)], [], [], [slow(4), slow(8, 1), close()]]
     stream = merged(idle_after="10 s")

@@ -68,6 +68,7 @@ MOVED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @EITHER
 def test_a_bound_of_its_own_settles_what_waits_behind_it(stream: hf.Stream) -> None:
     epochs = [[at(3), at(4, "b")], [at(12)], [at(25), at(8, "b")]]
@@ -82,6 +83,7 @@ def test_a_row_below_a_bound_that_it_told_is_late_behind_it_and_counted(stream: 
     assert [[row["rows"] for row in rows] for rows in found] == [[], [{"k": "a", "t": 5}]]
 
 
+@pytest.mark.slow
 @MOVED
 def test_bounds_of_its_input_hold_behind_it_moved_by_what_it_promises(moved: Any) -> None:
     epochs = [[at(3), at(4, "b")], [bound(10)], [bound(13)], [bound(20, {"k": "a"})]]

@@ -39,6 +39,7 @@ MAIN = [[row(5)], [], [], []]
 EVERY_20_S = [n * 20 * SECOND for n in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced], ids=["merge", "sync"])
 def test_a_main_row_waits_for_a_partner_that_was_not_read_yet(graph):
     """Each epoch takes twice as long as silence may, and the partner comes with the third one."""
@@ -48,6 +49,7 @@ def test_a_main_row_waits_for_a_partner_that_was_not_read_yet(graph):
     assert [rows["slow"] is not None and rows["slow"]["v"] for rows in found[2]] == [7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced], ids=["merge", "sync"])
 def test_silence_counts_from_the_epoch_in_which_a_source_has_given_all(graph):
     given = {"main": [[row(5)], *[[]] * 5], "slow": [[]] * 6}
@@ -61,6 +63,7 @@ def test_silence_counts_from_the_epoch_in_which_a_source_has_given_all(graph):
     assert driven.dues == [*(seconds * SECOND for seconds in early), None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced], ids=["merge", "sync"])
 def test_backlog_of_another_input_does_not_make_a_silent_one_wait_longer(graph):
     given = {"main": MAIN, "slow": [[]] * 4}
@@ -74,6 +77,7 @@ def test_windows_of_a_key_whose_rows_are_not_read_yet_stay_open():
     assert [[(r["k"], r["n"]) for r in rows] for rows in found] == [[], [], [], [("a", 2), ("b", 1)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced, summed], ids=["merge", "sync", "aggregate"])
 def test_nothing_is_due_where_nothing_waits(graph):
     sources = {"main": [[row(5)], [], []]} | ({} if graph is summed else {"slow": [[row(5)], [row(6)], []]})

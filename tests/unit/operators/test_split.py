@@ -11,6 +11,7 @@ from tests.graphs import source
 DELAY = {"late": "dep_delay > 15", "early": "dep_delay < 0 or origin = 'JFK'"}
 
 
+@pytest.mark.slow
 def test_every_row_is_in_exactly_one_part():
     """Run on another engine, over every combination of values and nulls."""
     parts = source() | hf.split(**DELAY, otherwise="rest")

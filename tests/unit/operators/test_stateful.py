@@ -113,6 +113,7 @@ def test_rows_that_were_not_written_for_long_are_forgotten():
     assert driven.counts == {("totals", "forgotten"): 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given_back", "says"),
     [

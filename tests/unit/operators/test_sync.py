@@ -223,6 +223,7 @@ def test_the_bounds_of_the_output_say_what_is_settled() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_state_is_proportional_to_what_waits() -> None:
     drive = run(step_of(("a", "b")), [[row(name, at) for name in ("a", "b")] for at in range(50)])
     assert {name: table.num_rows for name, table in drive.state.items()} == {
@@ -230,6 +231,7 @@ def test_state_is_proportional_to_what_waits() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rows_matched_within_a_tolerance_are_let_go_when_no_neighbour_looks_at_them() -> None:
     step = step_of(("a", "b"), policies.within(2))
     drive = run(step, [[row("a", at), row("b", at + 1)] for at in range(0, 500, 10)])

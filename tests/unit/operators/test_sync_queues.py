@@ -76,6 +76,7 @@ def test_all_keys_at_once_are_decided_as_row_by_row(
     assert all(count > 20 for count in seen), f"rows that wait, leave and are dropped: {seen}"
 
 
+@pytest.mark.slow
 def test_a_key_with_many_rows_needs_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast input beside one that says nothing, and beside one that keeps up: nothing is left to the rows."""
 

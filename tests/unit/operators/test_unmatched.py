@@ -40,6 +40,7 @@ def unmatched(stream: hf.Stream, sources: Any) -> list[tuple[int, str]]:
     return [(each["timestamp"], each["input"]) for each in found]
 
 
+@pytest.mark.slow
 def test_a_row_alone_in_its_set_is_unmatched_and_in_the_output_as_before():
     assert unmatched(aligned(), BOTH) == [(1, "camera"), (3, "camera"), (4, "radar")]
     with_it, without = aligned(), aligned()
@@ -70,12 +71,14 @@ POLICIES: dict[str, tuple[Any, list[tuple[int, str]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_what_is_unmatched_follows_from_the_policy(name: str):
     policy, wanted = POLICIES[name]
     assert sorted(unmatched(aligned(policy), BOTH)) == sorted(wanted)
 
 
+@pytest.mark.slow
 def test_a_row_that_a_policy_drops_is_in_late_as_before_and_unmatched():
     stream = hf.sync({"camera": rows("camera"), "radar": rows("radar")}, by="k", policy=hf.policy.barrier(), name="op")
     late = [row for epoch in drive(stream.late, BOTH) for row in epoch]
@@ -96,6 +99,7 @@ def test_a_row_whose_key_is_forgotten_is_unmatched():
     assert driven.reasons["op", "unmatched"] == {"its key was forgotten": 1}
 
 
+@pytest.mark.slow
 def test_a_main_row_without_any_slow_row_is_unmatched_and_in_the_output_with_nulls():
     stream = hf.merge(rows("camera"), {"radar": rows("radar")}, by="k", tolerance=1, name="op")
     sources = given([[row(1), row(3), row(9)], [close()]], [[row(2)], [close()]])
@@ -108,6 +112,7 @@ def test_a_main_row_without_any_slow_row_is_unmatched_and_in_the_output_with_nul
     assert [each["t"] for epoch in drive(stream, sources) for each in epoch] == [1, 3, 9]
 
 
+@pytest.mark.slow
 def test_nobody_looks_for_unmatched_rows_that_nobody_reads_and_state_is_the_same():
     for stream in (aligned(), hf.merge(rows("camera"), {"radar": rows("radar")}, by="k", name="op")):
         step: Any = step_of(stream)
@@ -120,12 +125,14 @@ def test_nobody_looks_for_unmatched_rows_that_nobody_reads_and_state_is_the_same
         assert ("op", "unmatched") not in driven.counts
 
 
+@pytest.mark.slow
 def test_bounds_of_settled_sets_hold_for_unmatched_rows_so_what_is_downstream_does_not_wait_for_the_end():
     counted = aligned().unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="counted")
     found = drive(counted, given([[row(1)], [bound(20)], []], [[row(2)], [bound(20)], []]))
     assert [[(each["window_start"], each["n"]) for each in epoch] for epoch in found] == [[], [(0, 2)], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [None, hf.policy.within(0)], ids=["settled", "within"])
 def test_unmatched_rows_leave_in_the_order_of_time_of_both_inputs_wherever_epochs_end(policy: Any):
     """They came in another one, within the disorder that the inputs may have; and a bound let them wait."""
@@ -148,6 +155,7 @@ def test_unmatched_rows_of_a_forgotten_key_leave_in_the_order_of_time():
     assert [each["timestamp"] for table in driven.tables() for each in table.to_pylist()] == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_downstream_of_late_rows_windows_close_by_their_own_promise_or_at_the_end_of_every_input():
     stream = hf.merge(rows("camera"), {"radar": rows("radar")}, by="k", name="op")
     counted = stream.late | hf.aggregate(by="k", window=hf.tumbling(5), disorder=99, n=hf.count(), name="counted")

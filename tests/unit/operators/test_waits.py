@@ -92,6 +92,7 @@ def test_without_a_key_everything_waits() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [merged(), aligned(by="k")], ids=["merge", "sync"])
 def test_a_report_is_bounded_and_keeps_the_longest_waits(stream: hf.Stream) -> None:
     first = stream.node.inputs[0].name
@@ -118,6 +119,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("epochs", [[[]], [[row(5)]], [[row(5), row(6, "y")], [row(9), bound(20)]]], ids=len)
 def test_every_policy_can_be_asked(policy: Any, epochs: Any) -> None:

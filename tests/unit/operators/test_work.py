@@ -106,6 +106,7 @@ def test_a_merge_without_an_idle_rule_does_not_look_at_the_rows_of_quiet_keys(mo
     assert max(seen, default=0) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting_count", [10_000, 20], ids=["many wait", "few wait"])
 def test_when_a_sync_forgets_next_is_found_among_few_keys(waiting_count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys whose rows wait are neither the oldest nor the newest ones."""
@@ -138,6 +139,7 @@ VALUES: dict[pa.DataType, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_found_by_signature_as_without(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)

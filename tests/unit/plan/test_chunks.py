@@ -21,6 +21,7 @@ def test_a_batch_holds_the_bytes_of_its_chunks() -> None:
     assert from_batch(ROUTING.to_batch([], 1)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_chunk_that_has_been_sent_leaves_nothing_behind(count: int) -> None:
     """A worker lives as long as its run."""

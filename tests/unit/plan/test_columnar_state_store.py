@@ -98,6 +98,7 @@ def test_a_worker_that_holds_the_last_version_reads_nothing() -> None:
     assert cells.reads == 0
 
 
+@pytest.mark.slow
 def test_an_epoch_writes_what_changed_and_not_what_exists() -> None:
     cells, chance = Cells(), random.Random(1)
     many = pa.table({"k": [f"key-{n}" for n in range(50_000)], "n": list(range(50_000))}, schema=COUNTS)
@@ -157,6 +158,7 @@ def test_rows_keep_their_order_of_arrival_however_an_epoch_is_cut() -> None:
     assert sorted(value for bucket in arrived([], 100) for value in bucket) == list(range(100))
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=50), st.integers(2, 9))
 def test_a_key_goes_to_one_bucket_wherever_its_row_stands(values: list[str | None], buckets: int) -> None:
     key = pa.schema([("k", pa.string())])

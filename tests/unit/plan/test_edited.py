@@ -119,6 +119,7 @@ def test_an_edited_checkpoint_can_be_exported_and_imported_and_edited_there(tmp_
     assert all(key.startswith("snapshots/files/") for key, _ in found.files())
 
 
+@pytest.mark.slow
 def test_an_edit_that_dies_leaves_no_checkpoint_or_a_whole_one_whatever_write_is_the_last() -> None:
     made = 0
     for n in range(1, 100):
@@ -163,6 +164,7 @@ def test_rows_that_lie_in_every_bucket_are_known_by_the_kind_of_the_operator() -
         assert dict(editing._FOR_ALL_KEYS.get(kind, {})) == dict(flags), kind
 
 
+@pytest.mark.slow
 def test_what_was_exported_is_edited_by_any_program_and_taken_back(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "ckpt"))
     original(store)

@@ -86,6 +86,7 @@ def run(model: Model, journal: StateJournal, store: SimulatedStore, epochs: rang
         model.content = content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_run_finds_what_the_one_before_it_wrote(seed: int) -> None:
     model, store = Model(random.Random(seed)), SimulatedStore()
@@ -97,6 +98,7 @@ def test_every_run_finds_what_the_one_before_it_wrote(seed: int) -> None:
     assert content_of(JournalReader(store, BELOW).version(epoch - 1), store) == model.content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_death_at_any_write_leaves_what_the_next_run_needs(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WHOLE_EVERY", 3)
@@ -194,6 +196,7 @@ def test_what_a_snapshot_reads_stays_however_slow_it_is_and_what_only_older_vers
     assert len(store.objects) <= 2 * 3 * span
 
 
+@pytest.mark.slow
 def test_slow_snapshots_one_upon_the_other_do_not_keep_everything() -> None:
     """Each is of an epoch that ended while the one before it was made: something is held at every moment."""
     store, span = SimulatedStore(), module.WHOLE_EVERY

@@ -79,6 +79,7 @@ def test_what_spark_surely_evaluates_is_taken(build: Callable[[Stream], Any]) ->
     assert program(build(given())) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", LEFT.values(), ids=LEFT)
 def test_what_spark_may_leave_out_is_left_to_it(build: Callable[[Stream], Any]) -> None:
     assert program(build(given())) is None

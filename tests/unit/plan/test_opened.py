@@ -75,6 +75,7 @@ def rows_of(chunks: list[Chunk], target: int) -> list[Any]:
     return [(row["k"], row["n"]) for chunk in mine for row in decode(chunk.data).to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stand_ins", [STAND_INS, LEFT, {**STAND_INS, "kept": LEFT["kept"]}])
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_tasks(
@@ -229,6 +230,7 @@ def repeated(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch] * 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buckets", [1, 2, 3])
 def test_rows_that_are_packed_anew_into_more_chunks_do_not_meet_the_bounds_beside_them(
     buckets: int, monkeypatch: pytest.MonkeyPatch

@@ -247,6 +247,7 @@ def test_a_bound_that_passed_a_function_settles_what_waits_behind_it() -> None:
     assert [[row["n"] for row in rows] for rows in drive(sums, told)] == [[], [], [1]]
 
 
+@pytest.mark.slow
 def test_bounds_of_an_operator_pass_a_function_behind_it() -> None:
     first = PLAIN | aggregate(by="k", window=tumbling(5), n=count(), name="first")
     schema = "k STRING, window_start BIGINT, window_end BIGINT, n BIGINT"

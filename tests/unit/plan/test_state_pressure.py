@@ -94,6 +94,7 @@ def read_all(limit: int | None, tmp_path: Path) -> tuple[list[Any], int]:
     return sets, most
 
 
+@pytest.mark.slow
 def test_a_source_that_runs_ahead_waits_and_the_sets_are_the_same(tmp_path: Path) -> None:
     free, most_free = read_all(None, tmp_path)
     held, most_held = read_all(LIMIT, tmp_path)
@@ -134,6 +135,7 @@ def test_a_merge_says_who_is_ahead_and_who_lags() -> None:
     assert pressure_of(merging(None), bucket.state) is None
 
 
+@pytest.mark.slow
 def test_a_merge_holds_the_source_that_runs_ahead_and_gives_the_same_rows(tmp_path: Path) -> None:
     def read(limit: int | None) -> tuple[list[Any], int]:
         lists = {

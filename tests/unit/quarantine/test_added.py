@@ -45,6 +45,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["late.parquet", "late.jsonl", "late.json"])
 def test_rows_of_a_side_output_become_letters_of_the_source_as_they_came(tmp_path, name):
     found = letters_of("cameras", [written(tmp_path / name, late_rows())], 7)
@@ -58,6 +59,7 @@ def test_a_row_without_a_reason_is_itself(tmp_path):
     assert letter.table.to_pylist() == [LATE[0]]
 
 
+@pytest.mark.slow
 def test_of_a_directory_that_a_sink_wrote_the_files_of_rows_are_taken(tmp_path):
     for name in ("k=a/1.parquet", "k=b/2.parquet", "_staging/3.parquet", ".hidden/4.parquet", "ledger.txt"):
         written(tmp_path / name, late_rows()[:1] if name != "k=b/2.parquet" else late_rows()[1:])
@@ -129,6 +131,7 @@ def typed(*words: Any) -> Any:
     return CliRunner().invoke(app, [*map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_command_adds_says_so_and_a_source_that_there_is_not_is_refused(tmp_path):
     store = LocalStore(str(tmp_path / "ckpt"))
     origin = DirectoryHeader(7, ({"cameras": {"rows": 5}, "topic": {"0": 4, "1": 9}},))

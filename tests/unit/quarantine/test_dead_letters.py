@@ -173,6 +173,7 @@ def test_damaged_letters_stop_the_start():
         DeadLetters(store, 2, isolates=True)
 
 
+@pytest.mark.slow
 def test_no_bit_of_a_letter_changes_unnoticed():
     """A wrong address would leave out a good row, and let the bad one back in."""
     store = SimulatedStore()

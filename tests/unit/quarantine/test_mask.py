@@ -67,6 +67,7 @@ def test_rows_are_left_out_wherever_an_epoch_begins_and_ends(tmp_path, make):
     assert lettered(source, Mask()) is source
 
 
+@pytest.mark.slow
 @SOURCES
 def test_a_trial_reads_the_rows_between_two_addresses(tmp_path, make):
     source, segment = make(tmp_path)

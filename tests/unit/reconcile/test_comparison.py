@@ -65,6 +65,7 @@ def pairs(table: pa.Table) -> Counter[Any]:
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.sampled_from("abc")), max_size=40)
 
 
+@pytest.mark.slow
 @given(expected=ROWS, actual=ROWS, rows_max=st.integers(1, 50))
 def test_rows_without_a_key_are_compared_as_multisets(expected: list[Row], actual: list[Row], rows_max: int) -> None:
     sink = Rows(actual)
@@ -81,6 +82,7 @@ def test_rows_without_a_key_are_compared_as_multisets(expected: list[Row], actua
     assert len(places) == len(set(places)) == extra.total(), "each extra row has a place of its own"
 
 
+@pytest.mark.slow
 @given(
     expected=st.dictionaries(st.integers(0, 30), st.none() | st.sampled_from("abc")),
     actual=st.dictionaries(st.integers(0, 30), st.none() | st.sampled_from("abc")),
@@ -106,6 +108,7 @@ def test_rows_with_a_key_differ_by_key(
     assert {key for each in found for key in each.extra["id"].to_pylist()} == changed | actual.keys() - expected.keys()
 
 
+@pytest.mark.slow
 def test_of_a_large_table_hardly_more_is_fetched_than_what_differs() -> None:
     rows: list[Row] = [(number, str(number % 97)) for number in range(20_000)]
     spoilt = [*rows[:40], *rows[50:], *rows[7:17]]  # ten deleted, ten doubled
@@ -123,6 +126,7 @@ def test_equal_contents_are_not_read() -> None:
     assert sink.fetched == 0
 
 
+@pytest.mark.slow
 def test_rows_are_fetched_some_at_a_time() -> None:
     rows: list[Row] = [(number, "x") for number in range(2000)]
     found = list(ContentComparison(Rows(rows), Rows([]), rows_max=300).differences())
@@ -141,6 +145,7 @@ def test_the_number_of_buckets_grows_with_the_rows() -> None:
     assert [bits_for(count) for count in (0, 127, 128, 256, 2**40)] == [0, 0, 1, 2, 24]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5)))
 def test_a_surplus_is_what_one_multiset_has_more(ours: list[int], theirs: list[int]) -> None:
     found = surplus(np.array(ours, np.int64), np.array(theirs, np.int64))

@@ -88,6 +88,7 @@ def test_a_generation_is_said_at_once(tmp_path: Path) -> None:
     assert seen(place).lease.token, "not given back"
 
 
+@pytest.mark.slow
 def test_a_place_that_does_not_answer_ends_no_tenure(tmp_path: Path) -> None:
     place = Place(tmp_path / "kept.db")
     place.failures = 0

@@ -55,6 +55,7 @@ def test_an_epoch_ends_where_a_sink_stands_and_sources_of_any_length_arrive_toge
     assert list(stops) == sorted(stops, key=lambda stop: (stop["given"]["rows"], stop["more"]["rows"]))
 
 
+@pytest.mark.slow
 def test_there_are_not_too_many_epochs(tmp_path: Path) -> None:
     count = 2 * STOPS_MAX + 7
     filled = Backfill(pipeline(rows(count), old=False, new=True), tmp_path, has_state=False)

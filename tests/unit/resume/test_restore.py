@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 import holdfast as hf
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, SnapshotKey
@@ -181,6 +183,7 @@ def late(key: int, rows: list[dict[str, int]], state: Any) -> Iterator[dict[str,
         yield {"id": key}
 
 
+@pytest.mark.slow
 def test_a_timer_that_falls_due_behind_the_sinks_last_epochs_is_in_each_sink_once() -> None:
     """One sink stands behind epoch 2, the other behind epoch 3; a snapshot of epoch 1 is all that is left."""
     store = SimulatedStore()

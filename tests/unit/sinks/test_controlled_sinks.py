@@ -124,6 +124,7 @@ def publish(sink: Sink, epoch: int, items: Sequence[Item]) -> None:
     sink.publish([publication(epoch, carried(items))], Held())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sink_holds_what_a_list_of_rows_would(target: Target, seed: int) -> None:
     """Rows and commands in any order, in one transaction or several, carried and staged, and after restarts."""
@@ -190,6 +191,7 @@ def test_a_wrong_command_is_refused_before_anything_is_decided_and_changes_nothi
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_staged", [False, True], ids=["carried", "staged"])
 def test_what_is_refused_is_left_out_with_its_reason_and_the_rest_is_published(target: Target, is_staged: bool) -> None:
     sink = opened(target)

@@ -89,6 +89,7 @@ def test_small_files_of_whole_epochs_become_one_and_the_last_ones_stay(tmp_path:
     assert os.listdir(tmp_path / "_holdfast" / PIPELINE / "out" / "joining") == []
 
 
+@pytest.mark.slow
 def test_rows_keep_the_order_that_the_names_gave_them(tmp_path: Path) -> None:
     sink = opened(tmp_path, partition_by=("word",))
     for epoch in range(1, 14):
@@ -110,6 +111,7 @@ def test_lines_are_joined_as_they_are(tmp_path: Path) -> None:
     assert hf.files.open(tmp_path).to_arrow()["id"].to_pylist() == expected(*range(1, 13))
 
 
+@pytest.mark.slow
 def test_what_is_written_again_is_bounded_by_the_logarithm_of_the_size(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     for epoch in range(1, 120):
@@ -135,6 +137,7 @@ def test_by_default_nothing_is_joined(tmp_path: Path) -> None:
     assert len(visible(tmp_path)) == 24
 
 
+@pytest.mark.slow
 def test_files_of_earlier_runs_are_found_by_the_next_and_those_of_others_stay(tmp_path: Path) -> None:
     first = opened(tmp_path, compact=False)
     publish(first, *range(1, 13))
@@ -167,6 +170,7 @@ def test_a_file_that_is_removed_while_it_waits_for_neighbours_is_left_out(tmp_pa
     assert rows(tmp_path) == [each for each in expected(*range(1, 13)) if each != 20]
 
 
+@pytest.mark.slow
 def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
     assert sorted(joined(tmp_path)) == joined(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_removed_while_it_is_joined_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +208,7 @@ def test_a_file_that_is_removed_while_it_is_joined_does_not_come_back(
     assert rows(tmp_path) == expected(*range(1, 13))[1:]
 
 
+@pytest.mark.slow
 def test_files_that_somebody_put_back_are_not_joined_with_the_one_that_replaced_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,6 +228,7 @@ def test_files_that_somebody_put_back_are_not_joined_with_the_one_that_replaced_
     assert "same epochs" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_published_again_behind_a_round_is_joined_as_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,6 +326,7 @@ def test_a_rewind_finds_every_epoch_that_it_could_go_back_to_without_compaction(
     assert reached == [13, 14, 15]
 
 
+@pytest.mark.slow
 def test_a_rewind_that_is_decided_finds_its_entry_whatever_was_joined_meanwhile(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     publish(sink, *range(1, 41))
@@ -352,6 +360,7 @@ def test_a_run_that_was_taken_over_removes_nothing(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path / "_holdfast" / PIPELINE / "out" / "joining") == []
 
 
+@pytest.mark.slow
 def test_a_stale_run_that_wakes_behind_its_entry_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entry was carried out by the next run, which has joined the joined file again."""
     stale = opened(tmp_path)
@@ -374,6 +383,7 @@ def test_a_stale_run_that_wakes_behind_its_entry_does_no_harm(tmp_path: Path, mo
         publish(stale, 13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["rename", "unlink"])
 def test_renames_and_removals_that_failed_are_done_by_the_next_epoch(
     tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +410,7 @@ def test_renames_and_removals_that_failed_are_done_by_the_next_epoch(
     assert rows(tmp_path) == expected(*range(1, 30))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(tmp_path)
     publish(sink, *range(1, 13))

@@ -136,6 +136,7 @@ def test_a_view_outlives_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert int(content.digests(0).counts[0]) == 0
 
 
+@pytest.mark.slow
 def test_a_repaired_directory_is_joined_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the rows that were missing are of epochs that had been joined."""
     monkeypatch.setattr(entry_log, "KEPT", 3)
@@ -151,6 +152,7 @@ def test_a_repaired_directory_is_joined_further(tmp_path: Path, monkeypatch: pyt
     assert len(visible(tmp_path)) < 20
 
 
+@pytest.mark.slow
 def test_what_is_joined_while_a_repair_is_prepared_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_slices_and_empty_tables_are_written_as_what_they_are() -> None:
     assert json_lines.encode(rows.slice(0, 0)) == b""
 
 
+@pytest.mark.slow
 def test_every_chunk_is_written() -> None:
     chunked = pa.concat_tables([pa.table({"x": [number]}) for number in range(5)])
     assert _read(json_lines.encode(chunked)) == [{"x": number} for number in range(5)]

@@ -62,6 +62,7 @@ def test_types_without_one_text_per_value_are_no_partition_types() -> None:
     assert all(map(is_partition_type, taken))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.none() | st.integers(-3, 3), st.none() | st.sampled_from(["", "a", "b/c", "="])), max_size=40)
 )

@@ -216,6 +216,7 @@ def test_an_idempotent_function_needs_rows_with_ids() -> None:
         hf.write.foreach_batch(print, id="id")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_target_with_a_unique_index_has_each_row_once_though_epochs_come_again_and_end_elsewhere(
     tmp_path: Path, seed: int

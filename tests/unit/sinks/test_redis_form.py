@@ -53,6 +53,7 @@ def batch_of(rows: list[Any], offset: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA).slice(offset, len(rows))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(rows=ROWS, offset=st.integers(0, 9), limit=st.sampled_from([1, 3, 500]), size=st.sampled_from([60, 1 << 20]))
 def test_each_value_of_each_row_is_packed_once_in_order(rows: list[Any], offset: int, limit: int, size: int) -> None:
@@ -76,6 +77,7 @@ def test_each_value_of_each_row_is_packed_once_in_order(rows: list[Any], offset:
     assert all(len(chunk) <= size or count == 1 for count, chunk in chunks)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(rows=ROWS, offset=st.integers(0, 9))
 def test_a_row_as_json_is_one_value_whatever_is_in_it(rows: list[Any], offset: int) -> None:

@@ -263,6 +263,7 @@ def test_a_policy_seals_from_its_limit_on(
     assert policy(a_segment(**is_sealed)) == reason  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_ages_differ_by_a_tenth_and_are_the_same_when_asked_again() -> None:
     policy = segments.age("100 s")
     due = [
@@ -491,6 +492,7 @@ def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tm
 # --- the manifest -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 4)
@@ -513,6 +515,7 @@ def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch
     sink.close()
 
 
+@pytest.mark.slow
 def test_an_epoch_writes_as_many_bytes_however_many_segments_grow_or_were_sealed(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,))
     sizes = []
@@ -539,6 +542,7 @@ def test_an_entry_that_is_missing_is_noticed(tmp_path: Path) -> None:
 # --- retention and requests ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -567,6 +571,7 @@ def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began
     again.close()
 
 
+@pytest.mark.slow
 def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,), sort_by=("id",))
     for epoch in range(1, 21):
@@ -596,6 +601,7 @@ def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: P
     again.close()
 
 
+@pytest.mark.slow
 def test_small_files_are_left_alone_where_they_are_to_be(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,), compact=False)
     for epoch in range(1, 13):
@@ -643,6 +649,7 @@ def test_what_is_asked_for_is_sealed_and_the_request_is_gone(tmp_path: Path) -> 
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thread_seals_what_is_due_and_the_end_of_the_run_the_rest(tmp_path: Path) -> None:
     import time
 

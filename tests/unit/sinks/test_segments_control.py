@@ -154,6 +154,7 @@ def test_a_dropped_partition_is_gone_in_files_and_in_the_journal_and_what_follow
     sink.close()
 
 
+@pytest.mark.slow
 def test_what_is_sealed_or_joined_while_its_partition_is_dropped_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_sink_without_partitions_drops_none(tmp_path: Path) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_after_a_loss_of_the_journal_the_same_rows_come_again_and_commands_are_not_carried_out_twice(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -273,6 +275,7 @@ def rows() -> hf.Stream:
     )
 
 
+@pytest.mark.slow
 def test_a_sink_whose_rows_lose_their_order_takes_no_commands(tmp_path: Path, rows: hf.Stream) -> None:
     sink = hf.write.segments(tmp_path, partition_by=["day"], control="control", extra="extra", name="out")
     counted = rows | hf.distinct(by="id", horizon="1 h", name="distinct")

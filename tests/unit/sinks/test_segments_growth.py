@@ -93,6 +93,7 @@ class Model:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_due_is_what_is_due_of_each_segment_by_itself(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """design/0016, "One seal"."""
@@ -147,6 +148,7 @@ def test_a_journal_file_is_free_when_the_last_of_its_partitions_is_sealed() -> N
     assert columns.pieces_left == {}
 
 
+@pytest.mark.slow
 def test_policies_of_ours_are_asked_about_what_passed_the_smallest_limit_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,6 +170,7 @@ def test_policies_of_ours_are_asked_about_what_passed_the_smallest_limit_only(
     assert len(asked) == 1 + 10_000  # a function of others may have a reason for any
 
 
+@pytest.mark.slow
 def test_the_places_of_partitions_that_do_not_come_again_are_used_again() -> None:
     columns = Growth()
     for epoch in range(1, 4):

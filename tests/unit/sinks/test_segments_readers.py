@@ -152,6 +152,7 @@ def ids(rows: Sequence[Any]) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1, 2])
 def test_a_source_reads_one_version_again_and_again(tmp_path: Path, limit: int | None) -> None:
     directory = tmp_path / "out"
@@ -185,6 +186,7 @@ def test_a_source_without_what_grows(tmp_path: Path) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 def test_what_the_sink_drops_or_joins_is_read_all_the_same(tmp_path: Path) -> None:
     directory = tmp_path / "out"
     sink = opened(directory, seal=(whatever,))

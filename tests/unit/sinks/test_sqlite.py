@@ -118,6 +118,7 @@ TYPES: list[tuple[pa.Array, str, list[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "declared", "stored"), TYPES, ids=lambda value: str(getattr(value, "type", ""))[:30]
 )

@@ -64,6 +64,7 @@ def changed(path: Path, statement: str, *values: Any) -> None:
         connection.execute(statement, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value"), [(name, value) for name, (_, _, others) in KINDS.items() for value in others]
 )

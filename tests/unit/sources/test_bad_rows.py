@@ -215,6 +215,7 @@ def test_a_parquet_row_that_is_too_long_is_a_bad_row(tmp_path: Path) -> None:
         everything(source_over(directory, tmp_path / "other", "id BIGINT, s STRING", **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_name", ["json", "csv", "csv with a quoted line end"])
 def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
@@ -344,6 +345,7 @@ def test_a_line_of_more_than_two_gigabytes_is_a_bad_row(tmp_path: Path, options:
     assert [one["position"] for one in rejected(rows)] == ["file:2"]
 
 
+@pytest.mark.slow
 def test_lines_are_counted_once_however_many_blocks_have_bad_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

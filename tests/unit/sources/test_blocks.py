@@ -38,6 +38,7 @@ def pieces_of(data: bytes, cuts: list[blocks.TextBlock]) -> list[bytes]:
     return [data[cut.start : cut.end] for cut in cuts]
 
 
+@pytest.mark.slow
 @given(lines, ends, st.booleans(), st.integers(1, 40))
 def test_blocks_of_lines_are_the_lines(parts: list[bytes], end: bytes, closed: bool, block_size: int) -> None:
     data = end.join(parts) + (end if closed else b"")
@@ -48,6 +49,7 @@ def test_blocks_of_lines_are_the_lines(parts: list[bytes], end: bytes, closed: b
     assert all(piece.endswith(b"\n") for piece in pieces[:-1])
 
 
+@pytest.mark.slow
 @given(lines, ends, st.integers(1, 40), st.none() | st.integers(1, 5))
 def test_counted_blocks_hold_the_lines_they_say(parts: list[bytes], end: bytes, size: int, rows: int | None) -> None:
     data = end.join(parts)
@@ -61,6 +63,7 @@ def test_counted_blocks_hold_the_lines_they_say(parts: list[bytes], end: bytes, 
     assert all(rows is None or (cut.row_count or 0) <= rows for cut in cuts)
 
 
+@pytest.mark.slow
 @given(tables, st.integers(1, 40), st.none() | st.integers(1, 5))
 def test_blocks_of_csv_are_whole_records(table: list[list[str]], block_size: int, rows: int | None) -> None:
     data = as_csv(table)
@@ -82,6 +85,7 @@ def test_the_tolerant_walk_finds_the_records_of_clean_csv(table: list[list[str]]
     assert [end for _, end, _ in found] == blocks.quotes(data, ",").ends.tolist()
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from('a,"\n'), max_size=40))
 def test_any_bytes_are_covered_once_and_clean_means_exact(text: str) -> None:
     data = text.encode()
@@ -118,6 +122,7 @@ def test_a_quote_left_open_spoils_its_line_only() -> None:
     assert found == [(b"1,a\n", False), (b'2,"b\n', True), (b"3,c\n", False), (b'4,"d"\n', False)]
 
 
+@pytest.mark.slow
 @given(
     st.text(st.sampled_from('a,"\n\r'), max_size=60), st.integers(1, 20), st.sampled_from([3, 10, 100]), st.booleans()
 )
@@ -142,6 +147,7 @@ def test_lines_judged_together_are_those_walked_over_one_by_one(
         assert together == walk()
 
 
+@pytest.mark.slow
 @given(lines, ends, st.booleans())
 def test_records_are_the_lines_that_are_not_empty(parts: list[bytes], end: bytes, closed: bool) -> None:
     data = end.join(parts) + (end if closed else b"")

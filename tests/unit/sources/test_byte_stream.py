@@ -150,6 +150,7 @@ def test_a_limit_is_shared_by_the_streams(writing: Writing) -> None:
     assert ends[-1] == {FRONT: 100, BACK: 3}
 
 
+@pytest.mark.slow
 def test_spans_are_dealt_by_bytes_and_counted_exactly(writing: Writing) -> None:
     writing.publish(*[(at, "front", True, b"x" * 500_000) for at in range(40)])
     source = opened(writing)

@@ -15,6 +15,7 @@ UTC_TYPE = pa.timestamp("us", tz="UTC")
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(moments, st.sampled_from(["", "Z", "+00:00", "+0000", "+00"]), st.sampled_from("T "))))
 def test_a_text_is_the_same_time_with_and_without_utc(given_times: list[tuple[datetime, str, str]]) -> None:
     texts = pa.array([moment.isoformat(sep) + zone for moment, zone, sep in given_times], pa.string())
@@ -24,6 +25,7 @@ def test_a_text_is_the_same_time_with_and_without_utc(given_times: list[tuple[da
     assert naive == [moment for moment, *_ in given_times]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-2_000_000_000_000_000, 4_000_000_000_000_000)))
 def test_a_number_is_seconds_to_the_microsecond(micros: list[int]) -> None:
     seconds = pa.array([one / 1e6 for one in micros], pa.float64())

@@ -17,6 +17,7 @@ NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 CSV = {"format": "csv"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("declared", "written", "value"),
     [
@@ -77,6 +78,7 @@ def test_a_bad_record_stops_with_file_line_and_reason(tmp_path: Path, line: str)
     assert BAD[line] in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", BAD)
 @pytest.mark.parametrize("block_size", ["20 B", "1 MB"])
 def test_a_rejected_record_leaves_its_neighbours(tmp_path: Path, line: str, block_size: str) -> None:
@@ -131,6 +133,7 @@ def test_a_type_that_csv_cannot_hold_is_refused_while_building(declared: str) ->
         read.files("in", schema=f"v {declared}", format="csv", name="source")
 
 
+@pytest.mark.slow
 def test_a_header_of_any_length_names_the_columns_of_every_block(tmp_path: Path) -> None:
     """Only 64 KiB of it were read for all blocks but the first, and every record there was rejected."""
     quoted = '"' + "y\n" * 40_000 + '"'

@@ -47,6 +47,7 @@ def incoming(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "sizes"),
     [
@@ -106,6 +107,7 @@ def test_starting_at_the_latest_passes_over_what_is_there(incoming: Path, tmp_pa
     assert epochs_of(source_over(incoming, tmp_path / "w", "id INT", start="latest")) == [[99]]
 
 
+@pytest.mark.slow
 def test_one_large_file_is_read_in_parallel(tmp_path: Path) -> None:
     arrive(tmp_path / "in", "one.json", list(range(400_000)))
     source = source_over(tmp_path / "in" / "one.json", tmp_path / "w", "id INT", block_size="1 MB")
@@ -283,6 +285,7 @@ def test_reading_needs_no_workspace(incoming: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.slow
 def test_racing_planners_take_every_file_once(tmp_path: Path) -> None:
     """Each has its own view of the directory, and its own limit."""
     directory = tmp_path / "in"

@@ -104,6 +104,7 @@ BAD_LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 4])
 def test_a_bad_line_stops_with_file_line_and_reason(tmp_path: Path, line: str, place: int) -> None:
@@ -118,6 +119,7 @@ def test_a_bad_line_stops_with_file_line_and_reason(tmp_path: Path, line: str, p
     assert 'on_bad_row="reject"' in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", BAD_LINES)
 def test_a_rejected_line_leaves_its_neighbours(tmp_path: Path, line: str) -> None:
     text = f'{{"id":0}}\n\n{line}\n{{"id":1,"at":1704110400}}\n{line}\n'
@@ -163,6 +165,7 @@ def test_times_in_several_forms_in_one_file_are_all_read(tmp_path: Path) -> None
     assert [row["at"] for row in rows] == [NOON, NOON, None, NOON] * 3
 
 
+@pytest.mark.slow
 def test_a_line_longer_than_arrows_block_is_read(tmp_path: Path) -> None:
     long = "x" * 5_000_000
     text = f'{{"s":"a"}}\n{{"s":"{long}"}}\n{{"s":"b"}}\n'
@@ -228,6 +231,7 @@ def test_a_type_that_json_cannot_hold_is_refused_while_building(declared: str) -
         read.files("in", schema=f"v {declared}", name="source")
 
 
+@pytest.mark.slow
 def test_many_small_files_are_read_in_order(tmp_path: Path) -> None:
     directory = tmp_path / "in"
     directory.mkdir()
@@ -250,6 +254,7 @@ BY_TURNS = [
 ]
 
 
+@pytest.mark.slow
 def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow takes the one or the other: such lines were parsed one by one."""
     calls = 0
@@ -268,6 +273,7 @@ def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch
     assert calls < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ['{"at":true}', '{"at":"noon"}', '{"at":1,"at":"2024-01-01"}', '{"n":{"t":[1,"2024-01-01"]}}', '{"at":1e99}'],

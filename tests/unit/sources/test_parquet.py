@@ -28,6 +28,7 @@ def read_from(tmp_path: Path, directory: Path, schema: str, **options: Any) -> l
     return everything(source_over(directory, tmp_path / "workspace", schema, format="parquet", **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"block_size": "100 B"}, {"max_rows_per_epoch": 3}, {"max_rows_per_epoch": 64}]
 )
@@ -92,6 +93,7 @@ def test_a_missing_column_is_an_error_and_not_a_column_of_nulls(tmp_path: Path) 
         read_from(tmp_path, directory, "b INT")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"max_rows_per_epoch": 10}, {"block_size": "10 B"}])
 @pytest.mark.parametrize("damage", ["cut", "garbled", "no parquet"])
 def test_a_damaged_file_stops_or_is_one_rejected_row(tmp_path: Path, damage: str, options: dict[str, Any]) -> None:
@@ -112,6 +114,7 @@ def test_a_damaged_file_stops_or_is_one_rejected_row(tmp_path: Path, damage: str
         assert [row["id"] for row in good(rows)] == [-1]
 
 
+@pytest.mark.slow
 def test_what_a_well_packed_block_holds_is_not_held_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With rejects all of it is decoded before a row is yielded: 292 kB of one value may be gigabytes of rows."""
     monkeypatch.setattr(parquet, "_HELD", 1_000_000)

@@ -43,6 +43,7 @@ def test_a_list_is_an_epoch(rows: Any, epochs: list[list[Any]], tmp_path: Path) 
     assert epochs_of(opened(rows, tmp_path)) == epochs
 
 
+@pytest.mark.slow
 def test_a_large_epoch_is_cut_for_several_tasks(tmp_path: Path) -> None:
     source = opened([{"id": number} for number in range(120_000)], tmp_path)
     spans = source.spans({"rows": 0}, {"rows": 1}, parallelism=2)

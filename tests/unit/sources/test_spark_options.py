@@ -48,6 +48,7 @@ def pipeline(**options: str) -> hf.Pipeline:
     return hf.Pipeline("clicks", hf.read.spark("kafka", options, name="clicks") | hf.write.console(name="shown"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["", KEY])
 @pytest.mark.parametrize(("option", "value"), SECRETS)
 def test_a_secret_in_an_option_stands_in_no_spec_explanation_or_record(

@@ -150,6 +150,7 @@ PACES: list[Arrival] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["json", "parquet", "feed"])
 def test_a_run_ends_when_the_slower_source_has_passed_the_time(tmp_path: Path, way: str) -> None:
     world = Arrivals(tmp_path / "in", PACES, way)
@@ -217,6 +218,7 @@ def test_a_rate_ends_with_the_last_row_before_the_time_and_goes_on_from_there(tm
     assert not has_passed(far, far.latest({"rows": 0}, bounded=False)), "these rows are still to come"
 
 
+@pytest.mark.slow
 def test_streams_of_messages_end_before_their_first_message_at_or_after_the_time(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 60})
     for number in range(10):
@@ -406,6 +408,7 @@ def test_a_row_has_the_same_id_in_whichever_run_it_is_read(tmp_path: Path, way: 
     assert ids(tmp_path / "thrice", [4, 13, None]) == once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["json", "parquet"])
 def test_the_first_rows_do_not_wait_for_the_times_of_a_large_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

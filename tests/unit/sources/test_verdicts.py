@@ -194,6 +194,7 @@ def csv_parser(declared: str) -> CsvParser:
     return CsvParser(to_arrow(f"v {declared}, w STRING"), ("v", "w"), ",")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [*TYPES, *NESTED])
 def test_a_json_line_that_is_judged_is_one_that_arrow_refuses(declared: str) -> None:
     values = [*ONLY_JSON, *NUMBERS, *map(json.dumps, TIMES), *map(json.dumps, NUMBERS)]
@@ -223,6 +224,7 @@ def test_a_member_that_is_named_twice_is_found_wherever_a_column_holds_it(value:
     assert "specified twice" in found[0] if is_bad else not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", ["TIMESTAMP", "DATE", "DECIMAL(10,2)", "INT"])
 @pytest.mark.parametrize("written", [f'"{"x" * 100_000}"', "1" * 4000, "1" * 100_000, '"\\ud800"', f'"{"é" * 1000}"'])
 def test_a_reason_is_a_short_text_whatever_the_value_is(declared: str, written: str) -> None:
@@ -305,6 +307,7 @@ RETURNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", ["INT", "STRING"])
 def test_verdicts_of_csv_do_not_depend_on_the_records_beside(declared: str) -> None:
     """For Arrow a carriage return ends a row: where another record is no row, as many as expected may come out."""

@@ -82,6 +82,7 @@ def test_a_fork_begins_behind_the_epoch_of_its_checkpoint_with_the_state_of_then
     assert store.get("sources/given/log/1") == b"one"
 
 
+@pytest.mark.slow
 def test_a_fork_is_not_begun_or_begins_in_the_same_place_whatever_write_is_the_last_one(
     original: LocalStore, tmp_path: Path
 ) -> None:

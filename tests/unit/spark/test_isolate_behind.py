@@ -153,6 +153,7 @@ def lived(world: StatefulWorld, *, dies_at: int | None = None, is_done: bool = F
     raise AssertionError("it never ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [False, True])
 def test_a_row_is_left_out_where_it_fails_and_no_other_one_that_let_it_go(tmp_path: Path, kills: bool) -> None:
     world = StatefulWorld(tmp_path, kills=kills, bad_at=BAD)

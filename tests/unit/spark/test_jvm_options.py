@@ -112,6 +112,7 @@ def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
     assert looked == [pipeline]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [(IN_ARROW, IN_SPARK), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])
 def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_any(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, several: tuple[hf.Stream, hf.Stream]

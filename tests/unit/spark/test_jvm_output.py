@@ -128,6 +128,7 @@ def test_until_spark_has_started_nothing_is_of_a_user(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_line_without_an_end_is_cut_and_the_next_one_is_whole(
     output: JvmOutput, capsys: pytest.CaptureFixture[str]
 ) -> None:

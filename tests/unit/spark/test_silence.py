@@ -169,6 +169,7 @@ def test_a_source_that_is_held_is_not_silent(tmp_path: Path, clock: Clock) -> No
     assert heard(plan(reader, held), 500 * SECOND) == clock.now_us
 
 
+@pytest.mark.slow
 def test_epochs_without_rows_are_planned_when_they_can_release_something_and_then_once(
     tmp_path: Path, clock: Clock
 ) -> None:

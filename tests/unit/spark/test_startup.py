@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyspark
+import pytest
 
 import holdfast.spark.launch
 
@@ -37,6 +38,7 @@ def test_the_zips_stay_where_nothing_is_installed(tmp_path: Path) -> None:
     assert startup.without_own_zips([*ZIPS, str(tmp_path)]) == [*ZIPS, str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_a_new_process_finds_the_installed_package_and_still_runs_the_users_own_start(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.of_the_user = __name__")
     said = subprocess.run(

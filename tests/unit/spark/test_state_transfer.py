@@ -122,6 +122,7 @@ def test_a_renamed_operator_takes_its_files_along() -> None:
     assert [of.files for of in made.operators["totals"].buckets.values()] == [of.files for of in before.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buckets", [1, 3, 5, 64])
 def test_every_key_is_found_in_the_bucket_where_it_is_looked_for(buckets: int) -> None:
     store, old = SimulatedStore(), Graph(counting())
@@ -228,6 +229,7 @@ class Limited(LocalStore):
         super().put(key, data)
 
 
+@pytest.mark.slow
 def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: Path) -> None:
     old, new = Graph(counting()), Graph(counting(), "totals", renamed_from="sums")
     offset = {"positions": {"log": 3}, "size_bytes": 0, "row_count": 0}

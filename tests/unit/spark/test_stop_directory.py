@@ -40,6 +40,7 @@ def running() -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_a_start_removes_what_killed_runs_have_left_and_nothing_of_those_that_live(place: Path) -> None:
     mine = stop_directory.create()
     lives, dies = running(), running()

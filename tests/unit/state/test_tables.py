@@ -35,12 +35,14 @@ def as_map(table: pa.Table) -> dict[tuple[object, object], object]:
     return {(row["k"], row["n"]): row["v"] for row in table.to_pylist()}
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_a_row_is_found_by_all_its_key_columns_and_null_equals_null(ours, theirs):
     found = index_in(keys(ours), keys(theirs), ["k", "n"])
     assert found.tolist() == [theirs.index(key) if key in theirs else -1 for key in ours]
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_semi_and_anti_join_divide_the_rows_and_keep_their_order(ours, theirs):
     table = keys(ours)
@@ -201,6 +203,7 @@ def test_a_table_without_a_key_holds_one_row():
     assert apply_change(table, one, tables.no_change(one)).to_pylist() == [{"n": 2}]
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_the_mask_says_the_same_as_the_join(ours, theirs):
     mask = joins.member_mask(keys(ours), keys(theirs), ["k", "n"])
@@ -214,6 +217,7 @@ NUMBERS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.integers(1, 3))
 def test_keys_of_numbers_and_times_are_found_like_any_others(ours, theirs, columns):
     """Such keys are packed into one number where their ranges allow it."""
@@ -236,6 +240,7 @@ def test_keys_of_numbers_and_times_are_found_like_any_others(ours, theirs, colum
     assert semi_join(halves, table(theirs), on).num_rows == sum(place >= 0 for place in wanted)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([-5, -4, 0, 3, 7, 2**62]), min_size=1, max_size=40))
 def test_numbers_close_together_are_coded_like_any_others(values):
     order = list(dict.fromkeys(values))

@@ -37,6 +37,7 @@ def test_nothing_settles_without_inputs() -> None:
         timeline.settled_before(np.empty((3, 0), np.int64))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), max_size=30), st.integers(-9, 9))
 def test_the_bound_before_an_event_is_the_highest_before_it(events: list[tuple[int, int]], start: int) -> None:
     events = sorted(events, key=lambda event: event[0])

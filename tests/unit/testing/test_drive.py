@@ -111,6 +111,7 @@ def test_stateless_operators_run_as_in_a_run():
     ]
 
 
+@pytest.mark.slow
 def test_control_rows_arrive_between_the_rows_and_go_past_filters():
     stream = seen(source() | hf.filter("t > 1"))
     assert told(drive(stream, {"s": [[row(1), bound(2), row(3), bound(4, {"k": "b"}), close()]]})) == [

@@ -80,6 +80,7 @@ def test_what_are_distinct_values(values: pa.Array) -> None:
     assert len(set(canonical.column_hashes(values, "x").tolist())) == len(values)
 
 
+@pytest.mark.slow
 def test_integers_whose_halves_fold_to_one_are_distinct() -> None:
     """PostgreSQL's own hash of an integer has one value for all of these."""
     folded = np.array([high << 32 | (high ^ 0x1234) for high in range(100_000)])
@@ -123,6 +124,7 @@ def test_a_type_without_canonical_form_is_refused() -> None:
         canonical.check(pa.schema([("x", pa.month_day_nano_interval())]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=40), max_size=50), st.integers(1, 20))
 def test_hashes_do_not_depend_on_the_blocks_they_are_computed_in(texts: list[str], size: int) -> None:
     whole = hashed(*texts, kind=pa.string())

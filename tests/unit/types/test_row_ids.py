@@ -65,6 +65,7 @@ def test_an_id_without_a_time_is_one_of_version_8() -> None:
     assert (found.version, found.variant) == (8, uuid.RFC_4122)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=2, max_size=50))
 def test_ids_sort_by_time(ticks: list[int]) -> None:
     """To the millisecond; times without bits of their own are the first, or the last."""
@@ -93,6 +94,7 @@ def test_numbers_of_one_key_never_collide_and_no_bit_of_an_id_is_idle() -> None:
             assert 0.48 < share < 0.52, bit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 12, 34])
 def test_the_odds_of_a_collision_are_those_of_chance(shift: int) -> None:
     """74 bits cannot be made to collide in a test; any 28 of them collide as often as random ones do.
@@ -113,6 +115,7 @@ def test_the_odds_of_a_collision_are_those_of_chance(shift: int) -> None:
     assert abs((count - len(cut)) - expected) < 6 * expected**0.5
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**48 - 1) | st.none(), st.text(max_size=9))
 def test_the_number_of_a_row_can_be_computed_from_its_id(number: int, ticks: int | None, place: str) -> None:
     key = key_of("position", "s", place)
@@ -139,6 +142,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(VALUES, st.data())
 def test_an_id_depends_on_the_values_of_its_row_alone(values: tuple[pa.DataType, list[Any]], data: Any) -> None:
