@@ -7,7 +7,7 @@ replica).  Measured: seconds from the signal to the first new row in the table. 
 in the table at the end: the rows are the numbers from 0 on, each once.
 
 ``overhead`` is what the lease costs the main: its CPU seconds for a backlog of rows with a lease that another process
-watches, divided by those without, minus one; medians of runs that take turns.  ``overhead_elapsed``: the same of
+watches, divided by those without, minus one; the median of the turns.  ``overhead_elapsed``: the same of
 elapsed seconds, with what the lease costs the server.
 """
 
@@ -175,7 +175,10 @@ def failovers(dsn: str, times: int) -> dict[str, Any]:
 
 
 def overhead(dsn: str, rows: int, rounds: int) -> dict[str, Any]:
-    """Write a backlog with a lease and without, in turns; return the quotient of the medians, minus one."""
+    """Write a backlog with a lease and without, in turns; return the median of the quotients of a turn, minus one.
+
+    Of a turn: the two of it meet the same load of the machine, which may change from turn to turn.
+    """
     measured: dict[str, list[tuple[float, float]]] = {"lease": [], "alone": []}
     for number in range(rounds):
         for side in ("lease", "alone") if number % 2 == 0 else ("alone", "lease"):
@@ -184,7 +187,7 @@ def overhead(dsn: str, rows: int, rounds: int) -> dict[str, Any]:
             seconds, cpu_s = measured[side][-1]
             print(f"{side}: {seconds:.2f} s, {cpu_s:.2f} s of CPU, load {os.getloadavg()[0]:.1f}", flush=True)
     quotients = [
-        median([of[kind] for of in measured["lease"]]) / median([of[kind] for of in measured["alone"]]) - 1
+        median(lease[kind] / alone[kind] for lease, alone in zip(measured["lease"], measured["alone"], strict=True)) - 1
         for kind in (0, 1)
     ]
     return {"overhead": round(quotients[1], 3), "overhead_elapsed": round(quotients[0], 3), "rounds": rounds}

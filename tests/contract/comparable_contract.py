@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -101,6 +102,28 @@ class ComparableTables(ComparableTarget, Protocol):
         """Return a sink connected to a new table, append or upsert."""
 
 
+@dataclass
+class Targets:
+    """New ones, each time; their sinks are closed in the end."""
+
+    sinks: list[Sink] = field(default_factory=list, init=False, repr=False)
+    connect: Callable[[], Sink] | None = field(default=None, init=False, repr=False)
+
+    def connected(self, connect: Callable[[], Sink]) -> Sink:
+        """Return the first sink of a new target."""
+        self.connect = connect
+        return self.again()
+
+    def again(self) -> Sink:
+        assert self.connect is not None
+        self.sinks.append(self.connect())
+        return self.sinks[-1]
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+
 class Opened:
     """A sink that a run has opened, and its epochs."""
 
@@ -128,12 +151,12 @@ def table_of(rows: Sequence[Values], schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema)
 
 
-def digests_of(rows: pa.Table, bits: int, content: Any) -> Digests:
+def digests_of(rows: pa.Table, bits: int, content: Any, by: Sequence[str] = ()) -> Digests:
     """Return the digests that rows have, without what the content does not keep."""
     found = Digests.empty(bits)
     for batch in rows.to_batches():
-        hashes, by = canonical.hashes(batch, content.schema.names, content.key, content.losses)
-        found.add(canonical.buckets(by, bits), hashes)
+        hashes, divided = canonical.hashes(batch, content.schema.names, by, content.losses)
+        found.add(canonical.buckets(divided, bits), hashes)
     return found
 
 
@@ -176,17 +199,20 @@ class ComparableContract:
             assert list(content.rows(4, range(16))) == []
         opened.close()
 
-    def test_only_rows_of_the_buckets_are_fetched(self, comparable: ComparableTarget) -> None:
-        rows = table_of([simple(number) for number in range(200)])
+    @pytest.mark.parametrize("by", [(), ("word", "value"), ("id",)])
+    def test_only_rows_of_the_buckets_are_fetched(self, comparable: ComparableTarget, by: tuple[str, ...]) -> None:
+        rows = table_of([simple(number, word=str(number % 50)) for number in range(200)])
         opened = Opened(comparable.fresh(SCHEMA))
         opened.publish(rows)
         with opened.content() as content:
-            fetched = [batch for batch in content.rows(4, [3, 9]) if batch.num_rows]
-            counts = content.digests(4).counts
-            assert sum(batch.num_rows for batch in fetched) == counts[3] + counts[9]
+            found = content.digests(4, by=by)
+            assert not len(found.differing(digests_of(rows, 4, content, by)))
+            fetched = [batch for batch in content.rows(4, [3, 9], by=by) if batch.num_rows]
+            assert sum(batch.num_rows for batch in fetched) == found.counts[3] + found.counts[9] > 0
             for batch in fetched:
-                _, by = canonical.hashes(batch, content.schema.names, content.key, content.losses)
-                assert set(canonical.buckets(by, 4)) <= {3, 9}
+                hashes, divided = canonical.hashes(batch, content.schema.names, by, content.losses)
+                assert set(canonical.buckets(divided, 4)) <= {3, 9}
+                assert batch.column(HASH_COLUMN).to_pylist() == list(hashes)
         opened.close()
 
     def test_a_view_is_of_one_moment(self, comparable: ComparableTarget) -> None:
@@ -274,9 +300,9 @@ class ComparableTablesContract:
         expected = table_of([simple(n, word=str(n % 3), tiny=2 if n == 7 else 1) for n in range(100)])
         with opened.content() as content:
             assert content.key == ("id", "word")
-            found = content.digests(6)
-            assert not len(found.differing(digests_of(expected, 6, content)))
-            changed = digests_of(table_of([simple(n, word=str(n % 3)) for n in range(100)]), 6, content)
+            found = content.digests(6, by=content.key)
+            assert not len(found.differing(digests_of(expected, 6, content, content.key)))
+            changed = digests_of(table_of([simple(n, word=str(n % 3)) for n in range(100)]), 6, content, content.key)
             assert len(found.differing(changed)) == 1
             assert list(found.counts) == list(changed.counts)
         opened.close()

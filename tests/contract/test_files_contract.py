@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -69,29 +69,20 @@ def rewindable(target: FilesTarget) -> FilesTarget:
 
 
 @dataclass
-class FilesDirectories:
+class FilesDirectories(comparable_contract.Targets):
     """A new directory each time."""
 
     above: Path
     partition_by: tuple[str, ...]
-    sinks: list[Sink] = field(default_factory=list, repr=False)
-    connect: Callable[[], Sink] | None = field(default=None, repr=False)
 
     def fresh(self, schema: pa.Schema) -> Sink:
         directory = self.above / f"compared_{len(self.sinks)}"
         spec = FilesSinkSpec(os.fspath(directory), "parquet", self.partition_by, compact=not self.partition_by)
-        self.connect = partial(spec.connect, "target", comparable_contract.PIPELINE, schema)
-        return self.again()
-
-    def again(self) -> Sink:
-        assert self.connect is not None
-        self.sinks.append(self.connect())
-        return self.sinks[-1]
+        return self.connected(partial(spec.connect, "target", comparable_contract.PIPELINE, schema))
 
 
 @pytest.fixture(params=["", "word flag at price day"])
 def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FilesDirectories]:
     directories = FilesDirectories(tmp_path, tuple(request.param.split()))
     yield directories
-    for sink in directories.sinks:
-        sink.close()
+    directories.close()

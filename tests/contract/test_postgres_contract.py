@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -94,12 +94,10 @@ def rewindable(request: pytest.FixtureRequest, postgres_prepared: str) -> Postgr
 
 
 @dataclass
-class PostgresTables:
+class PostgresTables(comparable_contract.Targets):
     """A new table each time."""
 
     dsn: str
-    sinks: list[Sink] = field(default_factory=list, repr=False)
-    connect: Callable[[], Sink] | None = field(default=None, repr=False)
 
     def fresh(
         self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False
@@ -107,18 +105,11 @@ class PostgresTables:
         number = len(self.sinks)
         mode = "upsert" if key else "append"
         spec = postgres_spec(self.dsn, f"compared_{number}", mode, key, delete, rewindable=rewindable)
-        self.connect = partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema)
-        return self.again()
-
-    def again(self) -> Sink:
-        assert self.connect is not None
-        self.sinks.append(self.connect())
-        return self.sinks[-1]
+        return self.connected(partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema))
 
 
 @pytest.fixture
 def comparable(postgres_plain: str) -> Iterator[PostgresTables]:
     tables = PostgresTables(postgres_plain)
     yield tables
-    for sink in tables.sinks:
-        sink.close()
+    tables.close()

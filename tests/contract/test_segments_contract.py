@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -118,28 +118,24 @@ def test_rows_are_in_files_once_they_are_sealed(tmp_path: Path) -> None:
 
 
 @dataclass
-class SegmentsDirectories:
+class SegmentsDirectories(comparable_contract.Targets):
     """A new directory each time."""
 
     above: Path
     partition_by: tuple[str, ...]
     seal: tuple[Callable[[Segment], str], ...]
-    sinks: list[Sink] = field(default_factory=list, repr=False)
-    connect: Callable[[], SegmentsSink] | None = field(default=None, repr=False)
 
     def fresh(self, schema: pa.Schema) -> Sink:
         directory = self.above / f"compared_{len(self.sinks)}"
         spec = SegmentsSinkSpec(os.fspath(directory), partition_by=self.partition_by, seal=self.seal)
-        self.connect = partial(spec.connected, "target", comparable_contract.PIPELINE, schema, is_tended=False)
-        return self.again()
+        connect = partial(spec.connected, "target", comparable_contract.PIPELINE, schema, is_tended=False)
+        return self.connected(partial(sealing, connect) if self.seal else connect)
 
-    def again(self) -> Sink:
-        assert self.connect is not None
-        sink = self.connect()
-        if self.seal:
-            sink.__class__ = Sealer
-        self.sinks.append(sink)
-        return sink
+
+def sealing(connect: Callable[[], SegmentsSink]) -> Sink:
+    sink = connect()
+    sink.__class__ = Sealer
+    return sink
 
 
 @pytest.fixture(params=["growing", "sealed by word flag", "growing by price day", "every other by flag"])
@@ -148,5 +144,4 @@ def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Segme
     seal = {"growing": (), "sealed": (always,), "every other": (even,)}[way]
     directories = SegmentsDirectories(tmp_path, tuple(partition_by.split()), seal)
     yield directories
-    for sink in directories.sinks:
-        sink.close()
+    directories.close()

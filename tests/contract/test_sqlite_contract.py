@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -83,13 +83,11 @@ def rewindable(tmp_path: Path) -> SqliteTarget:
 
 
 @dataclass
-class SqliteTables:
+class SqliteTables(comparable_contract.Targets):
     """A new table each time; with a rowid or without one."""
 
     path: Path
     has_rowid: bool
-    sinks: list[Sink] = field(default_factory=list, repr=False)
-    connect: Callable[[], Sink] | None = field(default=None, repr=False)
 
     def fresh(
         self, schema: pa.Schema, key: tuple[str, ...] = (), delete: str | None = None, rewindable: bool = False
@@ -105,18 +103,11 @@ class SqliteTables:
                 connection.execute(f"CREATE TABLE {table} ({line}{columns}, PRIMARY KEY ({primary})) WITHOUT ROWID")
         mode = "upsert" if key else "append"
         spec = sqlite_spec(str(self.path), table, mode, key, delete, rewindable=rewindable)
-        self.connect = partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema)
-        return self.again()
-
-    def again(self) -> Sink:
-        assert self.connect is not None
-        self.sinks.append(self.connect())
-        return self.sinks[-1]
+        return self.connected(partial(spec.connect, f"target_{number}", comparable_contract.PIPELINE, schema))
 
 
 @pytest.fixture(params=["rowid", "without rowid"])
 def comparable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteTables]:
     tables = SqliteTables(tmp_path / "compared.db", request.param == "rowid")
     yield tables
-    for sink in tables.sinks:
-        sink.close()
+    tables.close()

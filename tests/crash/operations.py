@@ -10,7 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 _CHANGES = {"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 
@@ -67,3 +69,51 @@ def survived(act: Callable[[], None], directory: Path, at: int) -> bool:
     with dying(directory, at):
         act()
     return not MORTAL.is_dead
+
+
+class Life(Protocol):
+    """What runs, dies, and is looked at in the end."""
+
+    @property
+    def directory(self) -> Path:
+        """Below which its changes are counted."""
+
+    def run(self) -> None:
+        """Do everything that is left to be done."""
+
+    def recover(self) -> None:
+        """Run until everything is done that a death has left."""
+
+    def check(self) -> None:
+        """Find every row once, and nothing left over."""
+
+
+def die_once(make: Callable[[int], Life], step: int = 1) -> int:
+    """Let lives die before one change each; return how many changes there are, by the life that has survived."""
+    for n in count(0, step):
+        life = make(n)
+        is_last = survived(life.run, life.directory, n)
+        if not is_last:
+            life.recover()
+        life.check()
+        if is_last:
+            return n
+    raise AssertionError
+
+
+def die_twice(make: Callable[[str], Life], first_step: int, second_step: int) -> int:
+    """Let lives die before one change, and before another during recovery: where these begin moves on with the first.
+
+    Return how many changes there are.
+    """
+    for n in count(0, first_step):
+        for m in count(n % second_step, second_step):
+            life = make(f"{n}-{m}")
+            if survived(life.run, life.directory, n):
+                return n
+            is_last = survived(life.run, life.directory, m)
+            life.recover()
+            life.check()
+            if is_last:
+                break
+    raise AssertionError

@@ -22,7 +22,7 @@ from holdfast.sinks.byte_stream.sink import ByteStreamSink
 from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
-from tests.crash.operations import MORTAL, Death, dying, survived
+from tests.crash.operations import MORTAL, Death, die_once, die_twice, survived
 
 SCHEMA = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("is_key", pa.bool_()), ("data", pa.binary())])
 COLUMNS = MessageColumns("at", "data", "camera", "is_key")
@@ -113,6 +113,10 @@ class Driver:
             parts.append(Carried(_rows(range(10 * epoch + 8, 10 * epoch + 10))))
         return Publication(EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}}), tuple(parts))
 
+    def recover(self) -> None:
+        self.run()
+        self.run()  # what a death left after the last commit is removed by who opens the sink next
+
     def check(self) -> None:
         """Every message once, in order, and nothing else on the disk."""
         ids = [*range(10, 20), *([] if self.is_rewound else [*range(20, 28), *range(30, 40)])]
@@ -140,14 +144,8 @@ class Driver:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
 def test_a_death_before_or_in_any_write_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
-    for n in count():
-        driver = Driver(tmp_path / str(n), is_decided=is_decided)
-        if survived(driver.run, driver.directory, n):
-            break
-        driver.run()
-        driver.run()  # what a death left after the last commit is removed by who opens the sink next
-        driver.check()
-    assert n > 50, "the audit hook saw the work"
+    changes = die_once(lambda n: Driver(tmp_path / str(n), is_decided=is_decided))
+    assert changes > 50, "the audit hook saw the work"
 
 
 @pytest.mark.slow
@@ -156,24 +154,11 @@ def test_a_death_in_a_rewind_leaves_all_or_nothing_of_it(tmp_path: Path) -> None
         driver = Driver(tmp_path / str(n), is_decided=True, is_rewound=True)
         if survived(driver.run, driver.directory, n):
             break
-        driver.run()
-        driver.run()
+        driver.recover()
         driver.check()
 
 
 @pytest.mark.nightly
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Every third first death, each with every seventh second one; where these begin moves on with the first."""
-    for n in count(0, 3):
-        for m in count(n % 7, 7):
-            driver = Driver(tmp_path / f"{n}-{m}", is_decided=True)
-            with dying(driver.directory, n):
-                driver.run()
-            if not MORTAL.is_dead:
-                return
-            is_last = survived(driver.run, driver.directory, m)
-            driver.run()
-            driver.run()
-            driver.check()
-            if is_last:
-                break
+    assert die_twice(lambda name: Driver(tmp_path / name, is_decided=True), 3, 7) > 50

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ import holdfast as hf
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.store import entry_log
-from tests.crash.operations import survived
+from tests.crash.operations import die_once, die_twice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"
@@ -77,6 +76,10 @@ class Life:
             return
         assert set(self.rows(FIRST - 1)) <= set(self.listed())
 
+    def recover(self) -> None:
+        self.look()
+        self.run()
+
     def check(self) -> None:
         """Every row once, and nothing else left but the log."""
         assert sorted(self.listed()) == self.rows(LAST)
@@ -109,15 +112,8 @@ NAMES = ["partitioned", "flat", "lines"]
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
     tmp_path: Path, format_name: str, partition_by: tuple[str, ...]
 ) -> None:
-    for n in count():
-        life = Life(tmp_path / str(n), format_name, partition_by)
-        if survived(life.run, life.directory, n):
-            break
-        life.look()
-        life.run()
-        life.check()
-    life.check()
-    assert n > 50, "the audit hook saw the work"
+    changes = die_once(lambda n: Life(tmp_path / str(n), format_name, partition_by))
+    assert changes > 50, "the audit hook saw the work"
 
 
 @pytest.mark.nightly
@@ -126,14 +122,4 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(
     tmp_path: Path, format_name: str, partition_by: tuple[str, ...]
 ) -> None:
-    for n in count():
-        for m in count(n % 5, 5):
-            life = Life(tmp_path / f"{n}-{m}", format_name, partition_by)
-            if survived(life.run, life.directory, n):
-                assert n > 50
-                return
-            if survived(life.run, life.directory, m):
-                break
-            life.look()
-            life.run()
-            life.check()
+    assert die_twice(lambda name: Life(tmp_path / name, format_name, partition_by), 1, 5) > 50

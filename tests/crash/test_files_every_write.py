@@ -7,7 +7,6 @@ coordinator would, and n grows until a run survives.
 from __future__ import annotations
 
 import os
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pytest
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
-from tests.crash.operations import survived
+from tests.crash.operations import die_once, die_twice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"
@@ -81,6 +80,9 @@ class Driver:
         record = EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}}, explanations=told)
         return Publication(record, tuple(parts))
 
+    def recover(self) -> None:
+        self.run()
+
     def check(self) -> None:
         """Every row once, and nothing else left but the log."""
         found = dataset.dataset(self.directory, format="parquet", schema=SCHEMA, partitioning="hive").to_table()
@@ -103,13 +105,8 @@ def _table(ids: range) -> pa.Table:
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
     tmp_path: Path, is_decided: bool, partition_by: tuple[str, ...]
 ) -> None:
-    for n in count():
-        driver = Driver(tmp_path / str(n), is_decided=is_decided, partition_by=partition_by)
-        if survived(driver.run, driver.directory, n):
-            break
-        driver.run()
-        driver.check()
-    assert n > 50, "the audit hook saw the work"
+    changes = die_once(lambda n: Driver(tmp_path / str(n), is_decided=is_decided, partition_by=partition_by))
+    assert changes > 50, "the audit hook saw the work"
 
 
 @pytest.mark.slow
@@ -122,13 +119,4 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
 )
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     """Every first death, each with every fifth second one; where these begin moves on with the first."""
-    for n in count():
-        for m in count(n % 5, 5):
-            driver = Driver(tmp_path / f"{n}-{m}", is_decided=is_decided, partition_by=())
-            if survived(driver.run, driver.directory, n):
-                return
-            is_last = survived(driver.run, driver.directory, m)
-            driver.run()
-            driver.check()
-            if is_last:
-                break
+    assert die_twice(lambda name: Driver(tmp_path / name, is_decided=is_decided, partition_by=()), 1, 5) > 50

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from holdfast.sinks.segments.rules.policies import Segment
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repaired
-from tests.crash.operations import survived
+from tests.crash.operations import die_once, die_twice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
@@ -91,6 +90,10 @@ class Life:
         with self._connected().content() as content:
             return Counter(number for batch in content.rows(0, [0]) for number in batch["id"].to_pylist())
 
+    def recover(self) -> None:
+        self.look()
+        self.run()
+
     def check(self) -> None:
         """Every row once, for readers of the directory too, and nothing of a repair is left."""
         self.generation += 1
@@ -112,28 +115,11 @@ class Life:
 def test_a_death_before_any_file_operation_leaves_what_was_or_what_should_be(
     tmp_path: Path, kind: str, step: int
 ) -> None:
-    for n in count(0, step):
-        life = Life(tmp_path / str(n), kind)
-        if survived(life.run, life.directory, n):
-            break
-        life.look()
-        life.run()
-        life.check()
-    life.check()
-    assert n > 40, "the audit hook saw the work"
+    assert die_once(lambda n: Life(tmp_path / str(n), kind), step) > 40, "the audit hook saw the work"
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "segments"])
 def test_a_second_death_during_recovery_changes_nothing_of_that(tmp_path: Path, kind: str) -> None:
-    for n in count():
-        for m in count(n % 5, 5):
-            life = Life(tmp_path / f"{n}-{m}", kind)
-            if survived(life.run, life.directory, n):
-                return
-            if survived(life.run, life.directory, m):
-                break
-            life.look()
-            life.run()
-            life.check()
+    assert die_twice(lambda name: Life(tmp_path / name, kind), 1, 5) > 40

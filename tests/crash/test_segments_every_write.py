@@ -7,7 +7,6 @@ compacted every few entries.  Then a new sink recovers, as the coordinator would
 from __future__ import annotations
 
 import os
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.sinks.tending import joining
 from tests.contract.test_segments_contract import growing
-from tests.crash.operations import survived
+from tests.crash.operations import die_once, die_twice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"
@@ -83,6 +82,9 @@ class Driver:
         parts: tuple[Part, ...] = (staged, Carried(_table(range(10 * epoch + 6, 10 * epoch + 10))))
         return Publication(EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}}), parts)
 
+    def recover(self) -> None:
+        self.run()
+
     def check(self) -> None:
         """Every row once; no file holds a part of an epoch of its partition; nothing else is left."""
         found = dataset.dataset(self.directory, format="parquet", schema=SCHEMA, partitioning="hive").to_table()
@@ -125,26 +127,11 @@ def often_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
-    for n in count():
-        driver = Driver(tmp_path / str(n), is_decided=is_decided)
-        if survived(driver.run, driver.directory, n):
-            break
-        driver.run()
-        driver.check()
-    driver.check()
-    assert n > 60, "the audit hook saw the work"
+    changes = die_once(lambda n: Driver(tmp_path / str(n), is_decided=is_decided))
+    assert changes > 60, "the audit hook saw the work"
 
 
 @pytest.mark.slow
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Every third first death, each with every seventh second one; where these begin moves on with the first."""
-    for n in count(0, 3):
-        for m in count(n % 7, 7):
-            driver = Driver(tmp_path / f"{n}-{m}", is_decided=False)
-            if survived(driver.run, driver.directory, n):
-                return
-            is_last = survived(driver.run, driver.directory, m)
-            driver.run()
-            driver.check()
-            if is_last:
-                break
+    assert die_twice(lambda name: Driver(tmp_path / name, is_decided=False), 3, 7) > 60

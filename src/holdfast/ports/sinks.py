@@ -294,13 +294,18 @@ class Content(Protocol):
     """The columns that are compared: those that the pipeline writes."""
 
     key: tuple[str, ...]
-    """The columns of an upsert, by whose hash rows go into buckets; empty where rows are only counted (append)."""
+    """The columns of an upsert; empty where rows are only counted (append)."""
 
     losses: Losses
     """Distinctions between values that this sink does not keep: whom it is compared with must leave them out, too."""
 
-    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+    def row_count(self) -> int:
+        """Return about how many rows there are, without looking at their values."""
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Return count and sum for each of ``2**bits`` buckets, computed where the rows are.
+
+        May be called on any thread, on one at a time.
 
         Parameters
         ----------
@@ -308,9 +313,13 @@ class Content(Protocol):
             At most :data:`~holdfast.types.digests.BITS_MAX`.
         losses : frozenset of Loss
             Those of the other side; the sink's own count in any case.
+        by : collection of str
+            Columns by whose hash rows are divided into buckets; none of them: by all columns.
         """
 
-    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES, by: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some buckets: the columns of ``schema``, :data:`PLACE_COLUMN` (binary): where the row is,
         so that of equal rows one can be removed, and :data:`HASH_COLUMN` (uint64): the row's hash.
 

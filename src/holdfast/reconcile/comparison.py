@@ -1,14 +1,18 @@
 """The comparison of two contents: digests of both, then the rows of the buckets that differ, some at a time.
 
+Both sides are asked at the same time: one is a server that computes for itself.
+
 Memory is bounded by the number of buckets and by ``ROWS_MAX``, not by the tables.  Nothing is decided by a digest but
 what is fetched: two buckets with equal counts and sums hold equal rows, up to a collision of 64-bit sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +25,14 @@ from holdfast.values import Losses
 ROWS_PER_BUCKET = 128
 """At most how many rows a bucket is to have: one row that differs fetches so many, on each side."""
 
-BITS_ASKED = 20
-"""Of the expected content, whose number of rows only its digests tell; then others are asked for as few as suit it."""
+COARSER_MAX = 1
+"""By how many bits the digests may be coarser than suits the rows before both sides are asked again."""
 
 ROWS_MAX = 1_000_000
 """How many rows of both sides are fetched and compared at a time."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,10 +61,11 @@ class ContentComparison:
     ----------
     expected, actual : Content
         Views at the same positions, with the same columns and the same key.
+    by : collection of str
+        Columns by which rows are divided into buckets: those that tell rows apart, if there are some.  Then only they
+        are hashed where rows of some buckets are looked for.  None: all columns.
     rows_max : int
         How many rows of both are compared at a time.
-    bits_asked : int
-        Of the digests that the expected content is asked for first.
 
     Raises
     ------
@@ -66,7 +74,7 @@ class ContentComparison:
     """
 
     def __init__(
-        self, expected: Content, actual: Content, *, rows_max: int = ROWS_MAX, bits_asked: int = BITS_ASKED
+        self, expected: Content, actual: Content, *, by: Collection[str] = (), rows_max: int = ROWS_MAX
     ) -> None:
         one, other = set(expected.schema.names), set(actual.schema.names)
         if one != other or expected.key != actual.key:
@@ -79,16 +87,19 @@ class ContentComparison:
         self._expected, self._actual = expected, actual
         self.losses: Losses = expected.losses | actual.losses
         """What one side does not keep of values, so that neither is asked for it."""
+        self._by = tuple(by)
         self._rows_max = rows_max
-        self._bits_asked = bits_asked
 
     @cached_property
     def digests(self) -> tuple[Digests, Digests]:
         """Those of the expected and of the actual content; asked of both once."""
-        expected = self._expected.digests(self._bits_asked, self.losses)
-        bits = bits_for(int(expected.counts.sum()))
-        expected = expected.folded(bits) if bits <= self._bits_asked else self._expected.digests(bits, self.losses)
-        return expected, self._actual.digests(bits, self.losses)
+        bits = bits_for(self._expected.row_count())
+        found = self._digests(bits)
+        needed = bits_for(int(found[0].counts.sum()))
+        return found if needed <= bits + COARSER_MAX else self._digests(needed)
+
+    def _digests(self, bits: int) -> tuple[Digests, Digests]:
+        return self._of_both(lambda content: content.digests(bits, self.losses, self._by))
 
     @property
     def row_counts(self) -> tuple[int, int]:
@@ -112,7 +123,7 @@ class ContentComparison:
 
     def _difference(self, buckets: np.ndarray) -> RowDifference:
         chosen = [int(bucket) for bucket in buckets]
-        wanted, found = self._rows(self._expected, chosen), self._rows(self._actual, chosen)
+        wanted, found = self._of_both(lambda content: self._rows(content, chosen))
         missing = surplus(_hashes(wanted), _hashes(found))
         extra = surplus(_hashes(found), _hashes(wanted))
         return RowDifference(wanted.take(pa.array(missing)), found.take(pa.array(extra)), found.num_rows)
@@ -128,9 +139,16 @@ class ContentComparison:
         schema = self.no_rows.schema
         batches = [
             batch.select(schema.names).cast(schema)
-            for batch in content.rows(self.digests[0].bits, buckets, self.losses)
+            for batch in content.rows(self.digests[0].bits, buckets, self.losses, self._by)
         ]
         return pa.Table.from_batches(batches, schema)
+
+    def _of_both(self, ask: Callable[[Content], T]) -> tuple[T, T]:
+        """Ask both sides at the same time."""
+        with ThreadPoolExecutor(1, "holdfast-compare") as pool:
+            expected = pool.submit(ask, self._expected)
+            actual = ask(self._actual)
+            return expected.result(), actual
 
 
 def _hashes(rows: pa.Table) -> np.ndarray:

@@ -56,7 +56,7 @@ def row_hashes(rows: pa.RecordBatch, columns: Collection[str], losses: Losses = 
     >>> one == same, one == other
     (np.True_, np.False_)
     """
-    return lookup3.mixed(_joined(rows, columns, losses), ROW)
+    return row_hash(_joined(rows, columns, losses))
 
 
 def hashes(
@@ -65,8 +65,18 @@ def hashes(
     """Return the hash of each row, and the one whose upper bits are its bucket: that of its key, if rows have one."""
     key_joined = _joined(rows, key, losses)
     others = [name for name in columns if name not in key]
-    whole = lookup3.mixed(key_joined ^ _joined(rows, others, losses), ROW)
-    return whole, lookup3.mixed(key_joined, KEY) if key else whole
+    whole = row_hash(key_joined ^ _joined(rows, others, losses))
+    return whole, bucket_hash(key_joined) if key else whole
+
+
+def row_hash(joined: Hashes) -> Hashes:
+    """Return the hash of rows from the exclusive or of the hashes of all columns."""
+    return lookup3.mixed(joined, ROW)
+
+
+def bucket_hash(joined: Hashes) -> Hashes:
+    """Return what buckets go by from the exclusive or of the hashes of the columns that rows are divided by."""
+    return lookup3.mixed(joined, KEY)
 
 
 def buckets(values: Hashes, bits: int) -> np.ndarray:

@@ -43,17 +43,22 @@ class Rows:
         found = np.concatenate([np.empty(0, np.uint64), *hashes])
         self.table = self.table.append_column(HASH_COLUMN, pa.array(found))
 
-    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+    def row_count(self) -> int:
+        return self.table.num_rows
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         found = Digests.empty(bits)
         for batch in self.table.to_batches(1 + self.table.num_rows // 5):
-            hashes, by = canonical.hashes(batch, self.schema.names, self.key, losses)
-            found.add(canonical.buckets(by, bits), hashes)
+            hashes, divided = canonical.hashes(batch, self.schema.names, by, losses)
+            found.add(canonical.buckets(divided, bits), hashes)
         return found
 
-    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES, by: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         for batch in self.table.to_batches(1 + self.table.num_rows // 5):
-            _, by = canonical.hashes(batch, self.schema.names, self.key, losses)
-            chosen = batch.filter(pa.array(np.isin(canonical.buckets(by, bits), list(buckets))))
+            _, divided = canonical.hashes(batch, self.schema.names, by, losses)
+            chosen = batch.filter(pa.array(np.isin(canonical.buckets(divided, bits), list(buckets))))
             self.fetched += chosen.num_rows
             yield chosen
 
@@ -66,10 +71,12 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.sampled_from("abc"))
 
 
 @pytest.mark.slow
-@given(expected=ROWS, actual=ROWS, rows_max=st.integers(1, 50))
-def test_rows_without_a_key_are_compared_as_multisets(expected: list[Row], actual: list[Row], rows_max: int) -> None:
+@given(expected=ROWS, actual=ROWS, rows_max=st.integers(1, 50), by=st.sampled_from([(), ("id",), ("value", "id")]))
+def test_rows_without_a_key_are_compared_as_multisets(
+    expected: list[Row], actual: list[Row], rows_max: int, by: tuple[str, ...]
+) -> None:
     sink = Rows(actual)
-    compared = ContentComparison(Rows(expected), sink, rows_max=rows_max, bits_asked=12)
+    compared = ContentComparison(Rows(expected), sink, by=by, rows_max=rows_max)
     found = list(compared.differences())
     missing: Counter[Any] = sum((pairs(each.missing) for each in found), Counter())
     extra: Counter[Any] = sum((pairs(each.extra) for each in found), Counter())
@@ -92,7 +99,7 @@ def test_rows_with_a_key_differ_by_key(
     expected: dict[int, str | None], actual: dict[int, str | None], rows_max: int
 ) -> None:
     one, other = Rows(expected.items(), ("id",)), Rows(actual.items(), ("id",))
-    compared = ContentComparison(one, other, rows_max=rows_max, bits_asked=12)
+    compared = ContentComparison(one, other, by=("id",), rows_max=rows_max)
     found = list(compared.differences())
     changed = {key for key in expected.keys() & actual.keys() if expected[key] != actual[key]}
     whole = differences(compared, ("id",))
@@ -117,6 +124,16 @@ def test_of_a_large_table_hardly_more_is_fetched_than_what_differs() -> None:
     assert pairs(found.missing) == Counter(rows[40:50])
     assert pairs(found.extra) == Counter(rows[7:17])
     assert sink.fetched < 20 * 128
+
+
+def test_where_the_number_of_rows_was_estimated_too_low_both_sides_are_asked_again() -> None:
+    rows: list[Row] = [(number, "x") for number in range(5000)]
+    one, other = Rows(rows), Rows(rows[1:])
+    one.row_count = lambda: 0  # type: ignore[method-assign]
+    compared = ContentComparison(one, other)
+    assert [found.bits for found in compared.digests] == [bits_for(5000)] * 2
+    (found,) = compared.differences()
+    assert pairs(found.missing) == Counter(rows[:1])
 
 
 def test_equal_contents_are_not_read() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
-from holdfast.types import canonical, lookup3
+from holdfast.types import canonical
 from holdfast.types.lookup3 import Hashes
 from holdfast.values import Losses
 
@@ -45,18 +44,22 @@ class FoundColumn:
             return np.where(is_null, np.uint64(0), np.uint64(canonical.unreadable(name)))
         return canonical.column_hashes(self.values, name, lost)
 
-    def typed(self, chosen: pa.Array) -> pa.Array:
-        """Return some values, of the column's type; null where they are none of it."""
+    def taken(self, chosen: pa.Array) -> FoundColumn:
+        """Return the column of some of the rows."""
+        is_constant = isinstance(self.values, pa.Scalar)
+        return self if is_constant else FoundColumn(self.field, self.values.take(chosen), self.is_foreign)
+
+    def typed(self, row_count: int) -> pa.Array:
+        """Return the values, of the column's type; null where they are none of it."""
         kind = self.field.type
         if self.is_foreign:
-            return pa.nulls(len(chosen), kind)
+            return pa.nulls(row_count, kind)
         if isinstance(self.values, pa.Scalar):
-            return pa.repeat(self.values, len(chosen)).cast(kind)
-        values = self.values.take(chosen)
+            return pa.repeat(self.values, row_count).cast(kind)
         try:
-            return values.cast(kind)
+            return self.values.cast(kind)
         except pa.ArrowException:
-            return pa.concat_arrays([_one(values[at : at + 1], kind) for at in range(len(values))])
+            return pa.concat_arrays([_one(self.values[at : at + 1], kind) for at in range(row_count)])
 
 
 def _one(value: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -88,21 +91,36 @@ class FoundRows:
         """
         return cls([_column(batch, field, constants) for field in schema], batch.num_rows)
 
-    def hashes(self, key: Collection[str], losses: Losses) -> tuple[Hashes, Hashes]:
+    def hashes(self, losses: Losses, by: Collection[str] = ()) -> tuple[Hashes, Hashes]:
         """Return the hash of each row, and that of its bucket."""
-        of_key, of_others = np.zeros(self.row_count, np.uint64), np.zeros(self.row_count, np.uint64)
+        of_by, of_others = self._joined(losses, by, True), self._joined(losses, by, False)
+        whole = canonical.row_hash(of_by ^ of_others)
+        return whole, canonical.bucket_hash(of_by) if by else whole
+
+    def within(self, wanted: np.ndarray, bits: int, losses: Losses, by: Collection[str]) -> np.ndarray:
+        """Return which of the rows, ascending, lie in buckets of which an array says that they are wanted."""
+        hashes = canonical.bucket_hash(self._joined(losses, by, True)) if by else self.hashes(losses)[0]
+        chosen: np.ndarray = np.flatnonzero(wanted[canonical.buckets(hashes, bits)])
+        return chosen
+
+    def _joined(self, losses: Losses, by: Collection[str], is_by: bool) -> Hashes:
+        """Return the exclusive or of the hashes of the columns that are, or are not, among some."""
+        found = np.zeros(self.row_count, np.uint64)
         for column in self.columns:
             name = column.field.name
-            joined = of_key if name in key else of_others
-            joined ^= column.hashes(self.row_count, canonical.losses_of(name, losses))
-        whole = lookup3.mixed(of_key ^ of_others, canonical.ROW)
-        return whole, lookup3.mixed(of_key, canonical.KEY) if key else whole
+            if (name in by) == is_by:
+                found ^= column.hashes(self.row_count, canonical.losses_of(name, losses))
+        return found
 
-    def rows(self, chosen: np.ndarray[Any, Any], hashes: Hashes, places: Sequence[bytes]) -> pa.RecordBatch:
-        """Return some of the rows as ``Content.rows`` does."""
+    def taken(self, chosen: np.ndarray) -> FoundRows:
+        """Return some of the rows."""
         indexes = pa.array(chosen)
-        arrays = [column.typed(indexes) for column in self.columns]
-        arrays += [pa.array(places, pa.binary()), pa.array(hashes[chosen])]
+        return FoundRows([column.taken(indexes) for column in self.columns], len(chosen))
+
+    def rows(self, losses: Losses, places: Sequence[bytes]) -> pa.RecordBatch:
+        """Return the rows as ``Content.rows`` does."""
+        arrays = [column.typed(self.row_count) for column in self.columns]
+        arrays += [pa.array(places, pa.binary()), pa.array(self.hashes(losses)[0])]
         fields = [column.field for column in self.columns]
         schema = pa.schema([*fields, pa.field(PLACE_COLUMN, pa.binary()), pa.field(HASH_COLUMN, pa.uint64())])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)

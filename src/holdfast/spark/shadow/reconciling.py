@@ -237,14 +237,15 @@ class Reconciling:
             if at is None:
                 self._follow(actual, shadow)
             with shadow.content(self.sink.name) as expected:
-                compared = ContentComparison(expected, actual)
+                known_by = self._known_by(actual)
+                compared = ContentComparison(expected, actual, by=known_by)
                 self.tell("asking both sides for digests")
                 wanted, there = compared.row_counts
                 if not compared.is_equal:
                     self.tell(
                         f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
                     )
-                found = differences(compared, self._known_by(actual), self.refused(), key=actual.key)
+                found = differences(compared, known_by, self.refused(), key=actual.key)
                 report = self._report(compared, found, actual, (wanted, there), time.monotonic() - begun_s)
                 if report.is_equal:
                     return report, None

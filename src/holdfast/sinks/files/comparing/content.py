@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -119,16 +118,28 @@ class FilesContent:
         self._read = read or format.read
         self._paths = paths
 
-    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+    def row_count(self) -> int:
+        """Ask the footers; rows of a journal are not counted."""
+        return sum(self._footer_rows(path, place) for path, place in self._paths.items() if path.endswith(".parquet"))
+
+    def _footer_rows(self, path: str, place: str) -> int:
+        try:
+            return int(pq.read_metadata(place).num_rows)
+        except (pa.ArrowException, OSError):
+            return 0  # whoever reads it says why
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Read every file once."""
         found = Digests.empty(bits)
         for path, place in self._paths.items():
             for rows in self._read(path, place):
-                whole, by = rows.hashes((), losses | self.losses)
-                found.add(canonical.buckets(by, bits), whole)
+                whole, divided = rows.hashes(losses | self.losses, by)
+                found.add(canonical.buckets(divided, bits), whole)
         return found
 
-    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES, by: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Read every file once more, and yield the rows of these buckets.  The place is the file, and the number of
         the row in it.
         """
@@ -138,10 +149,10 @@ class FilesContent:
         for path, place in self._paths.items():
             first = 0
             for rows in self._read(path, place):
-                whole, by = rows.hashes((), losses | self.losses)
-                chosen = np.flatnonzero(wanted[canonical.buckets(by, bits)])
+                chosen = rows.within(wanted, bits, losses | self.losses, by)
                 if len(chosen):
-                    yield rows.rows(chosen, whole, [place_of(path, first + at) for at in chosen.tolist()])
+                    places = [place_of(path, first + at) for at in chosen.tolist()]
+                    yield rows.taken(chosen).rows(losses | self.losses, places)
                 first += rows.row_count
 
 

@@ -214,7 +214,7 @@ class Rewriting:
                     if len(here):
                         rows = FoundRows.of(batch.take(pa.array(here)), self.format.schema, constants)
                         hashes = [changes.removed[first + at] for at in here.tolist()]
-                        if rows.hashes((), losses)[0].tolist() != hashes:
+                        if rows.hashes(losses)[0].tolist() != hashes:
                             raise Moved
                     is_kept = np.ones(batch.num_rows, bool)
                     is_kept[here] = False

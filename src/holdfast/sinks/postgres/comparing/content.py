@@ -59,7 +59,12 @@ class PostgresContent:
         self._session = session
         self._table = table
 
-    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+    def row_count(self) -> int:
+        """Ask for the planner's estimate: 0 where nobody has analysed the table."""
+        found: Any = self._connection.execute(_ESTIMATE, {"table": self._table.identifier().as_string()}).fetchone()
+        return int(found[0])
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Count in the server, in as many processes as it grants.
 
         A hash is summed in two halves of 32 bits: a sum of 64-bit integers would be of decimals.
@@ -68,10 +73,10 @@ class PostgresContent:
             "COPY (SELECT {bucket}, pg_catalog.count(*), pg_catalog.sum({high}), pg_catalog.sum({low}) FROM ({rows})"
             " AS hashed GROUP BY 1) TO STDOUT (FORMAT binary)"
         ).format(
-            bucket=_bucket(pg.SQL("by_hash" if self.key else "row_hash"), bits),
+            bucket=_bucket(pg.SQL("by_hash" if by else "row_hash"), bits),
             high=pg.SQL("pg_catalog.int8shr(row_hash, 32)::integer"),
             low=pg.SQL("pg_catalog.int8mi(pg_catalog.int8and(row_hash, 4294967295), 2147483648)::integer"),
-            rows=self._hashed(losses),
+            rows=self._hashed(losses, by),
         )
         data = b"".join(self._copied(query))
         rows = np.frombuffer(data, _DIGEST, (len(data) - _HEADER_BYTES - 2) // _DIGEST.itemsize, _HEADER_BYTES)
@@ -82,7 +87,9 @@ class PostgresContent:
         found.sums[places] = ((highs << 32) + lows + (counts << 31)).view(np.uint64)
         return found
 
-    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES, by: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Read the table once more, and send the rows of these buckets."""
         if not buckets:
             return
@@ -98,10 +105,10 @@ class PostgresContent:
             values=pg.SQL(", ").join(column.value() for column in columns),
             place=pg.Identifier(PLACE_COLUMN),
             hash=pg.Identifier(HASH_COLUMN),
-            row=row_hash(columns, self.schema, self.key),
+            row=row_hash(columns, self.schema),
             table=self._table.identifier(),
             wanted=pg.Literal(f"\\x{wanted.tobytes().hex()}"),
-            bucket=_bucket(bucket_hash(columns, self.schema, self.key), bits),
+            bucket=_bucket(bucket_hash(columns, self.schema, by), bits),
         )
         for batch in fetching.batches(columns, self.schema, self._copied(query)):
             fields = [*self.schema, batch.schema.field(PLACE_COLUMN), batch.schema.field(HASH_COLUMN)]
@@ -111,16 +118,16 @@ class PostgresContent:
     def _columns(self, losses: Losses) -> list[hashing.HashedColumn]:
         return compared_columns(self._table, losses | self.losses, self._connection)
 
-    def _hashed(self, losses: Losses) -> pg.Composed:
+    def _hashed(self, losses: Losses, by: Collection[str]) -> pg.Composed:
         """Return the query of the hashes of all rows.
 
         A function that is called for each row and whose answer nobody reads, ``pg_is_in_recovery``, is the cheapest
         that parallel workers may call and that keeps the server from computing a hash each time it is mentioned.
         """
         columns = self._columns(losses)
-        by = pg.SQL("{} AS by_hash, ").format(bucket_hash(columns, self.schema, self.key)) if self.key else pg.SQL("")
+        divided = pg.SQL("{} AS by_hash, ").format(bucket_hash(columns, self.schema, by)) if by else pg.SQL("")
         return pg.SQL("SELECT {}{} AS row_hash, pg_catalog.pg_is_in_recovery() AS once FROM {}").format(
-            by, row_hash(columns, self.schema, self.key), self._table.identifier()
+            divided, row_hash(columns, self.schema), self._table.identifier()
         )
 
     def _copied(self, query: pg.Composed) -> Iterator[bytes | bytearray | memoryview]:
@@ -129,6 +136,12 @@ class PostgresContent:
 
 
 _HEADER_BYTES = 19
+
+_ESTIMATE = """
+SELECT COALESCE(pg_catalog.sum(GREATEST(reltuples, 0)), 0)::bigint FROM pg_catalog.pg_class
+WHERE oid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.regclass
+   OR oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.regclass) WHERE isleaf)
+"""
 
 
 def compared(table: PostgresTable) -> pa.Schema:
@@ -143,16 +156,14 @@ def compared_columns(table: PostgresTable, losses: Losses, connection: Connectio
     return [column for column in found if column.column.name in names]
 
 
-def row_hash(columns: list[hashing.HashedColumn], schema: pa.Schema, key: Collection[str]) -> pg.Composable:
+def row_hash(columns: list[hashing.HashedColumn], schema: pa.Schema) -> pg.Composable:
     """Return the expression of a row's hash."""
     return hashing.mixed(hashing.joined(columns, schema.names), canonical.ROW)
 
 
-def bucket_hash(columns: list[hashing.HashedColumn], schema: pa.Schema, key: Collection[str]) -> pg.Composable:
+def bucket_hash(columns: list[hashing.HashedColumn], schema: pa.Schema, by: Collection[str]) -> pg.Composable:
     """Return the expression of the hash whose upper bits are the bucket."""
-    if not key:
-        return row_hash(columns, schema, key)
-    return hashing.mixed(hashing.joined(columns, key), canonical.KEY)
+    return hashing.mixed(hashing.joined(columns, by), canonical.KEY) if by else row_hash(columns, schema)
 
 
 def _bucket(hash_: pg.Composable, bits: int) -> pg.Composed:

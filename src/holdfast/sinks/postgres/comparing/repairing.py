@@ -73,7 +73,7 @@ def _remove(connection: Connection, table: PostgresTable, repair: Repair) -> Non
         " pg_catalog.unnest(%s::bigint[])) AS found (place_table, place, hash)"
         " WHERE {table}.ctid OPERATOR(pg_catalog.=) found.place"
         " AND {table}.tableoid OPERATOR(pg_catalog.=) found.place_table AND {hash} OPERATOR(pg_catalog.=) found.hash"
-    ).format(table=table.identifier(), hash=content.row_hash(columns, names, table.mode.key))
+    ).format(table=table.identifier(), hash=content.row_hash(columns, names))
     tables, tids = [int(table_id) for table_id, _, _ in places], [f"({rest}" for _, _, rest in places]
     if connection.execute(statement, (tables, tids, hashes)).rowcount != repair.removed.num_rows:
         raise Moved

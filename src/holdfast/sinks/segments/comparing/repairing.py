@@ -223,8 +223,7 @@ class _Changes:
         constants = self.format.constants(path)
         for batch in self._left(self.host.places.path(path), path, removed):
             found = FoundRows.of(batch, self.format.schema, constants)
-            hashes, _ = found.hashes((), self.losses)
-            rows = found.rows(np.arange(found.row_count), hashes, [b""] * found.row_count)
+            rows = found.rows(self.losses, [b""] * found.row_count)
             for partition, several in self._written([rows.select(self.format.schema.names)]).items():
                 written.setdefault(partition, []).extend(several)
         self.removed[path] = 0
@@ -303,7 +302,7 @@ class _Changes:
             raise Moved
 
     def _check(self, found: FoundRows, hashes: Sequence[int]) -> None:
-        if found.hashes((), self.losses)[0].tolist() != list(hashes):
+        if found.hashes(self.losses)[0].tolist() != list(hashes):
             raise Moved
 
     def _taking(

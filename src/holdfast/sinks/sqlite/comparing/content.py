@@ -19,7 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.sinks.sqlite.comparing.stored import StoredColumn, StoredValues
 from holdfast.sinks.sqlite.table import SqliteTable, affinity_of, quoted
-from holdfast.types import canonical, lookup3
+from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type
@@ -110,14 +110,14 @@ class StoredRows:
         """How large they are."""
         return sum(values.plain.nbytes for values in self.columns)
 
-    def hashes(self, key: Collection[str]) -> tuple[Hashes, Hashes]:
+    def hashes(self, by: Collection[str] = ()) -> tuple[Hashes, Hashes]:
         """Return the hash of each row, and that of its bucket."""
-        of_key, of_others = np.zeros(self.row_count, np.uint64), np.zeros(self.row_count, np.uint64)
+        of_by, of_others = np.zeros(self.row_count, np.uint64), np.zeros(self.row_count, np.uint64)
         for values in self.columns:
-            joined = of_key if values.column.field.name in key else of_others
+            joined = of_by if values.column.field.name in by else of_others
             joined ^= values.hashes()
-        whole = lookup3.mixed(of_key ^ of_others, canonical.ROW)
-        return whole, lookup3.mixed(of_key, canonical.KEY) if key else whole
+        whole = canonical.row_hash(of_by ^ of_others)
+        return whole, canonical.bucket_hash(of_by) if by else whole
 
     def rows(self, chosen: np.ndarray, hashes: Hashes, place: RowPlace) -> pa.RecordBatch:
         """Return some of the rows as ``Content.rows`` does."""
@@ -239,23 +239,29 @@ class SqliteContent:
         self._connection = connection
         self._table = table
 
-    def digests(self, bits: int, losses: Losses = NO_LOSSES) -> Digests:
+    def row_count(self) -> int:
+        """Count them."""
+        return int(self._connection.execute(f"SELECT count(*) FROM {quoted(self._table.name)}").fetchone()[0])
+
+    def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Read the table once."""
         found = Digests.empty(bits)
         for chunk in TableReader(self._connection, self._table, losses).chunks(with_places=False):
-            whole, by = chunk.hashes(self.key)
-            found.add(canonical.buckets(by, bits), whole)
+            whole, divided = chunk.hashes(by)
+            found.add(canonical.buckets(divided, bits), whole)
         return found
 
-    def rows(self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, bits: int, buckets: Collection[int], losses: Losses = NO_LOSSES, by: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Read the table once more, and yield the rows of these buckets."""
         if not buckets:
             return
         wanted = is_wanted(buckets, bits)
         reader = TableReader(self._connection, self._table, losses)
         for chunk in reader.chunks(with_places=True):
-            whole, by = chunk.hashes(self.key)
-            chosen = np.flatnonzero(wanted[canonical.buckets(by, bits)])
+            whole, divided = chunk.hashes(by)
+            chosen = np.flatnonzero(wanted[canonical.buckets(divided, bits)])
             if len(chosen):
                 yield chunk.rows(chosen, whole, reader.place)
 

@@ -37,7 +37,7 @@ def _remove(connection: sqlite3.Connection, table: SqliteTable, repair: Repair) 
     places = [reader.place.values(place) for place in repair.removed.column(PLACE_COLUMN).to_pylist()]
     hashes = repair.removed.column(HASH_COLUMN).to_numpy()
     for first in range(0, len(places), CHUNK_ROWS):
-        found, _ = reader.at(places[first : first + CHUNK_ROWS]).hashes(table.mode.key)
+        found, _ = reader.at(places[first : first + CHUNK_ROWS]).hashes()
         if not np.array_equal(found, hashes[first : first + CHUNK_ROWS]):
             raise Moved
     if connection.executemany(reader.delete, places).rowcount != len(places):
