@@ -29,7 +29,7 @@ from holdfast.store import durable
 from holdfast.types.casting import declared
 
 ROW_GROUP_ROWS = 1_048_576
-ROW_GROUP_BYTES = 64 * 2**20
+ROW_GROUP_BYTES = 32 * 2**20
 """A row group is closed at either: large enough to be scanned fast, small enough to be held by every task."""
 
 BUFFER_BYTES = 128 * 2**20
@@ -213,6 +213,7 @@ class FilesWriter:
                 durable.sync_directory(directory)
             durable.sync_directory(self._staging.directory)
         reference = {"directory": self._name, "files": json.dumps(self._finished)}
+        pa.default_memory_pool().release_unused()  # the worker waits for the next epoch, or is not needed any more
         return Staged(self._task.name, self._row_count, reference)
 
     def abort(self) -> None:
