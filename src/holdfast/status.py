@@ -7,6 +7,7 @@ is asked of the sink (``holdfast inspect``), never of a run.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -269,7 +270,7 @@ class CheckpointStatus(_Picture):
     last_error: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Status(_Picture):
     """A run at one moment.
 
@@ -307,6 +308,8 @@ class Status(_Picture):
         The snapshots of state; None where no operator keeps any.
     waits_for : str
         What failed and is tried again after a wait; empty while nothing is waited for.
+    doing : str
+        What the run does now, in words: ``waiting for files``, ``replaying epoch 7``; empty when it has ended.
     """
 
     pipeline: str
@@ -326,11 +329,22 @@ class Status(_Picture):
     checkpoints: CheckpointStatus | None = None
     filters: tuple[FilterStatus, ...] = ()
     waits_for: str = ""
+    doing: str = ""
 
     @property
     def is_final(self) -> bool:
         """Whether the run has ended, well or badly."""
         return self.state in ("stopped", "failed")
+
+    def __repr__(self) -> str:
+        doing = f", {self.doing}" if self.doing else ""
+        return f"<status of {self.pipeline!r}: {self.state}{doing}, epoch {self.epoch}, {self.rows_total:,} rows>"
+
+    def _repr_html_(self) -> str:
+        """Return the counts as tables: what a notebook shows."""
+        # Found by name: what draws a status knows it, and imports point down the ladder only.
+        shown: str = importlib.import_module("holdfast.display.tables").status_html(self)
+        return shown
 
 
 def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:

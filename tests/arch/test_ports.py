@@ -7,6 +7,7 @@ from tests.arch.trees import MODULES, ROOT, nodes_of
 OF_OTHERS = {
     "cli/failures.py: exit_code",  # errors of the command line's own library
     "cli/failures.py: format_message",
+    "display/cell.py: kernel",  # the shell of IPython
     "graph/nodes.py: attach",  # whatever a user wrote behind |
     "graph/unused.py: stream",  # a sink, where that cannot be imported
     "plan/batches.py: co_filename",

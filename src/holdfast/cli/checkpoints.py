@@ -15,10 +15,10 @@ from holdfast.checkpoint.snapshot import to_parquet, verify
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
+from holdfast.display.times import utc
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.schemas import operator_schemas
-from holdfast.observe.times import utc
 from holdfast.ports import Store
 from holdfast.status import as_json as as_json_value
 from holdfast.store.local import open_store

@@ -12,8 +12,8 @@ from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
 from holdfast.commit.records import Decided, Done
+from holdfast.display.times import utc
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.observe.times import utc
 from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
 from holdfast.quarantine.added import letters_of

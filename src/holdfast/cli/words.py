@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
+from holdfast.display.operators import rejects_text, state_text, wait_text
+from holdfast.display.times import utc
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
-from holdfast.observe.operators import rejects_text, state_text, wait_text
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.time_index import time_index_lines
-from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import ranges_text

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.errors import InvalidPipeline, invariant
-from holdfast.graph import checks, naming, unused
+from holdfast.graph import checks, drawing, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.pace import SinkPace
@@ -249,6 +249,25 @@ class Stream:
     def __repr__(self) -> str:
         columns = "unknown columns" if self.columns is None else ", ".join(self.columns)
         return f"<stream of {self.node.kind} {self.name!r} built at {self.origin}: {columns}>"
+
+    def _repr_html_(self) -> str:
+        """Return the columns and a drawing of what leads here: what a notebook shows."""
+        return drawing.stream_html(in_order([self.node]))
+
+
+def in_order(last: Sequence[Node]) -> tuple[Node, ...]:
+    """Return some nodes and all that lead to them, inputs before their consumers."""
+    found: dict[Node, None] = {}
+    waiting = [*reversed(last)]
+    while waiting:
+        node = waiting[-1]
+        missing = [before for before in node.inputs if before not in found]
+        if node in found or not missing:
+            found.setdefault(node)
+            waiting.pop()
+        else:
+            waiting.extend(reversed(missing))
+    return tuple(found)
 
 
 def _rejects(stream: Stream) -> Stream:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.graph import checks, explain, mermaid, naming
+from holdfast.graph import checks, drawing, explain, naming
 from holdfast.graph import unused as forgotten
 from holdfast.graph.commit_at import CommitAtPts, commit_at_of
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, SinkNode, Stream
+from holdfast.graph.nodes import Node, SinkNode, Stream, in_order
 from holdfast.graph.trigger import Trigger, every
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Pipeline:
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
         checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
-        nodes = _in_order(sinks)
+        nodes = _nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         boundary = commit_at_of(commit_at, name)
         forgotten.adopt(sinks)
@@ -87,7 +87,7 @@ class Pipeline:
             # The second seam, found by name like the engine: what gates a graph knows operators and their bounds.
             gating = importlib.import_module("holdfast.plan.gating")
             sinks = gating.gated(name, nodes, sinks, boundary, built_at)
-            nodes = _in_order(sinks)
+            nodes = _nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
         for attribute, value in {
             "name": name,
@@ -110,7 +110,12 @@ class Pipeline:
             Attached to streams of this graph.
         """
         other = object.__new__(Pipeline)
-        changed = {"sinks": tuple(sinks), "nodes": _in_order(sinks), "hooks": NONE, "unused": ()}
+        changed = {
+            "sinks": tuple(sinks),
+            "nodes": _nodes_of(sinks),
+            "hooks": NONE,
+            "unused": (),
+        }
         for attribute, value in {**self.__dict__, **changed}.items():
             object.__setattr__(other, attribute, value)
         return other
@@ -172,7 +177,7 @@ class Pipeline:
 
     def diagram(self) -> str:
         """Return the pipeline as a drawing: the text of a Mermaid flowchart."""
-        return mermaid.diagram(self)
+        return drawing.diagram(self)
 
     def spec(self) -> dict[str, Any]:
         """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""
@@ -200,17 +205,11 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"<pipeline {self.name!r} built at {self.origin}: {len(self.nodes)} nodes, {len(self.sinks)} sinks>"
 
+    def _repr_html_(self) -> str:
+        """Return a drawing of the graph: what a notebook shows."""
+        return drawing.picture(self.nodes, self.sinks, f"pipeline {self.name}", {})
 
-def _in_order(sinks: Sequence[SinkNode]) -> tuple[Node, ...]:
+
+def _nodes_of(sinks: Sequence[SinkNode]) -> tuple[Node, ...]:
     """Return all nodes that the sinks need, inputs before their consumers, in the order of the sinks."""
-    found: dict[Node, None] = {}
-    waiting = [node for sink in reversed(sinks) for node in sink.inputs]
-    while waiting:
-        node = waiting[-1]
-        missing = [before for before in node.inputs if before not in found]
-        if node in found or not missing:
-            found.setdefault(node)
-            waiting.pop()
-        else:
-            waiting.extend(reversed(missing))
-    return tuple(found)
+    return in_order([node for sink in sinks for node in sink.inputs])

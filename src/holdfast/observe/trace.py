@@ -16,11 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.checkpoint.explained import workspace
+from holdfast.display.times import utc
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import first_line, ledger_of
-from holdfast.observe.times import utc
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.resume.logged_epochs import all_steps

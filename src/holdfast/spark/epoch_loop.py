@@ -153,6 +153,10 @@ class EpochLoop:
         self._batch_id: int | None = None
         self.ended_epoch = 0
         """The newest epoch that ended."""
+        self.doing = ""
+        """What the loop does with which epoch, in words; empty between epochs."""
+        self._planned = spark_log.last_logged(spark_checkpoint, "offsets")
+        """The last batch that an earlier run has planned: up to there epochs are replayed."""
         self.last_epoch: EpochStatus | None = None
         self.last_positions: spark_log.Offsets = spark_log.NOWHERE
         self.source_rows: dict[str, int] = {}
@@ -172,6 +176,8 @@ class EpochLoop:
         except (Exception, SystemExit) as error:  # a function of the user may exit: the JVM would wait for an answer
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
+        finally:
+            self.doing = ""
 
     def _check_consecutive(self, batch_id: int, epoch: int) -> None:
         """Stop where Spark leaves a batch out, or gives one again without a restart of its query."""
@@ -197,6 +203,8 @@ class EpochLoop:
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
+        is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)
+        self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}"
         step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
             self._begin_state(self._evaluation, batch, batch_id, (step_epoch, batch_us), end.positions)
@@ -225,6 +233,7 @@ class EpochLoop:
             explanations=self._explanations.take(parts),
             step_time=(step_epoch, batch_us) if self._watches_clock else None,
         )
+        self.doing = f"publishing epoch {epoch}"
         self._coordinator.commit(claim, record, parts)
         # NB retried here: a repetition of the epoch would have no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
@@ -10,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,26 +19,25 @@ from pyspark.sql.streaming import StreamingQuery
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
-from holdfast.commit.delivery import Published
-from holdfast.commit.pace.held_back import SinkBacklog
 from holdfast.commit.pace.requests import CommitRequests
+from holdfast.display.cell import follow
+from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
+from holdfast.graph.drawing import picture
 from holdfast.graph.hooks import Lifecycle
-from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
-from holdfast.operators.lowering import lowering_of
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink, Store
-from holdfast.resume.spark_log import MARKS
 from holdfast.sources import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
-from holdfast.status import EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
+from holdfast.spark.status.sight import Sight
+from holdfast.status import State, Status
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.run")
@@ -76,13 +73,13 @@ class Run:
         self._lifecycle = lifecycle
         self._user_data = user_data
         self._suspicion = suspicion
-        self._counted_filters = counted_filters
         self._has_passed = has_passed
-        self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
         self._reports = reports
-        self._started_at_us = time.time_ns() // 1000
+        self._sight = Sight(
+            pipeline, sinks, coordinator, reports, counted_filters, time.time_ns() // 1000, checkpointer=checkpointer
+        )
         self._state: State = "starting"
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
@@ -91,12 +88,11 @@ class Run:
         self._attempts: tuple[int, int] = (0, 0)
         self._ended = threading.Event()
         self._is_stopping = threading.Event()
-        self._rates: list[tuple[float, int]] = []
         self._watcher: threading.Thread
 
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
-        self._loop = loop
+        self._loop = self._sight.loop = loop
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         try:
             self._query = self._start_query()
@@ -209,34 +205,43 @@ class Run:
 
     def status(self) -> Status:
         """Return the current status."""
-        counted = self._coordinator.statistics()
-        last = _with_spark_times(self._loop.last_epoch, self._progress())
-        published = counted.published
-        rows = sum(sink.row_count for sink in published.values())
-        return Status(
-            pipeline=self.pipeline.name,
-            generation=self._coordinator.generation,
-            state=self._state,
-            epoch=min((sink.epoch for sink in published.values()), default=0),
-            rows_total=rows,
-            rows_per_s=self._rate(rows),
-            sources=tuple(self._source_status(node) for node in self.pipeline.sources),
-            operators=self._reports.statuses(),
-            filters=tuple(
-                self._filter_status(node) for node in self.pipeline.nodes if lowering_of(node).counts_dropped
-            ),
-            sinks=tuple(
-                self._sink_status(node, published[node.name], counted.waiting.get(node.name), last)
-                for node in self.pipeline.sinks
-            ),
-            retries=counted.retries,
-            queue=counted.queue_length,
-            started_at_us=self._started_at_us,
-            last_epoch=last,
-            error=None if self._error is None else self._error.message,
-            checkpoints=None if self._checkpointer is None else self._checkpointer.status,
-            waits_for=counted.waits_for,
-        )
+        return self._sight.status(self._state, self._error, self._query)
+
+    def progress(self, timeout_s: float | None = None, *, interval_s: float = 1.0) -> bool:
+        """Show the run in this cell of a notebook until it has ended; elsewhere, as lines on stdout.
+
+        An interruption (the stop button of a notebook, Ctrl-C) ends this call and not the run.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds after which to return; None shows it to its end.
+        interval_s : float
+            Seconds between two pictures.
+
+        Returns
+        -------
+        bool
+            True when the run has ended well, False when the time is over.
+
+        Raises
+        ------
+        HoldfastError
+            Why the run failed.
+        """
+        has_ended = follow(self.status, self._html, self._ended.wait, interval_s=interval_s, timeout_s=timeout_s)
+        return has_ended and self.wait()
+
+    def __repr__(self) -> str:
+        return f"<run of {self.pipeline.name!r}: generation {self._coordinator.generation}, {self._state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the graph with its counts, and the status: what a notebook shows."""
+        return self._html(self.status())
+
+    def _html(self, status: Status) -> str:
+        nodes, sinks = self.pipeline.nodes, self.pipeline.sinks
+        return status_html(status, picture(nodes, sinks, f"pipeline {self.pipeline.name}", counts(status)))
 
     # --- what the epoch loop asks -------------------------------------------------------------------
 
@@ -262,6 +267,10 @@ class Run:
             while failure is not None and self._outlasts(failure):
                 failure = self._begun_again() or self._awaited()
             if failure is None:
+                if not self._is_stopping.is_set():
+                    # A second start in this process: Spark stops the query whose directory another one takes over, and
+                    # calls that an end like any other.
+                    self._coordinator.check_fenced()
                 self._coordinator.flush()
                 self._coordinator.sweep(self.status().epoch + 1)
                 if self._user_data is not None:
@@ -416,79 +425,8 @@ class Run:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
 
-    def _sink_status(
-        self, node: SinkNode, published: Published, backlog: SinkBacklog | None, last: EpochStatus | None
-    ) -> SinkStatus:
-        backlog = backlog or SinkBacklog()
-        return SinkStatus(
-            name=node.name,
-            kind=node.kind,
-            guarantee=node.guarantee.value,
-            staging=self._sinks[node.name].staging,
-            epoch=published.epoch,
-            rows=published.row_count,
-            last_choice="" if last is None else "carried" if last.carried else "staged",
-            pace="" if node.pace is None else str(node.pace),
-            waiting_epochs=backlog.epochs,
-            waiting_rows=backlog.rows,
-            waiting_since_us=backlog.since_us,
-        )
-
-    def _filter_status(self, node: Node) -> FilterStatus:
-        if node.name not in self._counted_filters:
-            return FilterStatus(node.name)
-        return FilterStatus(
-            node.name, self._loop.source_rows.get(node.name, 0), self._loop.source_rejects.get(node.name, 0)
-        )
-
-    def _has_nothing_to_read(self) -> bool:
-        """Return whether Spark has asked all sources, and none of them had new rows."""
-        if self.is_active and not self._is_stopping.is_set():
-            return private.waits_for_rows(self._query.status)
-        return False
-
-    def _rate(self, rows: int) -> float:
-        now = time.monotonic()
-        self._rates = [(at, count) for at, count in self._rates if now - at <= 10] or [(now, rows)]
-        at, count = self._rates[0]
-        self._rates.append((now, rows))
-        return (rows - count) / (now - at) if now > at else 0.0
-
-    def _source_status(self, node: Node) -> SourceStatus:
-        reached = self._loop.last_positions.positions.get(node.name, {})
-        positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
-        newest = self._loop.last_positions.newest.get(node.name)
-        lag = lag_between(positions, newest)
-        if lag is None and self._has_nothing_to_read():
-            lag = 0  # it was asked and had nothing: also before the first epoch reports its position
-        return SourceStatus(
-            name=node.name,
-            positions=positions,
-            newest=newest,
-            lag=lag,
-            rows=self._loop.source_rows.get(node.name, 0),
-            rejects=self._loop.source_rejects.get(node.name, 0),
-            reasons={"rejects": reasons} if (reasons := self._loop.source_reasons.get(node.name)) else {},
-        )
-
-    def _progress(self) -> dict[str, Any]:
-        """Return what Spark reported of its last trigger; empty before the first."""
-        progress = self._query.lastProgress
-        return {} if progress is None else json.loads(progress.json)
-
 
 def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, int]:
     """Return counts by reason, the rows of reasons that were left out among them."""
     rest = rejects - sum(count for _, count in reasons)
     return reject_reasons.limited([*reasons, *([(reject_reasons.OTHERS, rest)] if rest else [])])
-
-
-def _with_spark_times(epoch: EpochStatus | None, progress: dict[str, Any]) -> EpochStatus | None:
-    """Return the epoch with the milliseconds that Spark spent around it: planning, and its two log writes."""
-    spent: dict[str, float] = progress.get("durationMs") or {}
-    if epoch is None or not spent.get("addBatch"):
-        return epoch
-    plan = sum(spent.get(stage, 0) for stage in ("latestOffset", "getBatch", "queryPlanning"))
-    logs = sum(spent.get(stage, 0) for stage in ("walCommit", "commitOffsets"))
-    mine = epoch.duration_ms
-    return replace(epoch, duration_ms={**mine, "plan": mine.get("plan", 0) + plan, "log": logs})

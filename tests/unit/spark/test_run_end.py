@@ -104,6 +104,7 @@ class Bench:
             source_reasons={},
             has_waited=has_waited,
             ended_epoch=0,
+            doing="",
             begin_again=lambda: None,
         )
         asked: Any = query or Query()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.observe.times import utc
+from holdfast.display.times import utc
 from holdfast.status import OperatorStatus, Wait
 
 

@@ -1,0 +1,117 @@
+"""A status in one line of plain text, and the pieces that lines and tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.display.times import utc
+from holdfast.masking import masked
+from holdfast.status import STAGES, EpochStatus, Status
+
+
+def as_line(status: Status) -> str:
+    """Return a status as one plain line.
+
+    Examples
+    --------
+    >>> as_line(Status("trips", state="running", epoch=41, rows_total=12345, rows_per_s=250.4))
+    'trips running: epoch 41, 12,345 rows (250/s)'
+    """
+    if status.epoch == 0:
+        parts = [status.doing or "waiting for the first epoch"]
+    else:
+        parts = [status.doing] if status.doing else []
+        parts += [f"epoch {status.epoch}", f"{status.rows_total:,} rows ({status.rows_per_s:,.0f}/s)"]
+    if lags := [f"{source.name}={source.lag:,}" for source in status.sources if source.lag is not None]:
+        parts.append(f"lag {' '.join(lags)}")
+    if rejects := sum(source.rejects for source in status.sources):
+        parts.append(f"rejects {rejects:,}")
+    if dropped := [each for each in status.filters if each.filtered]:
+        parts.append("filtered " + " ".join(f"{each.name}={each.filtered:,}" for each in dropped))
+    for what in ("waiting", "late", "shed"):
+        if some := _by_operator(status, "waiting_rows" if what == "waiting" else what):
+            parts.append(f"{what} {some}")
+    if (longest := _longest_wait(status)) is not None:
+        parts.append(longest)
+    if status.sinks:
+        parts.append("sinks " + " ".join(f"{sink.name}@{sink.epoch}" for sink in status.sinks))
+    if status.last_epoch is not None:
+        parts.append(stages_of(status.last_epoch))
+    if status.queue:
+        parts.append(f"{status.queue} waiting for the commit thread")
+    if status.retries:
+        parts.append(f"retries {status.retries}")
+    if status.waits_for:
+        parts.append(f"tried again soon: {masked(status.waits_for)}")
+    return f"{status.pipeline} {status.state}: {', '.join(parts)}"
+
+
+def as_last_line(status: Status, now_us: int) -> str:
+    """Return what a run did, as one plain line for its end.
+
+    Examples
+    --------
+    >>> as_last_line(Status("trips", state="stopped", epoch=41, rows_total=12345, started_at_us=0), 2_500_000)
+    'trips stopped at epoch 41: 12,345 rows in 2.5 s (4,938/s)'
+    """
+    seconds = max((now_us - status.started_at_us) / 1e6, 1e-6)
+    place = f"at epoch {status.epoch}" if status.epoch else "before the first epoch"
+    line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
+    line += f" ({status.rows_total / seconds:,.0f}/s)"
+    for count, word in (
+        (sum(s.rejects for s in status.sources), "rejects"),
+        (sum(o.late for o in status.operators), "late"),
+        (sum(o.shed for o in status.operators), "shed"),
+        (sum(o.waiting_rows for o in status.operators), "still waiting"),
+        (status.retries, "retries"),
+    ):
+        if count:
+            line += f", {word} {count:,}"
+    return line
+
+
+def stages_of(epoch: EpochStatus) -> str:
+    """Return an epoch's milliseconds, in all and by stage.
+
+    Examples
+    --------
+    >>> stages_of(EpochStatus(3, duration_ms={"publish": 4.0, "plan": 1.4}))
+    '5 ms (plan 1, publish 4)'
+    """
+    names = [name for name in STAGES if name in epoch.duration_ms]
+    names += [name for name in epoch.duration_ms if name not in STAGES]
+    each = ", ".join(f"{name} {epoch.duration_ms[name]:.0f}" for name in names)
+    return f"{epoch.total_ms:.0f} ms ({each})" if each else "0 ms"
+
+
+def rows_of(epoch: EpochStatus) -> str:
+    """Return how many rows an epoch published, and in which way."""
+    return f"{epoch.rows:,} rows {'carried' if epoch.carried else 'staged'}"
+
+
+def positions_text(positions: Mapping[str, int | str]) -> str:
+    """Return positions in one line: ``log=7``; many segments are counted instead, and long texts cut.
+
+    Examples
+    --------
+    >>> positions_text({"log": 7}), positions_text({}), positions_text({str(n): n for n in range(9)})
+    ('log=7', '-', '9 segments, 36 in all')
+    """
+    if len(positions) > 4 and all(isinstance(position, int) for position in positions.values()):
+        return f"{len(positions)} segments, {sum(int(p) for p in positions.values()):,} in all"
+    text = " ".join(f"{segment}={position}" if segment else str(position) for segment, position in positions.items())
+    return (text if len(text) <= 40 else text[:39] + "…") or "-"
+
+
+def _by_operator(status: Status, count: str) -> str:
+    """Return a count of each operator that has any: ``seen=3 sums=1``."""
+    return " ".join(f"{o.name}={getattr(o, count):,}" for o in status.operators if getattr(o, count))
+
+
+def _longest_wait(status: Status) -> str | None:
+    waits = [(wait.since_us, operator.name, wait) for operator in status.operators for wait in operator.waits[:1]]
+    if not waits:
+        return None
+    _, name, wait = min(waits, key=lambda one: one[:2])
+    who = " ".join(f"{column}={value}" for column, value in wait.key.items())
+    return f"{name}{f' ({who})' if who else ''} waits on {wait.input} since {utc(wait.since_us)}"

@@ -1,0 +1,71 @@
+"""The pipeline as a drawing: Mermaid text for whatever shows Markdown, and SVG for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from holdfast.display.svg import Box, svg
+from holdfast.masking import masked
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node, SinkNode
+    from holdfast.graph.pipeline import Pipeline
+
+
+def diagram(pipeline: Pipeline) -> str:
+    """Return a checked graph as the text of a Mermaid flowchart."""
+    return "\n".join(_lines(pipeline.nodes, pipeline.sinks)) + "\n"
+
+
+def picture(nodes: Sequence[Node], sinks: Sequence[SinkNode], title: str, notes: Mapping[str, str]) -> str:
+    """Return a graph as an inline SVG.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Inputs before their consumers.
+    sinks : sequence of SinkNode
+        What takes their rows.
+    title : str
+        What the drawing shows.
+    notes : mapping of str to str
+        Node's name -> a line below its kind.
+    """
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    place = {node: at for at, node in enumerate(everything)}
+    boxes = [
+        Box(
+            node.name,
+            node.kind,
+            "sink" if at >= len(nodes) else "operator" if node.inputs else "source",
+            tuple(place[before] for before in node.inputs),
+            notes.get(node.name, ""),
+        )
+        for node, at in place.items()
+    ]
+    return svg(boxes, title)
+
+
+def stream_html(nodes: Sequence[Node]) -> str:
+    """Return the last of some nodes as HTML: its columns, and a drawing of all that leads to it."""
+    last = nodes[-1]
+    columns = "its columns are known at a start" if last.columns is None else ", ".join(last.columns)
+    head = f"<div><b>{escape(masked(last.name))}</b>: {escape(masked(columns))}</div>"
+    return head + picture(nodes, (), f"stream {last.name}", {})
+
+
+def _lines(nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> Iterator[str]:
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    identity = {node: f"n{number}" for number, node in enumerate(everything)}  # `end` is not a name in Mermaid
+    yield "flowchart LR"
+    for at, (node, key) in enumerate(identity.items()):
+        before, after = ('[/"', '"/]') if at >= len(nodes) else ('["', '"]') if node.inputs else ('[("', '")]')
+        yield f"  {key}{before}{node.name}<br/>{_escaped(node.kind)}{after}"
+    for node, key in identity.items():
+        yield from (f"  {identity[source]} --> {key}" for source in node.inputs)
+
+
+def _escaped(text: str) -> str:
+    return text.replace('"', "#quot;")

@@ -1,0 +1,1 @@
+"""What a run is doing: its status, made when somebody asks."""

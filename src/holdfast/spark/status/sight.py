@@ -1,0 +1,170 @@
+"""The status of a run at one moment: what the coordinator, the epoch loop and Spark's query know of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.delivery import Published
+from holdfast.commit.pace.held_back import SinkBacklog
+from holdfast.errors import HoldfastError
+from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.operators.lowering import lowering_of
+from holdfast.plan.report import OperatorReports
+from holdfast.ports import Sink
+from holdfast.resume.spark_log import MARKS
+from holdfast.spark import private
+from holdfast.spark.epoch_loop import EpochLoop
+from holdfast.status import EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
+
+RATE_S = 10
+"""Over how long the rate of rows is taken."""
+
+
+@dataclass
+class Sight:
+    """Makes the status of one run; any thread may ask.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        What runs.
+    sinks : mapping of str to Sink
+        The connected sinks.
+    coordinator : Coordinator
+        Knows what is published.
+    reports : OperatorReports
+        Of the stateful operators.
+    counted_filters : collection of str
+        The operators whose dropped rows are counted.
+    started_at_us : int
+        When the run began.
+    checkpointer : Checkpointer, optional
+        Makes snapshots of state, if any is kept.
+    """
+
+    pipeline: Pipeline
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    reports: OperatorReports
+    counted_filters: Collection[str]
+    started_at_us: int
+    checkpointer: Checkpointer | None = None
+    loop: EpochLoop = field(init=False)
+    _rates: list[tuple[float, int]] = field(default_factory=list)
+
+    def status(self, state: State, error: HoldfastError | None, query: StreamingQuery) -> Status:
+        """Return the status of a run in a state, with the error that ended it."""
+        counted = self.coordinator.statistics()
+        last = _with_spark_times(self.loop.last_epoch, _progress(query))
+        published = counted.published
+        rows = sum(sink.row_count for sink in published.values())
+        is_idle = state == "running" and private.waits_for_rows(query.status)
+        return Status(
+            pipeline=self.pipeline.name,
+            generation=self.coordinator.generation,
+            state=state,
+            epoch=min((sink.epoch for sink in published.values()), default=0),
+            rows_total=rows,
+            rows_per_s=self._rate(rows),
+            sources=tuple(self._source(node, is_idle=is_idle) for node in self.pipeline.sources),
+            operators=self.reports.statuses(),
+            filters=tuple(self._filter(node) for node in self.pipeline.nodes if lowering_of(node).counts_dropped),
+            sinks=tuple(
+                self._sink(node, published[node.name], counted.waiting.get(node.name), last)
+                for node in self.pipeline.sinks
+            ),
+            retries=counted.retries,
+            queue=counted.queue_length,
+            started_at_us=self.started_at_us,
+            last_epoch=last,
+            error=None if error is None else error.message,
+            checkpoints=None if self.checkpointer is None else self.checkpointer.status,
+            waits_for=counted.waits_for,
+            doing="" if state in ("stopped", "failed") else self._doing(state, is_idle=is_idle),
+        )
+
+    def _doing(self, state: State, *, is_idle: bool) -> str:
+        """Return what the run does now: its epoch, or what it waits for."""
+        if epoch := self.loop.doing:
+            return epoch
+        if state == "stopping":
+            return "publishing what is decided"
+        if not is_idle:
+            return "looking for new rows"
+        are_files = all(node.kind == "files" for node in self.pipeline.sources)
+        return "waiting for files" if are_files else "waiting for new rows"
+
+    def _sink(
+        self, node: SinkNode, published: Published, backlog: SinkBacklog | None, last: EpochStatus | None
+    ) -> SinkStatus:
+        backlog = backlog or SinkBacklog()
+        return SinkStatus(
+            name=node.name,
+            kind=node.kind,
+            guarantee=node.guarantee.value,
+            staging=self.sinks[node.name].staging,
+            epoch=published.epoch,
+            rows=published.row_count,
+            last_choice="" if last is None else "carried" if last.carried else "staged",
+            pace="" if node.pace is None else str(node.pace),
+            waiting_epochs=backlog.epochs,
+            waiting_rows=backlog.rows,
+            waiting_since_us=backlog.since_us,
+        )
+
+    def _filter(self, node: Node) -> FilterStatus:
+        if node.name not in self.counted_filters:
+            return FilterStatus(node.name)
+        return FilterStatus(
+            node.name, self.loop.source_rows.get(node.name, 0), self.loop.source_rejects.get(node.name, 0)
+        )
+
+    def _source(self, node: Node, *, is_idle: bool) -> SourceStatus:
+        reached = self.loop.last_positions.positions.get(node.name, {})
+        positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
+        newest = self.loop.last_positions.newest.get(node.name)
+        lag = lag_between(positions, newest)
+        if lag is None and is_idle:
+            lag = 0  # it was asked and had nothing: also before the first epoch reports its position
+        return SourceStatus(
+            name=node.name,
+            positions=positions,
+            newest=newest,
+            lag=lag,
+            rows=self.loop.source_rows.get(node.name, 0),
+            rejects=self.loop.source_rejects.get(node.name, 0),
+            reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
+        )
+
+    def _rate(self, rows: int) -> float:
+        now = time.monotonic()
+        self._rates = [(at, count) for at, count in self._rates if now - at <= RATE_S] or [(now, rows)]
+        at, count = self._rates[0]
+        self._rates.append((now, rows))
+        return (rows - count) / (now - at) if now > at else 0.0
+
+
+def _progress(query: StreamingQuery) -> dict[str, Any]:
+    """Return what Spark reported of its last trigger; empty before the first."""
+    progress = query.lastProgress
+    return {} if progress is None else json.loads(progress.json)
+
+
+def _with_spark_times(epoch: EpochStatus | None, progress: dict[str, Any]) -> EpochStatus | None:
+    """Return the epoch with the milliseconds that Spark spent around it: planning, and its two log writes."""
+    spent: dict[str, float] = progress.get("durationMs") or {}
+    if epoch is None or not spent.get("addBatch"):
+        return epoch
+    plan = sum(spent.get(stage, 0) for stage in ("latestOffset", "getBatch", "queryPlanning"))
+    logs = sum(spent.get(stage, 0) for stage in ("walCommit", "commitOffsets"))
+    mine = epoch.duration_ms
+    return replace(epoch, duration_ms={**mine, "plan": mine.get("plan", 0) + plan, "log": logs})
