@@ -22,6 +22,7 @@ _LOGIN = re.compile(r"://[^\s:/@]*+:")
 _NAMED = re.compile(
     rf"(?i)(?<![\w.-])(?=[\w.-]*?(?:{_WORDS}))([\w.-]++\\?[\"']?\s*+[=:]\s*+){_VALUE}",
 )
+_SECRET = re.compile(rf"(?i){_WORDS}")
 _AUTHORIZATION = re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}")
 
 
@@ -50,11 +51,32 @@ def _without_login(found: re.Match[str]) -> str:
 
 
 def masked_json(value: Any) -> Any:
-    """Return a JSON value with every text in it masked."""
+    """Return a JSON value with every text in it masked, and covered where its key is the name of a secret.
+
+    Examples
+    --------
+    >>> masked_json({"dsn": "postgresql://app:hunter2@db/trips", "token": "hunter2", "tokens": 3, "key": {"token": []}})
+    {'dsn': 'postgresql://app:***@db/trips', 'token': '***', 'tokens': 3, 'key': {'token': []}}
+    """
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, dict):
-        return {key: masked_json(inner) for key, inner in value.items()}
+        return {_key(key): _covered(inner) if _is_secret(key) else masked_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [masked_json(inner) for inner in value]
     return value
+
+
+def _key(key: Any) -> Any:
+    return masked(key) if isinstance(key, str) else key
+
+
+def _is_secret(key: Any) -> bool:
+    return isinstance(key, str) and _SECRET.search(key) is not None
+
+
+def _covered(value: Any) -> Any:
+    """Cover a text, and texts in a list; what else a key of that name has may be no secret, such as counts."""
+    if isinstance(value, str):
+        return COVER if value else value
+    return [_covered(inner) for inner in value] if isinstance(value, list | tuple) else masked_json(value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import holdfast as hf
 from tests.spark.running import arrive, eventually, numbered, sqlite_rows
 
 pytestmark = pytest.mark.spark
+
+SRC = Path(hf.__file__).parents[1]
 
 
 def pipeline_of(work: Path) -> hf.Pipeline:
@@ -49,3 +54,51 @@ def test_a_run_follows_itself_to_its_end_and_draws_its_graph(
     assert "10 rows, epoch 1" in html
     assert str(tmp_path) not in html
     assert repr(run) == "<run of 'trips': generation 1, stopped>"
+
+
+PROGRAM = """
+import logging, sys
+from pyspark.sql import SparkSession
+import holdfast as hf
+from holdfast.config import Settings
+
+class Kept(logging.Handler):
+    texts = []
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+logging.getLogger("holdfast.jvm").addHandler(Kept())
+logging.getLogger("holdfast.jvm").setLevel(logging.INFO)
+logging.getLogger("holdfast.jvm").propagate = False
+settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]"}
+spark = SparkSession.builder.config(map=settings).getOrCreate()
+configured = spark._jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers
+before = set(configured().keySet())
+
+def fail(batch):
+    raise ValueError("password=hunter2")
+
+rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows")
+failing = rows | hf.map_batches(fail, schema="id BIGINT", name="failing")
+pipeline = hf.Pipeline("trips", failing | hf.write.sqlite("out.db", table="t", name="t"))
+sys.stderr.write("--- started\\n")
+run = pipeline.start(checkpoint="ckpt", session=spark, settings=Settings(carry_max="0 B", prefetch_max="0 B"))
+try:
+    run.wait()
+except hf.InvalidPipeline:
+    sys.stderr.write("--- raised\\n")
+said = "".join(Kept.texts)
+print("TaskSetManager" in said, "Traceback" in said, "hunter2" in said, set(configured().keySet()) == before)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_session_of_the_users_our_part_prints_one_message(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(SRC)}
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert answer.returncode == 0, answer.stderr
+    printed = answer.stderr.partition("--- started\n")[2].splitlines()
+    assert printed == ["pipeline 'trips' failed: map_batches 'failing' raised ValueError.", "--- raised"]
+    assert answer.stdout.split() == ["True", "True", "False", "True"]

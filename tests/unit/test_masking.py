@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.cli import frame
 from holdfast.masking import masked, masked_json
 
 SECRET = "hunter2"
@@ -116,3 +117,17 @@ def test_masking_twice_changes_nothing_more(text):
 def test_a_message_may_quote_a_million_letters_without_a_blank(part):
     text = part * (1_000_000 // len(part))
     assert SECRET not in masked(f"a@b,{text} password=hunter2")
+
+
+@pytest.mark.parametrize("value", ["hunter2", ["hunter2"], {"a": 1}, [], 7, None, [[1], "x"]])
+def test_a_key_that_is_named_like_a_secret_leaves_json_what_it_is(value, capsys):
+    frame.print_json({"token": value, "rows": [{"api_key": value}]})
+    out = capsys.readouterr().out
+    assert SECRET not in out
+    answer = json.loads(out)
+    assert set(answer) == {"token", "rows"}
+    assert type(answer["token"]) is type(value)
+
+
+def test_keys_of_an_answer_are_masked_as_well():
+    assert SECRET not in json.dumps(masked_json({"postgresql://app:hunter2@db/x": 1}))

@@ -202,7 +202,8 @@ def run(
             frame.note_start(f"run {target}")
             frame.note_settings(settings)
             with told_to_supervisor(), standby or nullcontext():
-                run_in_foreground(start if standby is None else lambda: standby.kept(start), settings, as_json=as_json)
+                begin = start if standby is None else partial(standby.kept, start)
+                run_in_foreground(pipeline.name, begin, settings, as_json=as_json)
 
 
 @app.command()

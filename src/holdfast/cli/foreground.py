@@ -11,7 +11,7 @@ from holdfast.cli.signals import StopSignals
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InternalError, Unavailable
-from holdfast.observe.progress import progress_of
+from holdfast.observe.progress import progress_of, start_shown
 from holdfast.status import Status
 
 POLL_S = 0.2
@@ -31,7 +31,7 @@ class Runnable(Protocol):
         """Stop after the current epoch."""
 
 
-def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_json: bool) -> None:
+def run_in_foreground(pipeline: str, start: Callable[[], Runnable], settings: Settings, *, as_json: bool) -> None:
     """Start a run, show its progress, and return when it has ended.
 
     A signal that arrives during the start is remembered, and stops the run as soon as it has begun: half a start cannot
@@ -39,6 +39,8 @@ def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_j
 
     Parameters
     ----------
+    pipeline : str
+        Its name.
     start : callable
         Starts the run and returns it.
     settings : Settings
@@ -54,12 +56,13 @@ def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_j
         If it was asked to stop, and a system that its start or its last epoch needed was gone.
     """
     with StopSignals(is_supervised=is_supervised()) as signals:
-        doing, now_us = "the start", SystemClock().now_us
+        doing, now_us, interval_s = "the start", SystemClock().now_us, settings.progress_interval_s
         try:
-            run = start()
+            with start_shown(pipeline, interval_s=interval_s, now_us=now_us, as_json=as_json):
+                run = start()
             signals.install()  # a session that users' code has made meanwhile may have taken them
             doing = "the current epoch"
-            with progress_of(run, interval_s=settings.progress_interval_s, now_us=now_us, as_json=as_json):
+            with progress_of(run, interval_s=interval_s, now_us=now_us, as_json=as_json):
                 # One that arrived during the start counts as well: stopped before it is waited for.
                 while signals.asked_by is None:
                     if run.wait(timeout_s=POLL_S):

@@ -171,4 +171,6 @@ def answer(value: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def print_json(value: Any) -> None:
     """Print an answer as one line of JSON."""
-    print_lines([json.dumps(masked_json(value), ensure_ascii=False)])
+    # Masked before, and not as a text: there, a key `token` would have its value covered, quotes and brackets too.
+    sys.stdout.write(json.dumps(masked_json(value), ensure_ascii=False) + "\n")
+    sys.stdout.flush()

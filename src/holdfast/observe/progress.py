@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -19,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import phase
 from holdfast.display.lines import as_last_line, as_line
 from holdfast.display.tables import NUMBERS, Grid, footlines, grids, headline
 from holdfast.masking import masked, masked_json
@@ -54,6 +56,7 @@ def progress_of(
     now_us: Callable[[], int],
     as_json: bool = False,
     is_terminal: bool | None = None,
+    has_end: bool = True,
 ) -> Iterator[None]:
     """Show a run's progress while the block runs, and a last line at its end.
 
@@ -69,6 +72,8 @@ def progress_of(
         One JSON object per interval on stdout instead of anything on stderr.
     is_terminal : bool, optional
         Whether stderr is a terminal; asked of it when omitted.
+    has_end : bool
+        Whether there is a last line.
     """
     picture = _LastGood(run)
     on_terminal = sys.stderr.isatty() if is_terminal is None else is_terminal
@@ -83,7 +88,47 @@ def progress_of(
             yield
     finally:
         # After the display has gone, and after a failure too: how far the run got.
-        _quietly(lambda: _write_json(picture()) if as_json else _write(as_last_line(picture(), now_us())))
+        if has_end:
+            _quietly(lambda: _write_json(picture()) if as_json else _write(as_last_line(picture(), now_us())))
+
+
+@contextmanager
+def start_shown(
+    pipeline: str,
+    *,
+    interval_s: float,
+    now_us: Callable[[], int],
+    as_json: bool = False,
+    is_terminal: bool | None = None,
+) -> Iterator[None]:
+    """Show what a start is doing while the block starts a run; it takes what :func:`progress_of` takes.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    interval_s, now_us, as_json, is_terminal
+        As there.
+    """
+    start = _Beginning(Status(pipeline, started_at_us=now_us(), doing="reading the checkpoint"))
+    shown = progress_of(
+        start, interval_s=interval_s, now_us=now_us, as_json=as_json, is_terminal=is_terminal, has_end=False
+    )
+    with phase.heard_by(start.reach), shown:
+        yield
+
+
+class _Beginning:
+    """A start, as a run of which only the phase is known."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def reach(self, phase: str) -> None:
+        self._status = replace(self._status, doing=phase)
+
+    def status(self) -> Status:
+        return self._status
 
 
 class _LastGood:

@@ -34,6 +34,7 @@ from holdfast.sources import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
+from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.status.sight import Sight
@@ -60,6 +61,7 @@ class Run:
         checkpointer: Checkpointer | None = None,
         give_up: Callable[[HoldfastError], object] | None = None,
         lifecycle: Lifecycle,
+        restore_logs: Callable[[], None] = lambda: None,
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
         counted_filters: Collection[str] = (),
@@ -71,6 +73,7 @@ class Run:
         self._checkpointer = checkpointer
         self._give_up = give_up
         self._lifecycle = lifecycle
+        self._restore_logs = restore_logs
         self._user_data = user_data
         self._suspicion = suspicion
         self._has_passed = has_passed
@@ -383,6 +386,7 @@ class Run:
             self._state = "stopped" if failure is None else "failed"
             self._tried("call the hooks of its end", self._call_hooks)
             self._tried("call on_teardown", self._lifecycle.tear_down)
+            self._tried("give Spark's log back", self._restore_logs)
         finally:
             self._ended.set()
 
@@ -407,7 +411,9 @@ class Run:
         if self._error is None:
             self._lifecycle.finish()
             return
-        log.error("pipeline %r failed", self.pipeline.name, exc_info=self._error)
+        # Whoever waits gets the error as a whole.  In a notebook, what is above INFO stands in some cell.
+        log.error("pipeline %r failed: %s", self.pipeline.name, self._error.what)
+        log.info("pipeline %r failed", self.pipeline.name, exc_info=self._error, extra=FILE_ONLY)
         self._lifecycle.fail(self._error)
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:

@@ -201,6 +201,7 @@ class Wiring:
             checkpointer=checkpointer,
             give_up=partial(give_up, context.store, context.chosen.below, seed),
             lifecycle=self.lifecycle,
+            restore_logs=self.context.restore_logs,
             user_data=user_data,
             counted_filters=self.physical.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,

@@ -104,11 +104,27 @@ class Sorter:
         return not self._is_behind_one
 
 
-class JvmOutput:
-    """The pipe that a JVM prints to, and the thread that reads it until the JVM has ended."""
+_is_read = threading.Event()
 
-    def __init__(self) -> None:
-        self._read_end, self.write_end = os.pipe()
+
+def is_read() -> bool:
+    """Tell whether this process has a JVM whose output it reads: one that Holdfast has started."""
+    return _is_read.is_set()
+
+
+class JvmOutput:
+    """The pipe that a JVM prints to, and the thread that reads it until the JVM has ended.
+
+    Parameters
+    ----------
+    ends : tuple of int, optional
+        Where to read and to write, of a pipe that is there; a new one when omitted, for all that a JVM prints.
+    """
+
+    def __init__(self, ends: tuple[int, int] | None = None) -> None:
+        if ends is None:
+            _is_read.set()
+        self._read_end, self.write_end = ends or os.pipe()
         self._sort = Sorter()
         self._line = bytearray()  # as much as there is of the line that has not ended
         self._is_starting = True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from holdfast import phase
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
@@ -21,6 +23,7 @@ from holdfast.resume.directory_header import newest_directory, noted_beginning
 from holdfast.resume.graph_record import Graph, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark.compile import as_spark_has_it
+from holdfast.spark.given_session.log4j import divert
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import run_session, session_of
@@ -99,6 +102,8 @@ class StartContext:
         The graph of the directory before, where this run begins a new one because it changed.
     division : Division
         How state is to be divided.
+    restore_logs : callable
+        Ends what became of Spark's log in a session that was given; to be called when the run has ended.
     """
 
     store: Store
@@ -117,6 +122,7 @@ class StartContext:
     chosen: Directory
     before: Graph | None
     division: Division
+    restore_logs: Callable[[], None]
 
     @property
     def spark(self) -> Path:
@@ -140,6 +146,7 @@ def context_of(asked: StartOptions) -> StartContext:
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
     # Before the rewind is looked for: one that was decided and is published here is then carried through.
+    phase.say("resolving what the last run left")
     resolve_dead_run(pipeline, store, asked.settings)
     rewinding = Rewinding(pipeline, store, directory, asked.settings, asked.session)
     rewinding.carry_through()
@@ -148,6 +155,7 @@ def context_of(asked: StartOptions) -> StartContext:
     begun = noted_beginning(store)
     token = uuid.uuid4().hex
     program = program_of(pipeline, asked.settings, token)
+    phase.say("starting Spark")
     base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
@@ -173,6 +181,7 @@ def context_of(asked: StartOptions) -> StartContext:
         chosen=chosen,
         before=before,
         division=division,
+        restore_logs=(lambda: None) if asked.session is None else divert(base_session.sparkContext),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import phase
 from holdfast.checkpoint import explained, named
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.participation import Participation
@@ -80,9 +81,11 @@ class Starting:
         context = context_of(self.asked)
         try:
             self._warn_of_exposure(context)
+            phase.say("checking the graph")
             physical = physical_plan_of(self.asked, context)
             change = self._change(context, physical)
             given_state = self._given_state(context, physical)
+            phase.say("asking the sinks")
             sinks = self._connected(context, physical)
             coordinator = coordinator_of(
                 pipeline,
@@ -106,7 +109,9 @@ class Starting:
                     on_expired=owned.check_given_again,
                 )
                 explained.restore(pipeline.sources, context.directory, sinks, resumption.held, has_begun=has_begun)
+                phase.say("finding where to continue")
                 header = owned.settled(resumption)
+                phase.say("starting the query")
                 held = resumption.held.values()
                 parts = Wiring(self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation)
                 run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
@@ -114,6 +119,7 @@ class Starting:
                 coordinator.close()
                 raise
         except BaseException:
+            context.restore_logs()
             shutil.rmtree(context.stop_directory, ignore_errors=True)
             raise
         self.has_begun = True
