@@ -44,7 +44,6 @@ app = typer.Typer(
     "TARGET is path/to/file.py:pipeline or package.module:pipeline; without a name, the only pipeline there.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or pipeline, 3 fenced, 4 in doubt or diverged.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -63,13 +62,18 @@ DropState = Annotated[
 
 
 FromCheckpoint = Annotated[
-    str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
+    str | None, typer.Option(metavar="WHERE", help="First start only: begin at a named checkpoint (NAME or DIR/NAME).")
 ]
-BeginAt = Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")]
-EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time, exclusive, by itself.")]
+BeginAt = Annotated[
+    str | None, typer.Option(metavar="TIME", help="First start only: begin at a time (ISO 8601, or ticks).")
+]
+EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
 BeginState = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=PATH", help="First start: the state of an operator (Parquet; see inspect TARGET)."),
+    typer.Option(
+        metavar="NAME=PATH",
+        help="First start only: the state of an operator, as Parquet (see inspect).",
+    ),
 ]
 
 
@@ -94,16 +98,19 @@ def run(
     target: Target,
     checkpoint: Checkpoint,
     interval: Annotated[
-        str | None, typer.Option("--every", metavar="DURATION", help="Begin an epoch at most this often (100ms).")
+        str | None, typer.Option("--every", metavar="DURATION", help="Begin an epoch at most this often: 100ms.")
     ] = None,
     drain: Annotated[bool, typer.Option("--available-now", help="Process what is available now, then stop.")] = False,
-    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master; default HOLDFAST_MASTER.")] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master. Default: HOLDFAST_MASTER.")] = None,
     commit_every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Publish once pts has advanced by this much: 1s, or ticks of BIGINTs."),
+        typer.Option(
+            metavar="DURATION",
+            help="Publish once event time has advanced by this much: 1s, or ticks.",
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see plan.")
+        bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see holdfast plan.")
     ] = False,
     drop_state: DropState = None,
     from_checkpoint: FromCheckpoint = None,
@@ -120,13 +127,13 @@ def run(
         bool, typer.Option("--supervise", help="Run in a child process, and restart it when it fails.")
     ] = False,
     max_restarts: Annotated[
-        int | None, typer.Option(metavar="N", help="With --supervise: consecutive restarts at most.", min=0)
+        int | None, typer.Option(metavar="N", help="With --supervise: how many consecutive restarts at most.", min=0)
     ] = None,
     spare: Annotated[
-        bool, typer.Option("--spare", help="With --supervise: keep a second process ready, which takes over.")
+        bool, typer.Option("--spare", help="With --supervise: keep a second process ready that takes over.")
     ] = False,
     lease: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Keep a lease, for replicas to see that this run is alive.")
+        str | None, typer.Option(metavar="DURATION", help="Keep a lease, so that replicas see that this run is alive.")
     ] = None,
     replica: Annotated[
         bool, typer.Option("--replica", help="Wait with everything ready, and take over when the lease is free.")
@@ -211,7 +218,9 @@ def inspect(
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")
     ] = None,
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="With it, its sinks are asked too.")] = None,
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Ask the sinks of this pipeline too.")
+    ] = None,
     config: Annotated[
         bool, typer.Option("--config", help="Show the settings instead, and where each value comes from.")
     ] = False,
@@ -261,8 +270,8 @@ def inspect(
 def resolve_(
     target: Target,
     checkpoint: Checkpoint,
-    epoch: Annotated[int | None, typer.Option(metavar="N", help="Must be in doubt; only it is reported.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    epoch: Annotated[int | None, typer.Option(metavar="N", help="Report on this epoch only.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     reject_rows: Annotated[
         bool, typer.Option("--reject-rows", help="Make dead letters of rows of decided epochs that a sink refuses.")
     ] = False,
@@ -310,9 +319,9 @@ def rewind_(
     target: Target,
     checkpoint: Checkpoint,
     to: Annotated[
-        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time (ISO 8601), a named checkpoint.")
+        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time, or the name of a checkpoint.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be withdrawn; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -350,7 +359,7 @@ def rewind_(
 def plan_(
     target: Target,
     checkpoint: Checkpoint,
-    force: Annotated[bool, typer.Option("--force", help="As run --force would start it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Say what run --force would do.")] = False,
     drop_state: DropState = None,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
@@ -403,13 +412,13 @@ def plan_(
 def flush(
     target: Target,
     sinks: Annotated[
-        list[str] | None, typer.Argument(metavar="[SINK]...", help="Names; default: all that can.")
+        list[str] | None, typer.Argument(metavar="[SINK]...", help="Names of sinks. Default: all that support it.")
     ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="DIR", help="Only this one: origin=JFK. Repeatable.")
+        list[str] | None, typer.Option("--partition", metavar="DIR", help="Only this partition: origin=JFK.")
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Of the run: where sinks with commit_every are asked.")
+        str | None, typer.Option(metavar="DIR", help="Checkpoint of the run, to ask sinks with commit_every.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -426,8 +435,8 @@ def flush(
 @app.command()
 def explain(
     target: Target,
-    diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead: a Mermaid flowchart.")] = False,
-    spark: Annotated[bool, typer.Option("--spark", help="Check what only Spark can tell, too: needs Java.")] = False,
+    diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead, as a Mermaid flowchart.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Also check what only Spark can tell. Needs Java.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a pipeline, and describe it in words, or draw it.  Runs nothing."""

@@ -28,7 +28,9 @@ app = typer.Typer(
     help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
 )
 
-CheckpointName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.")]
+CheckpointName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the checkpoint: letters, digits, '-' and '_'.")
+]
 
 
 @app.command("list")
@@ -43,7 +45,7 @@ def list_(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
 def create_(
     name: CheckpointName,
     checkpoint: Checkpoint,
-    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if the process of the last run is alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Keep the state of a pipeline that does not run, as of its last finished epoch, under a name."""
@@ -79,10 +81,13 @@ def show_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False)
 @app.command("export")
 def export_(
     name: CheckpointName,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty or missing.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory to write. It must be empty or missing.")
+    ],
     checkpoint: Checkpoint,
     operator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write its state tables alone: TABLE.parquet for each.")
+        str | None,
+        typer.Option(metavar="NAME", help="Write only the state tables of this operator, each as TABLE.parquet."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,12 +104,15 @@ def export_(
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an export wrote.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that an export wrote.")],
     checkpoint: Checkpoint,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the name it was exported by.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of the checkpoint. Default: the name under which it was exported."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take an exported checkpoint in; every checksum is compared."""
+    """Take an exported checkpoint in. Every checksum is compared."""
     with frame.settings(as_json):
         store = open_store(str(checkpoint_directory(checkpoint)))
         taken = portable.import_from(store, directory.expanduser().absolute(), name)
@@ -116,9 +124,14 @@ def import_(
 def edit_(
     name: CheckpointName,
     checkpoint: Checkpoint,
-    operator: Annotated[str, typer.Option(metavar="NAME", help="Whose state is replaced.")],
+    operator: Annotated[str, typer.Option(metavar="NAME", help="The operator whose state is replaced.")],
     given: Annotated[
-        Path, typer.Option("--with", metavar="FILE", help="Parquet: its rows, all of them; or a directory, by table.")
+        Path,
+        typer.Option(
+            "--with",
+            metavar="FILE",
+            help="A Parquet file with all its rows, or a directory with a file for each table.",
+        ),
     ],
     new_name: Annotated[str, typer.Option("--as", metavar="NEWNAME", help="The name of the checkpoint that is made.")],
     as_json: AsJson = False,

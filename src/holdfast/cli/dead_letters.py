@@ -41,9 +41,10 @@ def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
 def replay_letters(
     checkpoint: Checkpoint,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[LETTER]...", help="Which, by name; default: all not sent again.")
+        list[str] | None,
+        typer.Argument(metavar="[LETTER]...", help="Names of dead letters. Default: all that were not sent again yet."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if the process of the last run is alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters through the graph again: each is part of one epoch of the next run."""
@@ -62,9 +63,9 @@ def add_rows(
     checkpoint: Checkpoint,
     source: Annotated[str, typer.Option("--source", help="The source whose rows they become.")],
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Parquet, JSON lines, or directories of these.")
+        list[Path], typer.Argument(metavar="FILE...", help="Parquet files, JSON lines, or directories of these.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if the process of the last run is alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Keep rows of a side output (late, shed, unmatched), or corrected ones, as dead letters: replay sends them."""

@@ -32,7 +32,7 @@ from holdfast.store.paths import checkpoint_directory
 
 _log = logging.getLogger(__name__)
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="file.py:name or module:name of the pipeline.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The pipeline: file.py:name or module:name.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 

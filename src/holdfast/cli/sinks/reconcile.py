@@ -39,10 +39,13 @@ _LOST = {
 def reconcile(
     target: Target,
     checkpoint: Checkpoint,
-    sink: Annotated[str | None, typer.Option(metavar="NAME", help="The sink; may be omitted if it is alone.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and change nothing: the default.")] = False,
+    sink: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The sink to compare. May be omitted if the pipeline has only one."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and change nothing (the default).")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write the rows that lack, remove those that are too many.")
+        bool, typer.Option("--repair", help="Write the missing rows, and remove the surplus ones.")
     ] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Fill a sink that was emptied, or restored from an old copy.")
@@ -50,9 +53,11 @@ def reconcile(
     force: Annotated[bool, typer.Option("--force", help="Repair even if a run seems to be alive.")] = False,
     shadow: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Keep the expected content there, and go on from it the next time."),
+        typer.Option(
+            metavar="DIR", help="Directory in which the expected content is kept, to continue from it the next time."
+        ),
     ] = None,
-    examples: Annotated[int, typer.Option(metavar="N", help="Rows of each kind that are shown.", min=0)] = 3,
+    examples: Annotated[int, typer.Option(metavar="N", help="How many rows of each kind are shown.", min=0)] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Compare the rows of a sink with those that it should hold, computed again from the sources.

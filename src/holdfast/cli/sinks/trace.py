@@ -15,15 +15,18 @@ from holdfast.status import as_json as as_json_value
 def trace_(
     target: Target,
     row_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The row's id, as hf.row_id made it.")
+        str | None, typer.Option("--id", metavar="ID", help="The id of the row, as hf.row_id made it.")
     ] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="Rows of the sink, in the SQL of its system.")
+        str | None,
+        typer.Option(metavar="CONDITION", help="A condition that selects rows of the sink, in the SQL of its system."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="With --where: at most so many rows.", min=1)] = 10,
-    sink: Annotated[str | None, typer.Option(metavar="NAME", help="The sink that has the row; default: all.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="With --where: show at most this many rows.", min=1)] = 10,
+    sink: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The sink that has the row. Default: all sinks.")
+    ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Tells the epoch too; not needed where a sink keeps a ledger.")
+        str | None, typer.Option(metavar="DIR", help="Also show the epoch. Not needed where a sink keeps a ledger.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

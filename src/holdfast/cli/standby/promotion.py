@@ -23,8 +23,10 @@ _LOOK_S = 0.1
 
 def promote(
     target: Target,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the replica; 0s: not.")] = "30s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who holds the lease; change nothing.")] = False,
+    wait: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long to wait for the replica (0s: do not wait).")
+    ] = "30s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who holds the lease, and change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let the replica take over now: the main is fenced, and becomes the replica.  Needs no Java."""
