@@ -181,7 +181,7 @@ def context_of(asked: StartOptions) -> StartContext:
         chosen=chosen,
         before=before,
         division=division,
-        restore_logs=(lambda: None) if asked.session is None else divert(base_session.sparkContext),
+        restore_logs=divert(base_session.sparkContext),
     )
 
 
