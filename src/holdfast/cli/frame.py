@@ -24,6 +24,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
+from holdfast.observe.lease import lease_report
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
@@ -80,7 +81,8 @@ def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)
-    asked = replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+    sinks = inspect_sinks(pipeline, store, inspection)
+    asked = replace(inspection, sinks=sinks, lease=lease_report(pipeline))
     return replace(asked, behind=sinks_behind(pipeline, store, checkpoint_directory(checkpoint), asked))
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
+from holdfast.observe.lease import lease_lines
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.time_index import time_index_lines
 from holdfast.ports import Held
@@ -49,8 +50,8 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         if heads.ended:
             yield f"              finished sources: {', '.join(heads.ended)}"
     yield from time_index_lines(inspection.time_indexes)
-    if inspection.supervisor is not None:
-        noted = inspection.supervisor
+    yield from lease_lines(inspection.lease)
+    if (noted := inspection.supervisor) is not None:
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
     if inspection.state is not None:
         yield from _state(inspection.state)

@@ -18,6 +18,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
+from holdfast.observe.lease import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.time_index import TimeIndexReport, time_indexes
 from holdfast.ports import Held, Outcome, Staged, Store
@@ -198,6 +199,8 @@ class Inspection:
     """None where no operator keeps state, or nothing was reported yet."""
     supervisor: Mapping[str, Any] | None = None
     """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
+    lease: LeaseReport | None = None
+    """Of a pipeline that keeps one, where the target is known."""
     behind: tuple[BehindReport, ...] = ()
     """Sinks that have lost what was published in them; searched when no run is alive."""
     schemas: tuple[OperatorSchema, ...] = ()

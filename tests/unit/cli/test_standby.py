@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -18,11 +19,13 @@ import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.cli.standby.invocation import Invocation
 from holdfast.cli.standby.standby import Standby
+from holdfast.cli.target import load_target
 from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.observe.lease import lease_lines, lease_report
 from holdfast.ports import SeenLease
-from holdfast.replica.tenure import Holder, Tenure, Watch, take
+from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
 from holdfast.replica.terms import note_term, noted_term
 from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.store import checked_json
@@ -81,6 +84,46 @@ def test_a_dry_run_says_who_holds_it_and_asks_nobody(program: str, tmp_path: Pat
     assert code == 0
     assert (json.loads(said)["before"]["term"], json.loads(said)["before"]["generation"]) == (1, 5)
     assert seen(tmp_path).lease.asked_term == 0
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def inspected_lease(program: str, tmp_path: Path) -> dict[str, Any] | None:
+    (tmp_path / "ckpt").mkdir(exist_ok=True)
+    code, said = told("inspect", program, "--checkpoint", str(tmp_path / "ckpt"), "--json")
+    assert code == 0, said
+    lease: dict[str, Any] | None = json.loads(said)["lease"]
+    return lease
+
+
+def test_inspect_says_who_holds_the_lease_and_not_by_which_token(program: str, tmp_path: Path) -> None:
+    assert inspected_lease(program, tmp_path) is None
+    taken(tmp_path, "db1").renew(5)
+    found = inspected_lease(program, tmp_path)
+    assert found is not None
+    assert (found["lease"]["term"], found["lease"]["generation"], found["problem"]) == (1, 5, "")
+    assert "token" not in found["lease"]
+    assert seen(tmp_path).lease.token not in json.dumps(found)
+    _, said = told("inspect", program, "--checkpoint", str(tmp_path / "ckpt"))
+    assert "lease       db1 (process " in said
+    assert "holds term 1 with generation 5, for 600 s at a time" in said
+
+
+def test_inspect_says_that_a_promotion_is_asked_for(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+    ask(place(tmp_path))
+    (tmp_path / "ckpt").mkdir()
+    _, said = told("inspect", program, "--checkpoint", str(tmp_path / "ckpt"))
+    assert "a promotion is asked for" in said
+
+
+def test_a_lease_that_cannot_be_read_is_no_reason_not_to_inspect(program: str, tmp_path: Path) -> None:
+    (tmp_path / "out.db").write_text("no database, and longer than the head of one: " + "x" * 200)
+    report = lease_report(load_target(program))
+    assert report is not None
+    assert list(lease_lines(report)) == [f"lease       no answer: {report.problem}"]
+    assert "cannot be reached" in report.problem
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Target
-from holdfast.cli.standby.places import lease_of
 from holdfast.cli.target import load_target
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import SeenLease
 from holdfast.replica.keeper import as_json as lease_json
 from holdfast.replica.keeper import held_by
+from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import ask
 from holdfast.types.units import duration_us
 

@@ -25,7 +25,6 @@ from holdfast.cli.child import is_supervised
 from holdfast.cli.foreground import Runnable
 from holdfast.cli.signals import StopSignals
 from holdfast.cli.standby.invocation import Invocation
-from holdfast.cli.standby.places import lease_of
 from holdfast.cli.standby.rehearsal import rehearse
 from holdfast.cli.standby.shadowing import NAME, Shadowing
 from holdfast.cli.supervision import RECORD
@@ -38,6 +37,7 @@ from holdfast.plan.cutting import has_state
 from holdfast.ports import LeasePlace, SeenLease
 from holdfast.replica.keeper import Keeper, held_by
 from holdfast.replica.keeper import as_json as lease_json
+from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import Holder, Tenure, Watch, take
 from holdfast.replica.terms import note_term, noted_term, set_aside
 from holdfast.status import Status
