@@ -4,7 +4,7 @@ The tree, with the reaction each kind asks for::
 
     HoldfastError
     ├── InvalidPipeline   change the code or the arguments (raised while building, or before the run starts)
-    ├── BadRow            fix the input, or choose on_bad_row="reject"
+    ├── BadRow            leave the row out, or let it pass: on_bad_row="reject" at the source, or as the message says
     ├── Unavailable       try again: a system that is needed did not answer, and nothing was changed
     ├── Fenced            stop: a newer generation owns this pipeline
     ├── InDoubt           resolve: an epoch may or may not be visible; delete nothing
@@ -119,8 +119,8 @@ class InvalidPipeline(HoldfastError):
 
 
 class BadRow(HoldfastError):
-    """A row of the input cannot be read with the declared schema, or a sink refuses it: fix it, or choose
-    ``on_bad_row="reject"``.
+    """A row of the input cannot be read with the declared schema, or a sink refuses it: leave it out
+    (``on_bad_row="reject"`` at the source, a filter before the sink), or let it pass.
     """
 
     is_decided: bool = False

@@ -64,9 +64,8 @@ class Columnar:
             raise BadRow(
                 f"the expression {self.expression!r} has no value for a row: {fault}.",
                 why="Spark's ANSI mode makes this an error instead of a wrong or missing value.",
-                do="correct the row, or leave it out with a filter before, or compute in a wider type: CAST(... AS "
-                "BIGINT)"
+                do="leave such rows out with a filter before, or compute in a wider type: CAST(... AS BIGINT)"
                 if "OVERFLOW" in str(fault)
-                else "correct the row, leave it out with a filter before, or write nullif(divisor, 0).",
+                else "leave such rows out with a filter before, or write nullif(divisor, 0).",
             ) from fault
         return pa.repeat(values, batch.num_rows) if isinstance(values, pa.Scalar) else values

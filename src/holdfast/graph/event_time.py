@@ -6,7 +6,7 @@ BIGINT, here as in every operator; and sources of both kinds have no time in com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
@@ -34,6 +34,67 @@ class SourceNode(Protocol):
     @property
     def spec(self) -> Any:
         """Its declaration."""
+
+
+class TimedNode(Protocol):
+    """What is asked of a node here."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of its declaration."""
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """The nodes whose rows it takes."""
+
+    @property
+    def timestamp(self) -> str | None:
+        """Its timestamp column, where it is known."""
+
+
+_KEPT = {
+    "map": 'say which column of its rows holds event time: hf.map(..., timestamp="{column}")',
+    "map_batches": 'keep the column {column!r} in its schema=, or name another: hf.map_batches(..., timestamp="...")',
+    "select": "keep the column {column!r} there as it is",
+    "sql": "keep the column {column!r} as it is in its select list, without a join, a group or an order",
+    "apply": 'say which column of its rows holds event time: hf.apply(..., timestamp="...")',
+    "stateful": 'say which column of its rows holds event time: hf.stateful(..., timestamp="...")',
+    "aggregate": 'give it a window of event time, hf.aggregate(..., window=hf.tumbling("1 hour")): window_start is the '
+    "timestamp then",
+    "union": "give its inputs timestamps of one name",
+}
+"""What makes an operator of a kind pass event time on."""
+
+
+def no_timestamp(what: str, node: TimedNode, *, here: str | None) -> InvalidPipeline:
+    """Return the error of a stream without event time: it names the node that has none, and what gives it one.
+
+    Parameters
+    ----------
+    what : str
+        The stream, as the message calls it.
+    node : TimedNode
+        The stream's last node.
+    here : str, optional
+        The operator that needs event time, with the argument that can name the column; None where it has none.
+    """
+    here = f", or here: {here}" if here else ""
+    hides = node
+    while hides.inputs and all(each.timestamp is None for each in hides.inputs):
+        hides = hides.inputs[0]
+    if not hides.inputs:
+        why = f"its source, {hides.name!r}, declares none."
+        do = f'write timestamp="..." where the source is built{here}.'
+    else:
+        column = next(each.timestamp for each in hides.inputs if each.timestamp is not None)
+        why = f"the {hides.kind} {hides.name!r} before it does not pass {column!r} on as event time."
+        kept = _KEPT.get(hides.kind, f"put this operator before {hides.name!r}").format(column=column)
+        do = f"{kept}{here}."
+    return InvalidPipeline(f"{what} has no known timestamp column.", why=why, do=do)
 
 
 def unit_of(source: SourceNode) -> TimeUnit | None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 
@@ -67,11 +68,8 @@ class ClipAnywhere:
         with building(Clip.kind, self.name, self.origin):
             column = self.timestamp or stream.timestamp
             if column is None:
-                raise InvalidPipeline(
-                    f"stream {stream.name!r} has no known timestamp column.",
-                    why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
-                    do='write timestamp="..." where the source is built, or here: hf.clip(..., timestamp="time_hour")',
-                )
+                here = 'hf.clip(..., timestamp="time_hour")'
+                raise no_timestamp(f"stream {stream.name!r}", stream.node, here=here)
             if stream.columns is not None:
                 require_columns([column], stream.columns, "timestamp=")
                 column = next(known for known in stream.columns if known.lower() == column.lower())

@@ -225,7 +225,11 @@ def explained(what: str, function: Callable[..., Any], operator: str) -> Iterato
     except Exception as error:
         # A system that did not answer may answer next time; anything else would fail again.
         kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else InvalidPipeline
-        cure = "make sure that the system answers" if kind is Unavailable else "fix the function, or its input rows"
+        cure = (
+            "make sure that the system answers"
+            if kind is Unavailable
+            else "fix the function, or leave such rows out by a filter before it"
+        )
         raise kind(
             f"{what} raised {type(error).__name__}.",
             why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)}).",

@@ -86,7 +86,10 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
             "correct the row, leave it out with a filter before, or let the expression accept it (try_...).",
         )
     elif isinstance(error, AnalysisException | PythonException) or failed.is_users():
-        kind, do = InvalidPipeline, "correct the expression or function that it names, or its input rows."
+        kind, do = (
+            InvalidPipeline,
+            "correct the expression or function that it names, or leave such rows out by a filter before it.",
+        )
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
     translated.participant, translated.errno = participant, number
     translated.__cause__ = error

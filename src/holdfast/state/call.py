@@ -102,7 +102,11 @@ def _failed(
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     shown = "the epoch has no rows" if rows is None else f"the first rows: {first_rows(rows)}"
-    cure = "check that the system answers" if kind is Unavailable else "fix the step, or its input rows"
+    cure = (
+        "check that the system answers"
+        if kind is Unavailable
+        else "fix the step, or leave such rows out by a filter before it"
+    )
     return kind(
         f"operator {operator!r}{of} raised {type(error).__name__} in bucket {bucket} of epoch {at.epoch}.",
         why=f"{said}{place}; {shown}.",

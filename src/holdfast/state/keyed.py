@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, no_such_column
+from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
 from holdfast.state.timeline import CLOSED
 from holdfast.types import units
@@ -41,8 +42,17 @@ def key_names(by: Any, argument: str = "by") -> tuple[str, ...]:
     return tuple(names)
 
 
-def timestamp_of(stream: Stream, given: str | None) -> str:
+def timestamp_of(stream: Stream, given: str | None, *, here: str | None = None) -> str:
     """Return the timestamp column of a stream.
+
+    Parameters
+    ----------
+    stream : Stream
+        The stream.
+    given : str, optional
+        The column, where the user has named it.
+    here : str, optional
+        The operator with the argument that names it; None where it has none.
 
     Raises
     ------
@@ -50,11 +60,7 @@ def timestamp_of(stream: Stream, given: str | None) -> str:
         If the stream declares none and none is given.
     """
     if (column := given or stream.timestamp) is None:
-        raise InvalidPipeline(
-            f"stream {stream.name!r} has no known timestamp column.",
-            why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
-            do='write timestamp="..." where the source is built, or where this operator is.',
-        )
+        raise no_timestamp(f"stream {stream.name!r}", stream.node, here=here)
     return column
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
-from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.ports import SideRows
 from holdfast.state import checks, declared_bounds, growth, keyed, reasons, tables
 from holdfast.state.keys import Ints, coded, found, numbers
@@ -272,9 +272,10 @@ def accumulate(
         keys = keyed.key_names(by)
         for output, one in aggregates.items():
             if not isinstance(one, Aggregate) or one.kind not in _KINDS:
-                given = f"hf.{one.kind}" if isinstance(one, Aggregate) else a_type(one)
+                if not isinstance(one, Aggregate):
+                    raise no_aggregate(output, one, "accumulate")
                 raise InvalidPipeline(
-                    f"{output}= was given {given}.",
+                    f"{output}= was given hf.{one.kind}.",
                     why=f"there are running forms of {', '.join(_KINDS)}.",
                     do=f"write for instance {_RIGHT}; hf.reduce(...) takes every aggregate, once per epoch.",
                 )

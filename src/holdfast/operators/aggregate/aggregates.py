@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type
 
 KINDS = (
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
@@ -225,12 +227,16 @@ def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01) -> Ag
     return Aggregate("quantiles", _column(column, "quantiles"), ranks=_ranks(ranks, "ranks"), error=_error(error))
 
 
+_MORE = {"quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
+
+
 def _column(column: str, kind: str) -> str:
     if not isinstance(column, str) or not column:
         raise InvalidPipeline(
             f"hf.{kind} was given {column!r} and no column.",
             why="an aggregate takes the name of a column; an expression becomes a column before.",
-            do=f'write hf.{kind}("dep_delay"); for an expression first stream | hf.select("*", x="a + b")',
+            do=f'write hf.{kind}("dep_delay"{_MORE.get(kind, "")}); for an expression first '
+            'stream | hf.select("*", x="a + b")',
         )
     return column
 
@@ -254,3 +260,38 @@ def _error(error: float) -> float:
             do="write for instance error=0.01 for one per cent.",
         )
     return float(error)
+
+
+_KEPT = ("by", "name", "renamed_from", "migrate")
+_WINDOWED = ("forget_after", "window", "emit", "timestamp", "timestamps", "disorder", "idle_after", "max_waiting_rows")
+_ARGUMENTS = {
+    "accumulate": _KEPT,
+    "reduce": (*_KEPT, "forget_after"),
+    "aggregate": (*_KEPT, *_WINDOWED),
+}
+
+
+def no_aggregate(name: str, given: Any, called: str) -> InvalidPipeline:
+    """Return the error of what is neither an aggregate nor an argument that an operator has.
+
+    Parameters
+    ----------
+    name : str
+        The argument, which would be a column of the output.
+    given : object
+        What it was given.
+    called : str
+        The operator: ``aggregate``, ``reduce`` or ``accumulate``.
+    """
+    if name in _WINDOWED:
+        return InvalidPipeline(
+            f"hf.{called} has no argument {name}=.",
+            why="it goes over all rows of a key, whatever their time; any other name is a column of its output.",
+            do=f"leave it out; or write hf.aggregate(..., {name}=...), with a window of event time.",
+        )
+    near = get_close_matches(name, _ARGUMENTS[called], n=1)
+    return InvalidPipeline(
+        f"{name}= was given {a_type(given)} and no aggregate.",
+        why=f"hf.{called} has no argument of this name, so it would be a column of its output.",
+        do=f"write {near[0]}=, if that was meant." if near else f"write for instance {name}=hf.count()",
+    )

@@ -14,7 +14,7 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate import window as windows
-from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.cutting import cut_of
 from holdfast.operators.aggregate.open import END
@@ -27,6 +27,7 @@ from holdfast.state import keyed
 from holdfast.state.timeline import Promise
 from holdfast.types import units
 
+_TIMED = 'hf.aggregate(..., timestamp="time_hour")'
 _RIGHT = 'hf.aggregate(by="origin", window=hf.tumbling("1 hour"), departures=hf.count())'
 _BY_TIME = ("tumbling", "sliding", "session")
 
@@ -149,7 +150,7 @@ class AggregationAnywhere:
         """Return the stream of aggregates."""
         spec = self.spec
         with building(spec.kind, self.name, self.origin):
-            column = keyed.timestamp_of(stream, spec.timestamp) if spec.window.kind in _BY_TIME else (
+            column = keyed.timestamp_of(stream, spec.timestamp, here=_TIMED) if spec.window.kind in _BY_TIME else (
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
         spec = Aggregation(**{**vars(spec), "timestamp": column})
@@ -224,7 +225,8 @@ def aggregate(
                                         departures=hf.count(), delay=hf.mean("dep_delay"), name="hourly")
     """
     return _declared(
-        aggregates, by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
+        aggregates, called="aggregate",
+        by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
         idle_after=idle_after, forget_after=forget_after, max_waiting_rows=max_waiting_rows, name=name,
         renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
@@ -266,7 +268,7 @@ def reduce(
         balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
     """
     return _declared(
-        aggregates, by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
+        aggregates, called="reduce", by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
         renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
@@ -274,6 +276,7 @@ def reduce(
 def _declared(
     aggregates: Mapping[str, Aggregate],
     *,
+    called: str,
     by: str | Sequence[str] | None,
     window: Window,
     emit: str,
@@ -290,7 +293,7 @@ def _declared(
     with building(Aggregation.kind, name) as built_at:
         keys = () if by is None else keyed.key_names(by)
         _check_window(window)
-        _check_aggregates(aggregates, keys)
+        _check_aggregates(aggregates, keys, called)
         _check_choice("emit", emit, ("settled", "changes"))
         _check_choice("timestamps", timestamps, ("ascending", "strict"))
         if disorder is not None:
@@ -341,14 +344,12 @@ def _check_choice(argument: str, value: Any, allowed: tuple[str, ...]) -> None:
         )
 
 
-def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str]) -> None:
+def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str], called: str) -> None:
     if not aggregates:
         raise InvalidPipeline("it computes nothing.", why="no aggregate is given.", do=f"write for instance {_RIGHT}")
     for name, given in aggregates.items():
         if not isinstance(given, Aggregate):
-            raise InvalidPipeline(
-                f"{name}= was given {a_type(given)} and no aggregate.", do=f"write for instance {name}=hf.count()"
-            )
+            raise no_aggregate(name, given, called)
     taken = [column.lower() for column in (*keys, START, END)]
     for name in aggregates:
         if name.lower() in taken:

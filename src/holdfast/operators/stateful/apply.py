@@ -30,6 +30,7 @@ from holdfast.types.schema import to_arrow
 TOUCHED = "__touched_us__"
 """Column of the state: batch time of the last epoch that had rows of the key."""
 
+_TIMED = 'hf.apply(..., event_time="time_hour")'
 _RIGHT = 'hf.apply(fn, by="origin", state="n BIGINT", schema="origin STRING, n BIGINT") with def fn(key, rows, state)'
 
 Function = Callable[[Any, list[dict[str, Any]], KeyState], Iterable[Mapping[str, Any]] | None]
@@ -354,7 +355,7 @@ class ApplyAnywhere:
         with building(Apply.kind, self.name, self.origin):
             rules = self.spec.timers
             assert rules is not None
-            timed = replace(self.spec, timers=replace(rules, time=keyed.timestamp_of(stream, rules.time)))
+            timed = replace(self.spec, timers=replace(rules, time=keyed.timestamp_of(stream, rules.time, here=_TIMED)))
         return applied(timed, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 

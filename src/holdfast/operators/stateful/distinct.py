@@ -256,7 +256,7 @@ class DistinctAnywhere:
     def attach(self, stream: Stream) -> Stream:
         """Return the stream without duplicates."""
         with building(Distinct.kind, self.name, self.origin):
-            timestamp = keyed.timestamp_of(stream, self.timestamp)
+            timestamp = keyed.timestamp_of(stream, self.timestamp, here='hf.distinct(..., timestamp="time_hour")')
             spec = Distinct(self.by, timestamp, self.horizon, self.disorder, self.max_waiting_rows)
         return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 

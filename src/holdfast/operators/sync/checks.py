@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type
+from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.custom import Custom
@@ -157,11 +158,8 @@ def check_together(
 def time_of(name: str, stream: Stream) -> str:
     """Return the timestamp column of an input."""
     if stream.timestamp is None:
-        raise InvalidPipeline(
-            f"input {name!r}, the stream {stream.name!r} built at {stream.origin}, has no known timestamp column.",
-            why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
-            do='write timestamp="..." where the source is built, and sync before the operator that hides it.',
-        )
+        called = f"input {name!r}, the stream {stream.name!r} built at {stream.origin},"
+        raise no_timestamp(called, stream.node, here=None)
     return stream.timestamp
 
 

@@ -262,9 +262,9 @@ def mux(select: str, column: str | None = None) -> Mux:
     InvalidPipeline
         If a name is not a text.
     """
-    _check_name("mux", "select", select)
+    _check_name("mux", "select", select, 'hf.policy.mux(select="camera")')
     if column is not None:
-        _check_name("mux", "column", column)
+        _check_name("mux", "column", column, 'hf.policy.mux(select="camera", column="choice")')
     return Mux(select, column)
 
 
@@ -281,7 +281,7 @@ def timestamp_align(base: str) -> TimestampAlign:
     InvalidPipeline
         If it is not a text.
     """
-    _check_name("timestamp_align", "base", base)
+    _check_name("timestamp_align", "base", base, 'hf.policy.timestamp_align(base="camera")')
     return TimestampAlign(base)
 
 
@@ -310,16 +310,16 @@ def within(tolerance: str | int, base: str | None = None) -> Within:
             do='write for instance hf.policy.within("20 ms"), or a number of ticks where timestamps are BIGINT.',
         )
     if base is not None:
-        _check_name("within", "base", base)
+        _check_name("within", "base", base, 'hf.policy.within("20 ms", base="camera")')
     return Within(tolerance, base)
 
 
-def _check_name(policy: str, argument: str, name: Any) -> None:
+def _check_name(policy: str, argument: str, name: Any, right: str) -> None:
     if not isinstance(name, str):
         raise InvalidPipeline(
             f"{policy}({argument}={name!r}) names no input.",
             why=f"{a_type(name)} was given.",
-            do=f'write for instance hf.policy.{policy}({argument}="camera")',
+            do=f"write for instance {right}",
         )
 
 

@@ -261,7 +261,8 @@ class Columns:
             raise BadRow(
                 f"A row has a value for column {unknown[0]!r}, which the sink does not have at this place.",
                 why=f"it has {', '.join(self.schema.names)}; a control row adds a column for the rows behind it.",
-                do='put the control row before: holdfast.control.add_column(...); or choose on_bad_row="reject".',
+                do="put the control row before: holdfast.control.add_column(...); or leave the row out: "
+                "--on-poison isolate.",
             )
         return pa.RecordBatch.from_arrays(
             [self._values(rows, field, extra if field.name in named else None) for field in self.schema],
@@ -281,7 +282,7 @@ class Columns:
             raise BadRow(
                 f"A row has an extra value for column {field.name!r} that is no {field.type}.",
                 why=f"{error}.",
-                do='correct it where it is made; or choose on_bad_row="reject".',
+                do="correct it where it is made; or leave it out: --on-poison isolate.",
             ) from error
         return pc.coalesce(given, own)
 
@@ -309,7 +310,7 @@ def _items(text: str) -> list[tuple[str, str | None]]:
         raise BadRow(
             f"A row has extra values that cannot be read: {text[:200]!a}.",
             why=f"{error}.",
-            do='correct it where it is made: a JSON object, column -> value; or choose on_bad_row="reject".',
+            do="correct it where it is made: a JSON object, column -> value; or leave it out: --on-poison isolate.",
         ) from error
     return [
         (name, value if isinstance(value, str) or value is None else json.dumps(value)) for name, value in found.items()

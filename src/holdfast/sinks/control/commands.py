@@ -183,7 +183,7 @@ def wrong(text: str, why: str) -> BadRow:
     return BadRow(
         f"The control row {text[:500]} cannot be carried out.",
         why=f"{why}.",
-        do='correct it where it is made: holdfast.control writes commands; or choose on_bad_row="reject".',
+        do="correct it where it is made: holdfast.control writes commands; or leave it out: --on-poison isolate.",
     )
 
 

@@ -31,8 +31,8 @@ class Undecodable(ValueError):
         return Corrupt(
             f"{part.shown} cannot be decompressed: {self}.",
             why=f"its name says {compression(part.path)}, but its content is something else.",
-            do="restore the file, or give it a name without that ending; "
-            'or choose on_bad_row="reject" to continue without it.',
+            do='leave the file as it is (one that was taken must not change) and write on_bad_row="reject" where the '
+            "source is built: it goes on without the file, whose rows can come in again in a new one.",
             participant=part.shown,
         )
 

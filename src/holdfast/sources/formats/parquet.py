@@ -79,7 +79,9 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
         raise BadRow(
             f"{part.shown} cannot be read: {reason}.",
             why="the file is damaged, or its columns are not the declared ones.",
-            do='restore the file or correct schema=, or choose on_bad_row="reject" to continue without it.',
+            do="leave the file as it is (one that was taken must not change) and correct schema=, or write "
+            'on_bad_row="reject" where the source is built: it goes on without the file, whose rows can come in again '
+            "in a new one.",
             participant=part.shown,
         ) from error
     yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
@@ -133,7 +135,7 @@ def _long_row(part: FilePart, number: int, rows: RowRules, longest: int) -> pa.R
     raise BadRow(
         f"{part.shown}, row {number}, cannot be read: {reason}.",
         why="a row is held in memory, and max_record_size says how much of it.",
-        do='give read.files a larger max_record_size=, or choose on_bad_row="reject" to continue without the row.',
+        do='give read.files a larger max_record_size=, or write on_bad_row="reject" there to continue without the row.',
         participant=part.shown,
     )
 

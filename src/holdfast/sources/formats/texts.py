@@ -332,6 +332,8 @@ def _bad_row(part: FilePart, line: int, reason: str, raw: str) -> BadRow:
     return BadRow(
         f"{part.shown}, line {line}, cannot be read: {reason}.",
         why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
-        do='correct the line or schema=, or choose on_bad_row="reject" to continue with the good rows.',
+        do="leave the file as it is (one that was taken must not change) and correct schema=, or write "
+        'on_bad_row="reject" where the source is built: the good rows go on, and the line itself can come in again, '
+        "corrected, in a new file.",
         participant=part.shown,
     )

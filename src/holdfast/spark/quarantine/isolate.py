@@ -70,7 +70,7 @@ class Suspicion:
             error.what,
             why=error.why,
             do=f"start again: when {self.attempts} runs in a row have failed in this epoch, the rows that cause it are "
-            "isolated; or fix the input or the function now.",
+            "isolated; or fix the function now.",
             pipeline=error.pipeline,
             participant=error.participant,
             epoch=found.epoch,
