@@ -12,7 +12,8 @@ from holdfast import files, read, segments, write
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run", "start_all"}
-STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "limit_in_flight", "merge", "reduce", "stateful", "sync"]
+STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "join", "limit_in_flight", "merge", "reduce", "stateful"]
+STATEFUL += ["sync"]
 OPERATORS = ["clip", "filter", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
 PAGES = {"reduce": "aggregate"}
 WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]

@@ -11,6 +11,7 @@ import holdfast as hf
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.join.spec import HOWS, join
 from holdfast.operators.stateful.apply import apply
 from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
@@ -113,6 +114,14 @@ CASES = [
         "merge",
         step_of(merge(source("a"), {"x": source("b"), "y": source("c")}, by="k", disorder={"x": 2}, tolerance=20)),
         events_for("main", "x", "y", disorder=1),
+    ),
+    *(
+        StepCase(
+            f"join {how}",
+            step_of(join(source("a"), source("b"), on="k", within=(-3, 9), how=how, disorder=2)).giving(["unmatched"]),
+            events_for("left", "right", disorder=2),
+        )
+        for how in HOWS
     ),
     StepCase(
         "limit_in_flight",

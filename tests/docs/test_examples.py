@@ -31,6 +31,7 @@ SAY = {
         "live:  ('EWR', '08:00', 3)",
         "live:  ('EWR', '09:00', 2)",
     ],
+    "join_orders": ["(1, 'Rome', 2.5)", "(1, 'Rome', 9.5)", "(2, 'Oslo', None)", "(3, 'Rome', None)"],
     "kill_and_resume": [
         "first run:  exit code -9; table 3000 (3000 different), archive 2000 (2000 different)",
         "second run: exit code 0; table 5000 (5000 different), archive 5000 (5000 different)",

@@ -138,7 +138,8 @@ def check_timestamp(column: str, schema: pa.Schema) -> None:
 def _cure_of(consumer: Any) -> str:
     if type(consumer).__name__ == "Stream":
         return (
-            "to bring two streams together write hf.union(left, right); by time, "
+            'to pair the rows of two streams write hf.join(left, right, on="key", within="2 h"); to unite them '
+            "hf.union(left, right); by time, "
             'hf.sync({"left": left, "right": right}, by="key") or hf.merge(main, {"slow": slow}, by="key").'
         )
     if consumer is print:
@@ -228,7 +229,8 @@ def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode])
 _SAME_AGAIN = frozenset(
     {
         *("files", "rows", "rate", "callback", "byte_stream"),
-        *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "accumulate", "aggregate"),
+        *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "join", "accumulate"),
+        "aggregate",
     }
 )
 """Kinds of sources and operators that give the same rows when an epoch is evaluated again: none calls a function of the

@@ -218,12 +218,12 @@ class Stream:
 
     @property
     def unmatched(self) -> Stream:
-        """Side output of ``sync`` and ``merge``: the rows that left without a row of another input, with the reason.
+        """Side output of ``join``, ``sync`` and ``merge``: rows that left without one of another input, and why.
 
         Raises
         ------
         InvalidPipeline
-            If the stream is not that of ``sync`` or ``merge``.
+            If the stream is not that of one of these.
         """
         return _side_output(self, "unmatched")
 

@@ -68,7 +68,7 @@ class SideOutput:
 SIDE_OUTPUTS = {
     "late": (
         "late rows",
-        "rows can be late for operators that use event time: sync, merge, aggregate over tumbling, sliding and "
+        "rows can be late for operators that use event time: sync, merge, join, aggregate over tumbling, sliding and "
         "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
@@ -79,7 +79,7 @@ SIDE_OUTPUTS = {
     ),
     "unmatched": (
         "unmatched rows",
-        "only sync and merge put rows of several inputs together.",
+        "only join, sync and merge put rows of several inputs together.",
         'aligned = hf.sync({"camera": cameras, "radar": radars}, ...); aligned.unmatched',
     ),
 }

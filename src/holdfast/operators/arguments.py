@@ -99,7 +99,7 @@ def limit_of(limit: int | None) -> int:
     return WAITING_ROWS_MAX if limit is None else limit
 
 
-def check_offset(offset: Any) -> None:
+def check_offset(offset: Any, argument: str = "timestamp_offset") -> None:
     """Check a distance of event time that may be negative: text with a unit, or ticks.
 
     Raises
@@ -108,12 +108,12 @@ def check_offset(offset: Any) -> None:
         If it is neither.
     """
     if isinstance(offset, str):
-        units.duration_us(offset.strip().removeprefix("-"), argument="timestamp_offset")
+        units.duration_us(offset.strip().removeprefix("-"), argument=argument)
     elif offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
         raise InvalidPipeline(
-            f"timestamp_offset={offset!r} is no distance in time.",
+            f"{argument}={offset!r} is no distance in time.",
             why=f"{a_type(offset)} was given.",
-            do='write timestamp_offset=0 where timestamps stay as they are, or "-1 s" (ticks of a BIGINT).',
+            do=f'write {argument}=0 where timestamps stay as they are, or "-1 s" (ticks of a BIGINT).',
         )
 
 

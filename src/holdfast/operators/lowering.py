@@ -136,6 +136,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "apply": _CALLING,
     "distinct": _STATEFUL,
     "gate": _STATEFUL,
+    "join": _STATEFUL,
     "limit_in_flight": _STATEFUL,
     "merge": _STATEFUL,
     "stateful": _CALLING,

@@ -1,0 +1,175 @@
+"""What a join gives: pairs, rows of the left input, and rows without a partner; in the order in which they settle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidPipeline
+from holdfast.operators.join.bounds import Rise
+from holdfast.operators.join.side import Side
+from holdfast.state import keyed, tables
+from holdfast.state.timeline import Ints
+
+if TYPE_CHECKING:
+    from holdfast.operators.join.step import JoinStep
+
+LEFT, RIGHT = "left", "right"
+
+
+def right_names(left: list[str], right: list[str], key: list[str], suffix: str, timestamp: str) -> dict[str, str]:
+    """Return the columns of the right input besides the key, each with its name in the pairs.
+
+    Raises
+    ------
+    InvalidPipeline
+        If two columns of the pairs would have one name.
+    """
+    keys, taken = {name.lower() for name in key}, {name.lower() for name in left}
+    found: dict[str, str] = {}
+    for name in right:
+        if name.lower() in keys:
+            continue
+        chosen = name + suffix if name.lower() in taken else name
+        if chosen.lower() in taken | {other.lower() for other in found.values()}:
+            raise InvalidPipeline(
+                f"both streams have a column {name!r}, and {chosen!r} is taken, too.",
+                why="a column of the right stream that has the name of one of the left gets the suffix.",
+                do='give another one: suffix="_2"; or leave the column out before: right | hf.select(...)',
+            )
+        found[name] = chosen
+    if timestamp.lower() in taken | {other.lower() for other in found.values()}:
+        raise InvalidPipeline(
+            f"a stream has a column {timestamp!r}, which is the name of the column with the time of a pair.",
+            why="a pair has the later of its two times, in a column of its own.",
+            do='give that column another name: timestamp="pair_time"',
+        )
+    return found
+
+
+def pair_schema(step: JoinStep) -> pa.Schema:
+    """Return the columns of a pair: those of the left input, those of the right without the key, and the time."""
+    left, right = step.inputs[LEFT], step.inputs[RIGHT]
+    names = right_names(left.names, right.names, step.key.names, step.suffix, step.timestamp)
+    has_left, has_right = step.how in ("inner", "left"), step.how in ("inner", "right")
+    keys = step.key.names
+    fields = [
+        column.with_nullable(
+            column.nullable or not (has_left or (column.name in keys and not right.field(column.name).nullable))
+        )
+        for column in left
+    ]
+    for name, chosen in names.items():
+        column = right.field(name)
+        fields.append(column.with_name(chosen).with_nullable(column.nullable or not has_right))
+    return pa.schema([*fields, pa.field(step.timestamp, left.field(step.times[LEFT]).type)])
+
+
+def rows(
+    step: JoinStep,
+    left: Side,
+    right: Side,
+    pair: tuple[Ints, Ints],
+    gone: Mapping[str, Ints],
+    rises: Mapping[str, Rise],
+) -> pa.Table:
+    """Return the rows that leave in an epoch.
+
+    Parameters
+    ----------
+    step : JoinStep
+        The step.
+    left, right : Side
+        The rows of the inputs.
+    pair : tuple of array of int64
+        Rows of both that are pairs.
+    gone : mapping of str to array of int64
+        Rows of each input that have no partner.
+    rises : mapping of str to Rise
+        How bounds rise in the epoch: that gives the order, where it is not that of time.
+    """
+    if step.how == "semi":
+        return _plain(step, left, _first_of_each(left, right, pair))
+    if step.how == "anti":
+        mine = gone[LEFT]
+        order = np.lexsort((left.numbers[mine], left.times[mine], step.alone_at(left, LEFT, mine, rises)))
+        return _plain(step, left, mine[order])
+    ours, theirs = pair
+    times = np.maximum(left.times[ours], right.times[theirs])
+    only_left = gone[LEFT] if step.how in ("left", "full") else np.zeros(0, np.int64)
+    only_right = gone[RIGHT] if step.how in ("right", "full") else np.zeros(0, np.int64)
+    if not len(only_left) and not len(only_right) and step.how == "inner":
+        order = np.lexsort((right.numbers[theirs], left.numbers[ours], times))
+        return _pairs(step, left, right, ours[order], theirs[order], times[order])
+    places = np.concatenate([
+        step.released_at(left, right, pair, rises),
+        step.alone_at(left, LEFT, only_left, rises),
+        step.alone_at(right, RIGHT, only_right, rises),
+    ])  # fmt: skip
+    none_of_left, none_of_right = np.full(len(only_right), -1), np.full(len(only_left), -1)
+    times = np.concatenate([times, left.times[only_left], right.times[only_right]])
+    numbers_left = np.concatenate([left.numbers[ours], left.numbers[only_left], none_of_left])
+    numbers_right = np.concatenate([right.numbers[theirs], none_of_right, right.numbers[only_right]])
+    order = np.lexsort((numbers_right, numbers_left, times, places))
+    ours = np.concatenate([ours, only_left, none_of_left])[order]
+    theirs = np.concatenate([theirs, none_of_right, only_right])[order]
+    return _pairs(step, left, right, ours, theirs, times[order])
+
+
+def unmatched(step: JoinStep, left: Side, right: Side, gone: Mapping[str, Ints], rises: Mapping[str, Rise]) -> pa.Table:
+    """Return the rows without a partner as rows of the side output."""
+    schema = step.outputs["unmatched"]
+    parts, orders = [], []
+    for name, side in ((LEFT, left), (RIGHT, right)):
+        chosen = gone[name]
+        why = pa.repeat(_reason(RIGHT if name == LEFT else LEFT), len(chosen))
+        parts.append(keyed.side_rows(schema, name, side.rows.take(pa.array(chosen)), step.times[name], why))
+        orders.append((side.numbers[chosen], side.times[chosen], step.alone_at(side, name, chosen, rises)))
+    order = np.lexsort([np.concatenate([one, other]) for one, other in zip(*orders, strict=True)])
+    return pa.concat_tables(parts).take(pa.array(order))
+
+
+def _reason(other: str) -> str:
+    return f"no row of {other} with its key within the range"
+
+
+def _first_of_each(left: Side, right: Side, pair: tuple[Ints, Ints]) -> Ints:
+    """Return the left rows of pairs, each once, in the order in which they found their first partner."""
+    ours, theirs = pair
+    times = np.maximum(left.times[ours], right.times[theirs])
+    order = np.lexsort((left.numbers[ours], times))
+    _, first = np.unique(ours[order], return_index=True)
+    return np.asarray(ours[order][np.sort(first)], np.int64)
+
+
+def _plain(step: JoinStep, left: Side, chosen: Ints) -> pa.Table:
+    schema = step.outputs["rows"]
+    return tables.fitted(left.rows.select(schema.names).take(pa.array(chosen)), schema)
+
+
+def _pairs(step: JoinStep, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
+    schema = step.outputs["rows"]
+    mine, other = step.inputs[LEFT], step.inputs[RIGHT]
+    keys = step.key.names
+    has_left = bool((ours >= 0).all())
+    at_left, at_right = _indices(ours), _indices(theirs)
+    left_rows = left.rows.select(mine.names).take(at_left)
+    right_rows = right.rows.select([name for name in other.names if has_left is False or name not in keys])
+    right_rows = right_rows.take(at_right)
+    columns = []
+    for name in mine.names:
+        column = left_rows.column(name)
+        if not has_left and name in keys:
+            column = pc.if_else(pa.array(ours >= 0), column, right_rows.column(name))
+        columns.append(column)
+    columns += [right_rows.column(name) for name in other.names if name not in keys]
+    columns.append(pa.array(times, pa.int64()).cast(schema.field(step.timestamp).type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _indices(rows: Ints) -> pa.Array:
+    return pa.array(rows, mask=rows < 0) if len(rows) and rows.min() < 0 else pa.array(rows)

@@ -1,0 +1,170 @@
+"""One input of a join within an epoch: the rows that it has, where they come from, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.operators.join.bounds import BEFORE, SEQ, Rise
+from holdfast.state import joins, keyed, tables
+from holdfast.state.step import PLACE, Arrivals, Change, StateTable
+from holdfast.state.timeline import Bools, Ints
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The state tables of one input.
+
+    Parameters
+    ----------
+    kept, waiting : StateTable
+        Settled rows, and rows that are not.
+    matched : StateTable, optional
+        Numbers of settled rows that have a partner; None where a row leaves with its first one.
+    """
+
+    kept: StateTable
+    waiting: StateTable
+    matched: StateTable | None
+
+
+@dataclass
+class Side:
+    """All rows of one input: first those that were settled before the epoch, then those that waited, then new ones.
+
+    Parameters
+    ----------
+    declared : Tables
+        Its state.
+    rows : pa.Table
+        Its rows, with their numbers.
+    keys : pa.Table
+        Their key columns.
+    times, numbers : array of int64
+        Of each row.
+    places : array of int64
+        Where each arrived in this epoch; BEFORE for those of the state.
+    kept, waited : int
+        How many rows were settled before, and how many waited.
+    settled : array of bool
+        Which rows are settled now.
+    was_matched, matched : array of bool
+        Which rows had a pair that was settled before the epoch, and which have one now.
+    stays : array of bool
+        Which rows are needed in later epochs.
+    """
+
+    declared: Tables
+    rows: pa.Table
+    keys: pa.Table
+    times: Ints
+    numbers: Ints
+    places: Ints
+    kept: int
+    waited: int
+    settled: Bools
+    was_matched: Bools
+    matched: Bools = field(init=False)
+    stays: Bools = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.matched = self.was_matched.copy()
+        self.stays = np.ones(len(self.times), bool)
+
+    @staticmethod
+    def of(
+        declared: Tables,
+        held: tuple[pa.Table, pa.Table, pa.Table | None],
+        given: Arrivals,
+        rise: Rise,
+        time: str,
+        number: int,
+        settled_before: int,
+    ) -> Side:
+        """Return an input's rows.
+
+        Parameters
+        ----------
+        declared : Tables
+            Its state.
+        held : tuple of pa.Table
+            What it has: settled rows, waiting ones, and the numbers of those that have a partner.
+        given, rise
+            What arrives, and how the bound rises.
+        time : str
+            Its timestamp column.
+        number : int
+            Of its next row.
+        settled_before : int
+            The time below which both inputs are settled now.
+        """
+        kept, waiting, matched = held
+        fresh = given.rows if not rise.is_late.any() else given.rows.filter(pa.array(~rise.is_late))
+        places = keyed.ticks(fresh.column(PLACE))
+        fresh = fresh.drop_columns([PLACE])
+        numbers = np.arange(number, number + fresh.num_rows, dtype=np.int64)
+        fresh = fresh.append_column(declared.kept.schema.field(SEQ), pa.array(numbers))
+        rows = pa.concat_tables([kept, waiting, tables.fitted(fresh, kept.schema)])
+        old = kept.num_rows + waiting.num_rows
+        times = keyed.ticks(rows.column(time))
+        settled = times < settled_before
+        settled[: kept.num_rows] = True
+        key = list(declared.kept.key)
+        had = np.zeros(rows.num_rows, bool)
+        if matched is not None and matched.num_rows:
+            had[: kept.num_rows] = joins.index_in(kept, matched, key) >= 0
+        return Side(
+            declared,
+            rows,
+            rows.select([name for name in key if name != SEQ]),
+            times,
+            keyed.ticks(rows.column(SEQ)),
+            np.concatenate([np.full(old, BEFORE, np.int64), places]),
+            kept.num_rows,
+            waiting.num_rows,
+            settled,
+            had,
+        )
+
+    @property
+    def new(self) -> Ints:
+        """The rows that have settled in this epoch."""
+        return self.kept + np.flatnonzero(self.settled[self.kept :])
+
+    @property
+    def old(self) -> Ints:
+        """The rows that were settled before."""
+        return np.arange(self.kept)
+
+    @property
+    def held(self) -> int:
+        """How many rows are in the state after the epoch."""
+        return int(self.stays.sum())
+
+    def changes(self, name: str) -> dict[str, Change]:
+        """Return what changes in the tables of the input of this name."""
+        at = np.arange(len(self.times))
+        was_kept, was_waiting = at < self.kept, (at >= self.kept) & (at < self.kept + self.waited)
+        is_fresh = at >= self.kept + self.waited
+        found = {
+            name: self._change(self.stays & self.settled & ~was_kept, ~self.stays & was_kept),
+            f"waiting_{name}": self._change(
+                self.stays & ~self.settled & is_fresh, was_waiting & (self.settled | ~self.stays)
+            ),
+        }
+        if (declared := self.declared.matched) is not None:
+            more = self._picked(self.stays & self.settled & self.matched & ~self.was_matched)
+            gone = self._picked(~self.stays & self.was_matched)
+            key = list(declared.key)
+            found[f"matched_{name}"] = Change(more.select(key), gone.select(key))
+        return {name: change for name, change in found.items() if change.upserts.num_rows or change.deletes.num_rows}
+
+    def _change(self, comes: Bools, goes: Bools) -> Change:
+        return Change(self._picked(comes), self._picked(goes).select(list(self.declared.kept.key)))
+
+    def _picked(self, which: Bools) -> pa.Table:
+        if not which.any():
+            return self.rows.slice(0, 0)
+        return self.rows.filter(pa.array(which))

@@ -1,0 +1,329 @@
+"""``join``: the rows of two streams in pairs, by key and within a range of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.expressions.text import quoted
+from holdfast.graph import naming
+from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.evolution import Migration, past_of
+from holdfast.graph.nodes import Shape, Stream
+from holdfast.graph.nodes import apply as put
+from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
+from holdfast.operators.join.output import LEFT, RIGHT, right_names
+from holdfast.operators.join.step import SIDES, JoinStep
+from holdfast.operators.select import Select
+from holdfast.ports import SideRows
+from holdfast.state import keyed
+
+HOWS = ("inner", "left", "right", "full", "semi", "anti")
+_RIGHT = 'hf.join(orders, payments, on="order_id", within="2 h")'
+
+
+@dataclass(frozen=True)
+class Join:
+    """Pair the rows of two inputs.
+
+    Parameters
+    ----------
+    on : tuple of str
+        Key columns, of the same names in both inputs.
+    times : mapping of str to str
+        Input -> its timestamp column.
+    low, high : str or int
+        A pair is one if right's time minus left's time lies between them, both included.
+    how : str
+        Which rows are given.
+    disorder : mapping of str to (str or int)
+        Input -> how far a row may be below the newest of the whole input.
+    suffix, timestamp : str
+        Of columns of the right input whose name is taken, and the column with the time of a pair.
+    max_waiting_rows : int, optional
+        Number of rows that wait for an input at which sources that run ahead are throttled.
+    """
+
+    on: tuple[str, ...]
+    times: Mapping[str, str]
+    low: str | int
+    high: str | int
+    how: str
+    disorder: Mapping[str, str | int]
+    suffix: str
+    timestamp: str
+    max_waiting_rows: int | None = None
+    kind: ClassVar[str] = "join"
+    input_names: ClassVar[tuple[str, ...]] = SIDES
+
+    @property
+    def side_outputs(self) -> Mapping[str, SideRows]:
+        """``late`` and ``unmatched``."""
+        return {name: SideRows.of_inputs(self.on, self.input_names) for name in ("late", "unmatched")}
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The timestamp of each input."""
+        return tuple(self.times[name] for name in SIDES)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return every argument."""
+        limit = {} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}
+        return {
+            "on": list(self.on),
+            "times": dict(self.times),
+            "within": [self.low, self.high],
+            "how": self.how,
+            "disorder": dict(self.disorder),
+            "suffix": self.suffix,
+            "timestamp": self.timestamp,
+            **limit,
+        }
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns of a pair, or those of the left input."""
+        for name, shape in zip(SIDES, inputs, strict=True):
+            require_columns(self.on, shape.columns, f"on= of input {name!r}")
+            require_columns([self.times[name]], shape.columns, f"timestamp of input {name!r}")
+        left, right = inputs
+        if self.how in ("semi", "anti"):
+            return left
+        if left.columns is None or right.columns is None:
+            return Shape(None, self.timestamp)
+        names = right_names(list(left.columns), list(right.columns), list(self.on), self.suffix, self.timestamp)
+        return Shape((*left.columns, *names.values(), self.timestamp), self.timestamp)
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> JoinStep:
+        """Return the step for inputs of these schemas."""
+        key = keyed.key_schema(inputs[LEFT], self.on)
+        time = keyed.time_field(inputs[LEFT], self.times[LEFT])
+        theirs = keyed.key_schema(inputs[RIGHT], self.on)
+        other = keyed.time_field(inputs[RIGHT], self.times[RIGHT])
+        for one, same in zip(key, theirs, strict=True):
+            if one.name != same.name or one.type != same.type:
+                raise _unlike(f"the key {same.name!r} of right is {same.type}, of left {one.name!r} is {one.type}")
+        if other.type != time.type:
+            raise _unlike(
+                f"the timestamp {other.name!r} of right is {other.type}, of left {time.name!r} is {time.type}"
+            )
+        low, high = (_ticks(value, time) for value in (self.low, self.high))
+        if low > high:
+            raise InvalidPipeline(
+                f"within=({self.low!r}, {self.high!r}) contains nothing.",
+                why="right's time minus left's time lies between the first and the second.",
+                do='write the lower one first: within=("-1 h", "2 h")',
+            )
+        step = JoinStep(
+            pa.schema([field.with_nullable(True) for field in key]),
+            {name: inputs[name] for name in SIDES},
+            {LEFT: time.name, RIGHT: other.name},
+            low,
+            high,
+            self.how,
+            {name: _disorder_ticks(self.disorder[name], time) for name in SIDES},
+            self.suffix,
+            self.timestamp,
+            limit_of(self.max_waiting_rows),
+        )
+        _ = step.outputs  # says now which names clash
+        return step
+
+
+def _disorder_ticks(value: str | int, time: pa.Field) -> int:
+    return keyed.duration_ticks(value, time, "disorder") if value else 0
+
+
+def _ticks(value: str | int, time: pa.Field) -> int:
+    try:
+        return offset_ticks(value, time.type)
+    except InvalidPipeline as error:
+        right = "within=100" if time.type == pa.int64() else 'within="2 h"'
+        raise InvalidPipeline(
+            f"within={value!r} does not fit timestamps of type {time.type}.", why=error.why, do=f"write {right}"
+        ) from error
+
+
+def _unlike(why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        "the streams do not fit each other.",
+        why=f"{why}.",
+        do='bring them to one type before: right | hf.select("* except (id)", id="CAST(id AS BIGINT)")',
+    )
+
+
+def join(
+    left: Stream,
+    right: Stream,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    within: str | int | tuple[str | int, str | int] | None = None,
+    how: str = "inner",
+    forget_after: str | int | None = None,
+    disorder: str | int | Mapping[str, str | int] | None = None,
+    suffix: str = "_right",
+    timestamp: str = "joined_time",
+    max_waiting_rows: int | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+) -> Stream:
+    """Pair the rows of two streams that have one key and lie within a range of event time.
+
+    Parameters
+    ----------
+    left, right : Stream
+        Two streams with a known timestamp column.
+    on : str, sequence of str, or mapping of str to str
+        Key columns, of one type in both streams; where their names differ, column of left -> column of right.  A key
+        that is null has no partner.
+    within : str, int or pair of them, optional
+        ``"2 h"``: at most two hours apart.  ``("-1 h", "2 h")``: right's time minus left's time is between these.
+        Ticks where timestamps are BIGINT.
+    how : str
+        ``"inner"``: pairs.  ``"left"``, ``"right"``, ``"full"``: besides, rows of that stream (of both) that have no
+        partner, with nulls.  ``"semi"``: rows of left that have a partner, once, with the columns of left alone.
+        ``"anti"``: those that have none.
+    forget_after : str or int, optional
+        Instead of ``within``: how long, in event time, a row waits for partners.
+    disorder : str, int or mapping, optional
+        How far a row may be below the newest of its whole stream, whatever its key; for both streams or
+        ``{"left": ..., "right": ...}``.  By default 0: streams are in the order of time.  Rows further below are late.
+    suffix : str
+        Added to columns of right that have the name of a column of left.
+    timestamp : str
+        Name of the column with the time of a pair: the later of the two.
+    max_waiting_rows : int, optional
+        Number of rows that wait for the other stream from which the sources that run ahead are throttled; by default
+        1,000,000.
+    name : str, optional
+        The node's name, under which its state is kept.
+    renamed_from : str, optional
+        Its name in the graph that ran before: its state continues under the new one.
+    migrate : function or mapping of str to function, optional
+        Converts state tables of another form, table to table: ``docs/state.md``.
+
+    Returns
+    -------
+    Stream
+        The columns of left, those of right without the key, and ``timestamp``; for ``semi`` and ``anti`` the columns
+        of left.  Late rows are in the side output ``late``, rows without a partner in ``unmatched``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a stream has no known timestamp, a column is missing, types differ, or no limit in event time is given.
+
+    Notes
+    -----
+    A pair leaves when both streams are past its later row; a row without a partner when the other stream is past the
+    last time that a partner may have.  The result depends on keys and timestamps only.
+
+    Examples
+    --------
+    ::
+
+        paid = hf.join(orders, payments, on="order_id", within=("0 s", "2 h"), how="left", name="paid")
+    """
+    with building(Join.kind, name) as built_at:
+        for side, stream in ((LEFT, left), (RIGHT, right)):
+            if not isinstance(stream, Stream):
+                raise InvalidPipeline(f"{a_type(stream)} stands for the {side} stream.", do=f"write {_RIGHT}")
+        if left.node is right.node:
+            raise InvalidPipeline(
+                f"stream {left.name!r} is given twice.",
+                why="each of its rows would be its own partner.",
+                do='to pair rows of one stream give one of them another form first: stream | hf.select("*")',
+            )
+        keys = _keys(on)
+        times = {side: keyed.timestamp_of(stream, None) for side, stream in ((LEFT, left), (RIGHT, right))}
+        low, high = _range(within, forget_after)
+        if how not in HOWS:
+            raise InvalidPipeline(
+                f"how={how!r} is no kind of join.", why=f"there are {', '.join(HOWS)}.", do=f"write {_RIGHT}"
+            )
+        for argument, text in (("suffix", suffix), ("timestamp", timestamp)):
+            if not isinstance(text, str) or not text:
+                raise InvalidPipeline(f"{argument}={text!r} is not a text.", do=f'write {argument}="_2"')
+        spec = Join(
+            tuple(keys), times, low, high, how, _disorder(disorder), suffix, timestamp, checked_limit(max_waiting_rows)
+        )
+        past = past_of(renamed_from, migrate, kind=Join.kind, built_at=built_at)
+        renamed = {other: mine for mine, other in keys.items() if other != mine}
+        if renamed and right.columns is not None:
+            _check_renamed(right.columns, renamed)
+    if renamed:
+        items = [f"* except ({', '.join(map(quoted, renamed))})"]
+        items += [f"{quoted(other)} AS {quoted(mine)}" for other, mine in renamed.items()]
+        as_named = None if name is None else naming.extended(name, "right")
+        right = put(Select(tuple(items)), (right,), name=as_named, built_at=built_at, is_derived=True)
+    return put(spec, (left, right), name=name, built_at=built_at, past=past)
+
+
+def _keys(on: Any) -> dict[str, str]:
+    """Return the key columns of left, each with that of right."""
+    if not isinstance(on, Mapping):
+        return {name: name for name in keyed.key_names(on, "on")}
+    mine = keyed.key_names(list(on), "on")
+    other = keyed.key_names(list(on.values()), "on")
+    return dict(zip(mine, other, strict=True))
+
+
+def _check_renamed(columns: Sequence[str], renamed: Mapping[str, str]) -> None:
+    require_columns(list(renamed), columns, "on=")
+    stays = {column.lower() for column in columns} - {name.lower() for name in renamed}
+    if taken := [mine for mine in renamed.values() if mine.lower() in stays]:
+        raise InvalidPipeline(
+            f"the right stream has a column {taken[0]!r}, besides the one that is joined on.",
+            why="in the pairs the key has the name that it has in the left stream.",
+            do=f'give that column another name before: right | hf.select("* except ({taken[0]})", other="{taken[0]}")',
+        )
+
+
+def _range(within: Any, forget_after: Any) -> tuple[str | int, str | int]:
+    """Return between which limits right's time minus left's time lies."""
+    if (within is None) == (forget_after is None):
+        raise InvalidPipeline(
+            "within= and forget_after= are both given." if within is not None else "no limit in event time is given.",
+            why="both say how far two rows may be apart."
+            if within is not None
+            else "rows would wait for partners for ever, and the state would grow without end.",
+            do='say how far apart the rows of a pair may be: within="2 h", or within=("-1 h", "2 h"); '
+            'or how long a row waits: forget_after="30 d"',
+        )
+    if forget_after is not None:
+        within = keyed.check_duration(forget_after, "forget_after")
+    if isinstance(within, Sequence) and not isinstance(within, str):
+        if len(within) != 2:
+            raise InvalidPipeline(
+                f"within={within!r} is not a range.", do='give two limits: within=("-1 h", "2 h"), or one: within="2 h"'
+            )
+        low, high = within
+    else:
+        keyed.check_duration(within, "within", least=0)
+        low, high = (f"-{within.strip()}" if isinstance(within, str) else -within), within
+    for limit in (low, high):
+        check_offset(limit, "within")
+        if limit is None:
+            raise InvalidPipeline(f"within={within!r} has no limit.", do='give both: within=("-1 h", "2 h")')
+    return low, high
+
+
+def _disorder(value: Any) -> dict[str, str | int]:
+    if isinstance(value, Mapping):
+        if unknown := [name for name in value if name not in SIDES]:
+            raise InvalidPipeline(
+                f"disorder= names the input {unknown[0]!r}, which does not exist.",
+                why="the inputs are left and right.",
+                do='name one of these: disorder={"right": "5 min"}',
+            )
+        given = dict(value)
+    else:
+        given = dict.fromkeys(SIDES, value)
+    for amount in given.values():
+        if amount is not None:
+            keyed.check_duration(amount, "disorder", least=0)
+    return {name: given.get(name) or 0 for name in SIDES}
