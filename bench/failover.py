@@ -32,9 +32,9 @@ import psutil
 import psycopg
 
 from bench.sides import WORK, median, print_result
-from holdfast.cli.standby.places import lease_of
 from holdfast.cli.target import load_target
 from holdfast.replica.keeper import BEATS
+from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import Holder, take
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
@@ -243,7 +243,7 @@ def _backlog(dsn: str, name: str, rows: int, arguments: tuple[str, ...]) -> tupl
 
 _LOOKS = """
 import sys, time
-from holdfast.cli.standby.places import lease_of
+from holdfast.replica.places import lease_of
 from holdfast.cli.target import load_target
 from holdfast.replica.tenure import Watch
 watch = Watch(lease_of(load_target(sys.argv[1])))
