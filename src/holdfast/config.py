@@ -180,14 +180,17 @@ class Settings(BaseSettings):
     )
     checkpoint_keep: Annotated[int, Field(ge=1, le=1000)] = _setting(
         3,
-        "Snapshots that are kept; also `start(keep=...)`.  The newest good one is used, so more than one is a reserve "
-        "against damage.  Buckets that did not change share their files.",
+        "Snapshots that are kept; also `start(keep=...)`.  The newest good one is used; others are a reserve.",
     )
     held_max: Annotated[str, _size("1 MB", "16 GB")] = _setting(
         "64 MB",
         "Rows that the driver holds for sinks with a pace of their own (`commit_every=` of a sink), of all of them "
         "together.  When there are more, the sink that most of them wait for commits at once.  They are in the "
         "checkpoint, too: as much of it is read by the start after a crash.",
+    )
+    rewind_keep: Annotated[str, _duration("0 s", "366 d")] = _setting(
+        "1 d",
+        "How far back a rewind can go without state: to each of the last 1000 epochs, to one a minute before.",
     )
     ledger_keep: Annotated[int, Field(ge=10, le=100_000)] = _setting(
         100,

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint import progress
 from holdfast.cli.app import app
 from holdfast.cli.words import rewind_lines
 from holdfast.config import Settings
@@ -271,3 +272,23 @@ def test_without_state_it_reaches_as_far_as_the_log_of_spark(spark: SparkSession
         assert rewinding.do(to).sinks["table"].epoch_count == 1
     assert sqlite_rows(tmp_path / "t.db", "SELECT k FROM t") == ["a", "a", "b"]
     assert letters() == "aaabbb"
+
+
+def test_without_state_it_reaches_behind_the_log_of_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "GATHERED", 2)
+    rows = hf.read.files(str(tmp_path / "in"), schema="k STRING", max_files_per_epoch=1, name="given")
+    table = hf.write.sqlite(tmp_path / "t.db", table="t", rewindable=True, name="table")
+    plain = hf.Pipeline("plain", rows | hf.filter("k <> 'c'", name="some") | table)
+    directory = tmp_path / "checkpoint"
+    give(tmp_path, 5)
+    plain.run(checkpoint=str(directory), trigger=hf.available_now(), session=spark)
+    for entry in (directory / "spark/1/offsets").iterdir():  # as Spark does with all but the last hundred
+        if entry.name.lstrip(".").split(".")[0] in ("0", "1", "2"):
+            entry.unlink()
+    rewinding = Rewinding(plain, LocalStore(str(directory)), directory, Settings())
+    assert rewinding.do("2").sinks["table"].row_count == len([k for k in "".join(LETTERS[2:5]) if k != "c"])
+    plain.run(checkpoint=str(directory), trigger=hf.available_now(), session=spark)
+    found = sqlite_rows(tmp_path / "t.db", "SELECT k FROM t")
+    assert found == sorted(k for k in "".join(LETTERS[:5]) if k != "c")

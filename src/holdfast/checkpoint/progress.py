@@ -14,16 +14,27 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.errors import invariant
-from holdfast.ports import Store
+from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
 
 PREFIX = "progress/"
+
+GATHERED = 50
+"""Ends that are written at a time where no operator keeps state.  Spark's own log has the last hundred: a crash loses
+none."""
+
+RECENT = 1000
+"""Ends that are kept one by one, however old the others are."""
+
+COARSE_US = 60_000_000
+"""Of older ones, one is kept for each such time: so many fit into a day."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,117 @@ def prune(store: Store, before_epoch: int) -> None:
         numbers = _numbers(path)
         if len(numbers) == 3 and numbers[1] <= before_epoch:
             store.delete(path)
+
+
+class History:
+    """The ends of epochs of a pipeline without state, kept for a time: a rewind can go back to them.
+
+    With state, the checkpointer keeps the ends since the oldest snapshot; nothing older could be restored.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    generation : int
+        Of the run.
+    clock : Clock
+        Tells which ends are too old.
+    keep_us : int
+        How long an end is kept, microseconds.
+    check_fenced : callable
+        Raises ``Fenced`` if another run has taken over: it may have withdrawn what is to be written.
+
+    Notes
+    -----
+    One durable write for 50 epochs, in the thread of the epochs.  Every thousand, what is older is joined: all ends of
+    a minute become one span, from where the first began to where the last ended, so that they still follow each other.
+    1. the joined record; 2. the records that it replaces go.  Dead in between, both say the same.
+    """
+
+    def __init__(
+        self, store: Store, generation: int, clock: Clock, keep_us: int, check_fenced: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._clock = clock
+        self._keep_us = keep_us
+        self._check_fenced = check_fenced
+        self._gathered: list[EpochSpan] = []
+        self._since_tidied = RECENT  # what earlier runs have left is tidied by the first write
+
+    def note(self, start: Positions, ended: EpochEnd) -> None:
+        """Record the end of an epoch.  May be repeated: the last epoch is, after a failure."""
+        self._gathered = [step for step in self._gathered if step.ended.epoch < ended.epoch]
+        self._gathered.append(EpochSpan(start, ended))
+        if len(self._gathered) < GATHERED:
+            return
+        self._check_fenced()
+        write(self._store, self._gathered, self._generation)
+        self._since_tidied += len(self._gathered)
+        self._gathered = []
+        if self._since_tidied >= RECENT:
+            self._since_tidied = 0
+            self._tidy()
+
+    def _tidy(self) -> None:
+        records: dict[str, list[EpochSpan]] = {}
+        for path in sorted((path for path in self._store.keys(PREFIX) if _numbers(path)), key=_numbers):
+            try:
+                records[path] = list(_steps(self._store.get(path)))
+            except (ValueError, KeyError, TypeError):
+                continue  # logged where it is read
+        recent, old = 0, dict(records)
+        for path in reversed(records):
+            if recent < RECENT:
+                recent += len(old.pop(path))
+        since = self._clock.now_us() - self._keep_us
+        known = _followed(step for steps in old.values() for step in steps)
+        kept = [step for step in known if step.ended.batch_us >= since]
+        joined = coarse(kept)
+        written = write(self._store, joined, self._generation) if joined and joined != kept else ""
+        # The last one first: those that a death leaves begin where the joined record begins.
+        for path, steps in reversed(old.items()):
+            is_gone = all(step.ended.batch_us < since for step in steps)
+            if path != written and (written or is_gone):
+                self._store.delete(path)
+
+
+def _followed(steps: Iterable[EpochSpan]) -> list[EpochSpan]:
+    """Return spans in their order, without those that lie within a joined one: somebody died before they were gone."""
+    waiting = sorted(steps, key=lambda step: step.ended.epoch)
+    found: list[EpochSpan] = []
+    while waiting:
+        by_start = {_text(step.start): step for step in waiting}
+        step = by_start.get(_text(waiting[0].start))
+        while step is not None:
+            found.append(step)
+            del by_start[_text(step.start)]
+            step = by_start.get(_text(step.ended.positions))
+        waiting = [step for step in waiting if step.ended.epoch > found[-1].ended.epoch]
+    return found
+
+
+def coarse(steps: Iterable[EpochSpan]) -> list[EpochSpan]:
+    """Return spans with all that follow each other within a minute joined.
+
+    Examples
+    --------
+    >>> def step(start, end, at_s):
+    ...     return EpochSpan({"a": {"log": start}}, EpochEnd(end, end, {"a": {"log": end}}, at_s * 1_000_000))
+    >>> [(s.start["a"]["log"], s.ended.epoch) for s in coarse([step(0, 1, 0), step(1, 2, 59), step(2, 3, 60)])]
+    [(0, 2), (2, 3)]
+    >>> [s.ended.epoch for s in coarse([step(0, 1, 0), step(7, 8, 1)])]
+    [1, 8]
+    """
+    joined: list[EpochSpan] = []
+    for _, minute in groupby(steps, key=lambda step: step.ended.batch_us // COARSE_US):
+        first = len(joined)
+        for step in minute:
+            if len(joined) > first and joined[-1].ended.positions == step.start:
+                joined[-1] = EpochSpan(joined[-1].start, step.ended)
+            else:
+                joined.append(step)
+    return joined
 
 
 def _numbers(path: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
+from holdfast.checkpoint.progress import History
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
 from holdfast.graph.hooks import Lifecycle
@@ -38,6 +39,7 @@ from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
+from holdfast.types.units import duration_us
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Wiring:
             pressure=self._pressure(),
             auditor=auditor,
             note_parts=self.participation.note,
-            note_end=_noting(user_data, checkpointer),
+            note_end=_noting(user_data, checkpointer, self._history(checkpointer)),
         )
         given = recovered(self.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
@@ -259,6 +261,16 @@ class Wiring:
 
     # --- the value of ``on_checkpoint`` -------------------------------------------------------------------------
 
+    def _history(self, checkpointer: Checkpointer | None) -> History | None:
+        """Return what keeps ends of epochs where no snapshot limits how far a rewind can go."""
+        keep_us = duration_us(self.asked.settings.rewind_keep)
+        if checkpointer is not None or not keep_us:
+            return None
+        coordinator = self.coordinator
+        return History(
+            self.context.store, coordinator.generation, self.context.clock, keep_us, coordinator.check_fenced
+        )
+
     def _user_data(self) -> UserData | None:
         if self.asked.pipeline.hooks.on_checkpoint is None:
             return None
@@ -282,7 +294,9 @@ class Wiring:
         return decode(path.read_bytes(), seed).user_data
 
 
-def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Callable[[Positions, EpochEnd], None]:
+def _noting(
+    user_data: UserData | None, checkpointer: Checkpointer | None, history: History | None
+) -> Callable[[Positions, EpochEnd], None]:
     """Return the function called at each epoch's end: ``on_checkpoint`` is asked before the snapshot is made."""
 
     def note(start: Positions, ended: EpochEnd) -> None:
@@ -290,5 +304,7 @@ def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Ca
             user_data.note(ended.epoch)
         if checkpointer is not None:
             checkpointer.note(start, ended)
+        if history is not None:
+            history.note(start, ended)
 
     return note
