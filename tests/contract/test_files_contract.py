@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Sink
+from holdfast.ports import EpochRecord, Held, Publication, Sink
+from holdfast.sinks.files import sink as files_sink
 from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.store import entry_log
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
-from tests.contract.rewind_contract import RewindContract
+from tests.contract.rewind_contract import RewindContract, filled, opened, positions
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -28,6 +30,25 @@ TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRewindContract = RewindContract
+
+
+def test_idle_epochs_do_not_use_up_the_history(target: FilesTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_log, "KEPT", 3)
+    monkeypatch.setattr(files_sink, "IDLE_KEPT", 20)
+    sink = filled(target, 3)
+    for epoch in range(4, 15):
+        sink.publish([Publication(EpochRecord(PIPELINE, epoch, 1, positions(epoch)), ())], Held())
+    assert sink.withdrawal(positions(1)).epoch == 1  # type: ignore[attr-defined]
+    sink.close()
+    sink, _ = opened(target, 2)
+    for epoch in range(15, 20):
+        sink.publish([Publication(EpochRecord(PIPELINE, epoch, 2, positions(epoch)), ())], Held())
+    asked = sink.withdrawal(positions(1))  # type: ignore[attr-defined]
+    assert (asked.epoch, asked.obstacle) == (1, "")
+    for epoch in range(20, 60):  # so many that the oldest ones go after all
+        sink.publish([Publication(EpochRecord(PIPELINE, epoch, 2, positions(epoch)), ())], Held())
+    assert sink.withdrawal(positions(1)).obstacle  # type: ignore[attr-defined]
+    sink.close()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ KEPT = 100
 """Entries kept after each epoch that is published.  One would do; a hundred show the history of the last epochs to a
 person, and are how far a rewind can go back.  Runs that publish nothing add at most as many."""
 
+IDLE_KEPT = 900
+"""Entries of idle epochs that are kept besides, at most: they do not use up the history, and the log stays small."""
+
 
 class Entry(Protocol):
     """What every log knows of its entries."""

@@ -65,6 +65,11 @@ class LogEntry:
         """Whether its renames belong to no new epoch: they take the place of the removals.  A repair's do, too."""
         return bool(self.renames) and self.after_epoch == self.epoch
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is an epoch that neither brought nor took away a file."""
+        return not (self.renames or self.removals) and self.back_to is None and not self.is_repair
+
     def replaced(self, is_there: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the removals that may be done: what joined files replace, only where these are."""
         if not self.is_compaction:

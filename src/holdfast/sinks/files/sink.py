@@ -57,7 +57,7 @@ from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
-from holdfast.store.entry_log import KEPT
+from holdfast.store.entry_log import IDLE_KEPT, KEPT
 
 log = logging.getLogger("holdfast.sinks.files")
 
@@ -130,8 +130,8 @@ class FilesSink:
         )
         self._compaction = None if target_bytes is None else Compaction(self, self._joining)
         self._tending = None if self._compaction is None or not is_tended else Tending(self._compaction)
-        self._compactions: list[int] = []
-        """Numbers of the entries in the log that are compactions."""
+        self._besides: list[int] = []
+        """Numbers of the entries in the log that do not count towards its history: compactions, and idle epochs."""
         with durable.explained(f"opening {own}"):
             durable.make_directory(self._staging.directory)
             durable.make_directory(os.path.join(own, "log"))
@@ -145,8 +145,8 @@ class FilesSink:
             last = self._fence(run)
             self._joining.sweep(run.generation)
             sweep_views(self._own)
+            self._besides = [entry.number for entry in self._log.standing() if entry.is_compaction or entry.is_idle]
             if self._compaction is not None:
-                self._compactions = [entry.number for entry in self._log.standing() if entry.is_compaction]
                 self._compaction.begin(run.generation)
         return dataclasses.replace(last.held(), explained=self._explanations.held())
 
@@ -241,10 +241,12 @@ class FilesSink:
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
         self._renames.finish(entry, is_synced=True)
-        self._log.prune(besides=len(self._compactions))
-        if self._compactions:
+        if entry.is_idle and len(self._besides) < IDLE_KEPT:
+            self._besides.append(entry.number)
+        self._log.prune(besides=len(self._besides))
+        if self._besides:
             oldest = self._log.numbers()[0]
-            self._compactions = [number for number in self._compactions if number >= oldest]
+            self._besides = [number for number in self._besides if number >= oldest]
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the log, and for the last entry the directory too."""
@@ -343,7 +345,7 @@ class FilesSink:
         """Append an entry and carry it out; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
         if not self._append(entry, last):
             return False
-        self._compactions.append(entry.number)
+        self._besides.append(entry.number)
         if self._compaction is not None and entry.is_repair:
             self._compaction.changed()
         self._renames.finish(entry, is_synced=True)
