@@ -1,0 +1,1 @@
+"""``lookup``: columns of a table for the rows of a stream."""
