@@ -2,6 +2,7 @@
 
 from holdfast import errors as errors
 from holdfast import files as files
+from holdfast import lookup_table as lookup_table
 from holdfast import read as read
 from holdfast import segments as segments
 from holdfast import testing as testing
@@ -48,6 +49,7 @@ from holdfast.operators.aggregate.window import tumbling as tumbling
 from holdfast.operators.clip import clip as clip
 from holdfast.operators.filter import filter as filter
 from holdfast.operators.join.spec import join as join
+from holdfast.operators.lookup.look_up import lookup as lookup
 from holdfast.operators.map import map as map
 from holdfast.operators.map_batches import map_batches as map_batches
 from holdfast.operators.select import select as select

@@ -42,6 +42,7 @@ class InSpark(Enum):
     SQL = "a statement (query)"
     IDENTIFIED = "a column with the id of the values of others (columns, into, key)"
     BATCHES = "a function of Arrow batches, in Python workers (fn, setup, schema)"
+    LOOKED_UP = "rows of a table, by key, in Python workers (used)"
     UNION = "the rows of several frames"
     HOSTED = "no part of the plan: it runs in a level, or after one, and gets its rows as chunks"
 
@@ -56,6 +57,7 @@ class InArrow(Enum):
     BETWEEN = "the rows of a span of time (column, start_us, end_us)"
     IDENTIFY = "a column with the id of the values of others (columns, into, key)"
     CALL = "a function of batches, in Python workers (fn, setup, schema)"
+    LOOK_UP = "rows of a table, by key (used)"
     UNITE = "the rows of several streams"
     STEP = "a step over state (a StatefulSpec)"
     SIDE_OUTPUT = "what a step gives besides its rows (output)"
@@ -122,6 +124,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
+    "lookup": Lowering(InSpark.LOOKED_UP, InArrow.LOOK_UP, BoundsDownstream.ADDED),
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
     "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsDownstream.SAME, counts_dropped=True),
     "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsDownstream.WHERE_TIMED),

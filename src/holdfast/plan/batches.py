@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
 from holdfast.plan.routes import STEP
 from holdfast.types.casting import fitted_column
+
+if TYPE_CHECKING:
+    from holdfast.plan.lookups.operation import LookUpFunction
 
 _ready: dict[str, Any] = {}
 """What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""
@@ -168,7 +171,7 @@ class BranchFunction:
 
     Parameters
     ----------
-    function : BatchFunction
+    function : BatchFunction or LookUpFunction
         What is done to the branch's rows.
     tag : int
         The branch.
@@ -180,7 +183,7 @@ class BranchFunction:
         Schema of the wide frame with the outputs.
     """
 
-    function: BatchFunction
+    function: BatchFunction | LookUpFunction
     tag: int
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[str, ...]

@@ -19,6 +19,7 @@ from holdfast.operators.sync.spec import Sync
 from holdfast.plan.batches import BatchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
+from holdfast.plan.lookups.operation import look_up_of
 from holdfast.plan.program import (
     Bad,
     Between,
@@ -321,6 +322,11 @@ def _call(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None
     return Call(function), output, at_border(output.names)
 
 
+def _looked_up(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made:
+    operation = look_up_of(node, inputs[0].schema, builder.token, builder.normal)
+    return operation, operation.schema, at_border(operation.schema.names)
+
+
 def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int | None) -> Between | None:
     index = schema.get_field_index(column)
     kind = schema.field(index).type if index >= 0 else pa.null()
@@ -356,6 +362,7 @@ WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
     InArrow.BETWEEN: _computed(_cut_to_span),
     InArrow.IDENTIFY: _computed(_identify),
     InArrow.CALL: _computed(_call),
+    InArrow.LOOK_UP: _computed(_looked_up),
     InArrow.UNITE: _computed(_unite),
     InArrow.LATEST: _computed(_latest),
     InArrow.STEP: _from_elsewhere,

@@ -21,6 +21,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
+from holdfast.plan.lookups.operation import LookUpFunction, look_up_of
 from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, end_column_name, struct_name
 from holdfast.plan.stages import SparkPart
 from holdfast.spark import apply, private
@@ -195,11 +196,13 @@ class _Compiler:
         return distinct(made, step.title)
 
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
-        spec: Any = step.node.spec
-        return inputs[0].mapInArrow(self._batch_function(step), private.spark_schema(spec.schema))
+        function = self._batch_function(step, inputs[0].schema)
+        return inputs[0].mapInArrow(function, private.spark_schema(function.schema))
 
-    def _batch_function(self, step: CompileStep) -> BatchFunction:
+    def _batch_function(self, step: CompileStep, before: StructType) -> BatchFunction | LookUpFunction:
         spec: Any = step.node.spec
+        if step.way is InSpark.LOOKED_UP:
+            return LookUpFunction(look_up_of(step.node, _schema(before), self._token, as_spark_has_it))
         schema = private.arrow_schema(private.spark_schema(spec.schema))
         token = f"{self._token}/{step.number}"
         return BatchFunction(spec.fn, spec.setup, schema, step.node.name, token, promise_of(step.node))
@@ -343,7 +346,9 @@ class _WideCompiler:
         (tag,), (before,) = tags, step.inputs
         self._tag[step] = tag
         inputs = self._columns[before]
-        function = self._parent._batch_function(step)
+        types = {field.name: field.dataType for field in self._wide.frame.schema}
+        given = StructType([StructField(name, types[wide]) for name, wide in inputs])
+        function = self._parent._batch_function(step, given)
         into = self._new_tag()
         outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]
         declared = private.spark_schema(function.schema).fields
@@ -440,6 +445,7 @@ WAYS: Mapping[InSpark, _Lowered] = {
     InSpark.SPAN: _rowwise(apply.clipped),
     InSpark.SQL: _rowwise(apply.queried),
     InSpark.BATCHES: _Lowered(_Compiler._batches, _WideCompiler._add_batches),
+    InSpark.LOOKED_UP: _Lowered(_Compiler._batches, _WideCompiler._add_batches),
     InSpark.UNION: _Lowered(
         lambda compiler, step, inputs: distinct(apply.united(inputs), step.title), _WideCompiler._add_union
     ),

@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.counting.auditor import Auditor
 from holdfast.plan.counting.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
+from holdfast.plan.lookups.versions import LookupVersions
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
@@ -96,6 +97,8 @@ class EpochLoop:
         Holds sources back where operators limit what waits.
     auditor : Auditor, optional
         Holds the counts of each epoch to the audit.
+    lookups : LookupVersions, optional
+        Decides which versions of their tables the look-ups of an epoch see.
     note_parts : callable, optional
         Called with the sinks that take part in an epoch, once that is decided.
     note_end : callable, optional
@@ -122,6 +125,7 @@ class EpochLoop:
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         auditor: Auditor | None = None,
+        lookups: LookupVersions | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
@@ -138,6 +142,7 @@ class EpochLoop:
         self._explanations = explanations
         self._pressure = pressure
         self._auditor = auditor
+        self._lookups = lookups
         self._note_parts = note_parts
         self._note_end = note_end
         self._watches_clock = watches_clock
@@ -206,6 +211,8 @@ class EpochLoop:
         is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)
         self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}"
         step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
+        if (lookups := self._lookups) is not None:
+            self._patiently(lambda: lookups.begin(step_epoch, batch_id, batch_us), f"load the tables of epoch {epoch}")
         if isinstance(self._evaluation, StateEvaluation):
             self._begin_state(self._evaluation, batch, batch_id, (step_epoch, batch_us), end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)

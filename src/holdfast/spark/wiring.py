@@ -13,15 +13,19 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import History
+from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
+from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.counting.auditor import Auditor, kept_book
 from holdfast.plan.holds import hold_file
 from holdfast.plan.levels.due import due_file
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
+from holdfast.plan.lookups.versions import LookupVersions
 from holdfast.plan.pressure import BackPressure, limited_operators
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
@@ -30,6 +34,7 @@ from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.quarantine.passing import Passing
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.spark_log import last_logged, logged
 from holdfast.sources.until.ending import have_passed
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluation
@@ -86,6 +91,7 @@ class Wiring:
             The minimum timestamp over the inputs that every sink holds.
         """
         user_data = self._user_data()
+        lookups = self._lookups()
         letters = self._letters()
         barriers, journal = Barriers(), self._journal()
         checkpointer = self._checkpointer(user_data, barriers, journal)
@@ -121,6 +127,7 @@ class Wiring:
             watches_clock=self.physical.stateful is not None and bool(self.physical.stateful.stages.waking),
             pressure=self._pressure(),
             auditor=auditor,
+            lookups=lookups,
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer, self._history(checkpointer)),
         )
@@ -258,6 +265,33 @@ class Wiring:
         operators = limited_operators(self.physical.stateful.stages)
         is_bounded = self.asked.trigger.interval_us is None
         return BackPressure(operators, hold_file(self.context.stop_file), is_bounded=is_bounded) if operators else None
+
+    def _lookups(self) -> LookupVersions | None:
+        look_ups = {node.name: node.spec for node in self.asked.pipeline.nodes if isinstance(node.spec, TableLookup)}
+        if not look_ups:
+            return None
+        context, spark = self.context, self.context.spark
+        planned = max(last_logged(spark, "offsets"), len(self.header.replayed) - 1)
+        versions = LookupVersions(
+            look_ups,
+            context.store,
+            token=context.token,
+            generation=self.coordinator.generation,
+            planned=planned,
+            oldest=self._oldest_replayed,
+        )
+        versions.pin_newest()
+        return versions
+
+    def _oldest_replayed(self) -> int:
+        """Return the oldest epoch that may be replayed: that Spark's log still has, or that follows a snapshot."""
+        store = self.context.store
+        first = min(logged(self.context.spark, "offsets"), default=0)
+        try:
+            snapshots = [read_manifest(store, key).ended.step_epoch for key in snapshot_keys(store)]
+        except Corrupt:
+            return 0  # then nothing is known to be needed no more
+        return min([self.header.step_time(first, 0)[0], *snapshots])
 
     # --- the value of ``on_checkpoint`` -------------------------------------------------------------------------
 

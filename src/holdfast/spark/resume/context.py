@@ -16,6 +16,7 @@ from holdfast.config import Settings
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
+from holdfast.plan.lookups.operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
@@ -154,6 +155,7 @@ def context_of(asked: StartOptions) -> StartContext:
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
     token = uuid.uuid4().hex
+    pinned_in(token, str(directory))
     program = program_of(pipeline, asked.settings, token)
     phase.say("starting Spark")
     base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))

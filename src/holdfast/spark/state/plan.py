@@ -14,6 +14,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
+from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import build_stages, has_idle_rule
 from holdfast.plan.feeds import Unchanged
@@ -160,10 +161,12 @@ def compile_stateful(
     else:
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
+        looks_up = any(node.kind == TableLookup.kind for node in pipeline.nodes)  # in the version that its epoch sees
+        if looks_up or not (stages.detours or has_user_code(pipeline.nodes)):
+            reader = replace(reader, prefetch_bytes=0)  # nothing is read by planning processes before
+        packed = each
         if stages.detours or has_user_code(pipeline.nodes):  # of a detour Spark's plan is part; the other needs workers
-            packed, each = each, {}
-        else:  # small epochs are read in this process, and not before by planning processes
-            packed, reader = each, replace(reader, prefetch_bytes=0)
+            each = {}  # else small epochs are read in this process
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
 
     def detours_behind(number: int) -> list[PlacedDetour]:

@@ -1,0 +1,2 @@
+from holdfast.sinks.postgres.readers.lookup_table import postgres as postgres
+from holdfast.sinks.sqlite.lookup_table import sqlite as sqlite

@@ -1,0 +1,209 @@
+"""``lookup``: adds the columns of a dimension table to the rows of a stream, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type, require_columns
+from holdfast.graph.nodes import Shape
+from holdfast.operators.lookup.tables import LookupTable
+from holdfast.types.casting import nullable_field
+
+HOWS = ("left", "inner", "semi", "anti")
+ADDING = ("left", "inner")
+"""Those that add columns of the table."""
+
+
+class Used(NamedTuple):
+    """What a look-up uses of a table."""
+
+    schema: pa.Schema
+    """Its columns in a version: those of the key, then those that are added."""
+    output: pa.Schema
+    """Of the rows that leave the look-up."""
+
+
+@dataclass(frozen=True)
+class TableLookup:
+    """Add columns of a table to rows, by key.
+
+    Parameters
+    ----------
+    table : LookupTable
+        The table.
+    on : tuple of (str, str)
+        Key columns: (of the stream, of the table).
+    how : str
+        ``left``, ``inner``, ``semi`` or ``anti``.
+    columns : tuple of (str, str), optional
+        What is added: (name in the stream, column of the table).  None: every column that is not of the key.
+    duplicates : str
+        ``fail`` or ``all``.
+    refresh_us : int, optional
+        After how long the table is loaded again, microseconds of batch time.
+    """
+
+    table: LookupTable
+    on: tuple[tuple[str, str], ...]
+    how: str
+    columns: tuple[tuple[str, str], ...] | None
+    duplicates: str
+    refresh_us: int | None = None
+    kind: ClassVar[str] = "lookup"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return every argument but how often the table is loaded, which changes nothing of what a row gets."""
+        columns = {} if self.columns is None else {"columns": dict(self.columns)}
+        twice = {} if self.duplicates == "fail" else {"duplicates": self.duplicates}
+        return {"table": dict(self.table.described()), "on": dict(self.on), "how": self.how, **columns, **twice}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns of the stream, and those that are added."""
+        (before,) = inputs
+        require_columns([ours for ours, _ in self.on], before.columns, "on=")
+        known = self.table.known_columns()
+        if known is not None:
+            require_columns([theirs for _, theirs in self.on], known, "on=, of the table")
+            require_columns([theirs for _, theirs in self.columns or ()], known, "columns=")
+        after = before if self.duplicates == "fail" or self.how not in ADDING else replace(before, ids=None)
+        if self.how not in ADDING:
+            return after
+        if before.columns is not None and (known is not None or self.columns is not None):
+            added = [name for name, _ in self._added(known or ())]
+            _check_new(added, before.columns)
+            return replace(after, columns=(*before.columns, *added))
+        return replace(after, columns=None)
+
+    def used(self, before: pa.Schema) -> Used:
+        """Return what is used of the table, for rows of a schema; asks the table for its columns.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column is missing, or the types of two key columns differ.
+        """
+        there = self.table.schema()
+        require_columns([theirs for _, theirs in self.on], there.names, "on=, of the table")
+        keys = [_key_field(before.field(ours), there.field(theirs)) for ours, theirs in self.on]
+        if self.how not in ADDING:
+            return Used(pa.schema(keys), before)
+        added = self._added(there.names)
+        require_columns([theirs for _, theirs in added], there.names, "columns=")
+        _check_new([name for name, _ in added], before.names)
+        fields = [nullable_field(there.field(theirs)) for _, theirs in added]
+        output = [field.with_name(name) for field, (name, _) in zip(fields, added, strict=True)]
+        taken = {field.name for field in keys}
+        more = {field.name: field for field in fields if field.name not in taken}
+        return Used(pa.schema([*keys, *more.values()]), pa.schema([*before, *output]))
+
+    def sources_of_added(self, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of the table that are added, in their order."""
+        return () if self.how not in ADDING else tuple(theirs for _, theirs in self._added(there))
+
+    def _added(self, there: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        if self.columns is not None:
+            return self.columns
+        keys = {theirs for _, theirs in self.on}
+        return tuple((name, name) for name in there if name not in keys)
+
+    def checked(self, rows: pa.Table) -> pa.Table:
+        """Return the rows of a version, after a look at their keys.
+
+        Raises
+        ------
+        InvalidPipeline
+            If two rows have one key, and that is not allowed.
+        """
+        if self.duplicates == "all" or self.how not in ADDING:
+            return rows
+        from holdfast.operators.lookup.index import Index
+
+        names = [theirs for _, theirs in self.on]
+        again = Index([rows.column(name) for name in names]).repeated()
+        if not len(again):
+            return rows
+        first = rows.select(names).slice(int(again[0]), 1).to_pylist()[0]
+        shown = ", ".join(f"{name}={value!r}" for name, value in first.items())
+        raise InvalidPipeline(
+            f"the table has {len(again)} row(s) whose key another row has: {shown}.",
+            why="each row of the stream would leave several times.",
+            do='make the key unique where the table is made; or write duplicates="all", if every match is wanted.',
+        )
+
+
+def _key_field(ours: pa.Field, theirs: pa.Field) -> pa.Field:
+    """Return the key column as a version has it: of the type that the stream's has."""
+    both_whole = pa.types.is_integer(ours.type) and pa.types.is_integer(theirs.type)
+    if pa.types.is_nested(ours.type) or pa.types.is_floating(ours.type):
+        raise InvalidPipeline(
+            f"on= names the column {ours.name!r}, which is of type {ours.type}.",
+            why="a key is a plain value, and one that is equal to itself in every system.",
+            do=f'cast it before: stream | hf.select("*", key="CAST({ours.name} AS STRING)")',
+        )
+    if ours.type == theirs.type or both_whole:
+        return pa.field(theirs.name, pa.int64() if both_whole else theirs.type)
+    raise InvalidPipeline(
+        f"the key column {ours.name!r} is {ours.type}, and the table's {theirs.name!r} is {theirs.type}.",
+        why="keys are compared as they are: values of two types are never equal.",
+        do="bring them to one type: declare the column otherwise where it is read, or cast it before, "
+        f'stream | hf.select("* except ({ours.name})", {ours.name}="CAST({ours.name} AS ...)").',
+    )
+
+
+def _check_new(added: Sequence[str], before: Sequence[str]) -> None:
+    taken = {name.lower() for name in before}
+    for name in added:
+        if name.lower() in taken:
+            raise InvalidPipeline(
+                f"the look-up adds a second column {name!r}.",
+                why="the stream, or another column of the table, has one of this name.",
+                do=f'give it another one: columns={{"table_{name}": "{name}"}}, with all columns that are wanted.',
+            )
+        taken.add(name.lower())
+
+
+def pairs_of(on: Any) -> tuple[tuple[str, str], ...]:
+    """Return key columns, given as one name, several, or a mapping of names of the stream to names of the table.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one is not a text, or is there twice, or there is none.
+    """
+    given = [(on, on)] if isinstance(on, str) else _pairs(on)
+    ours = [one for one, _ in given]
+    theirs = [other for _, other in given]
+    if not given or not all(isinstance(name, str) and name for pair in given for name in pair):
+        raise InvalidPipeline(
+            f"on={on!r} does not name columns.",
+            do='write on="id"; on=["country", "id"]; or on={"customer": "id"}, where the table has another name.',
+        )
+    if len(set(ours)) < len(ours) or len(set(theirs)) < len(theirs):
+        raise InvalidPipeline(f"on={on!r} names a column twice.", do="name each column once.")
+    return tuple(given)
+
+
+def added_of(columns: Any) -> tuple[tuple[str, str], ...] | None:
+    """Return what is added: None, one name, several, or a mapping of new names to columns of the table."""
+    if columns is None:
+        return None
+    given = [(columns, columns)] if isinstance(columns, str) else _pairs(columns)
+    if not all(isinstance(name, str) and name for pair in given for name in pair):
+        raise InvalidPipeline(
+            f"columns={columns!r} does not name columns.",
+            do='write columns=["name", "country"], or columns={"customer_name": "name"}.',
+        )
+    return tuple(given)
+
+
+def _pairs(given: Any) -> list[tuple[Any, Any]]:
+    if isinstance(given, Mapping):
+        return list(given.items())
+    if isinstance(given, Sequence):
+        return [(name, name) for name in given]
+    raise InvalidPipeline(f"{a_type(given)} stands for columns.", do="give names of columns, or a mapping of names.")

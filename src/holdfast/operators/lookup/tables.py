@@ -1,0 +1,183 @@
+"""Tables that a look-up can load: Parquet files, frames; each is asked for its rows again where it is loaded again.
+
+What a table is asked for, it reads in the driver.  Its rows are taken over as Spark would have them, by columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.graph.checks import a_type
+from holdfast.types.casting import fitted_table
+from holdfast.types.schema import to_arrow
+
+
+@runtime_checkable
+class LookupTable(Protocol):
+    """A table that can be loaded.  The rows of two loads may differ; its columns should not."""
+
+    def described(self) -> Mapping[str, Any]:
+        """Return what it is, for display and names: JSON values, no secrets, and nothing of its rows."""
+
+    def known_columns(self) -> tuple[str, ...] | None:
+        """Return its columns where that costs no connection; None where they are unknown until it is loaded."""
+
+    def schema(self) -> pa.Schema:
+        """Return its columns and their types, as Spark has them.
+
+        Raises
+        ------
+        Unavailable
+            If it does not answer.
+        InvalidPipeline
+            If it does not exist, or cannot be read.
+        """
+
+    def load(self, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of all of its rows, in an order that the same rows have again.  Errors as above."""
+
+
+def as_spark(table: pa.Table) -> pa.Table:
+    """Return a table with the types that Spark has for it.
+
+    Examples
+    --------
+    >>> as_spark(pa.table({"city": pa.array(["Rome"]).dictionary_encode()})).schema.field("city").type
+    DataType(string)
+    """
+    wanted = to_arrow(table.schema, argument="the table")
+    return table if table.schema.equals(wanted) else fitted_table(_plain(table), wanted)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return a table without dictionaries: Arrow's cast of a column does the rest."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, names=table.schema.names)
+
+
+def table_of(given: Any) -> LookupTable:
+    """Return the table that a user has given.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is none.
+    """
+    if isinstance(given, str | Path):
+        return ParquetTable(str(Path(given).expanduser().absolute()))
+    if isinstance(given, LookupTable):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        given = pa.Table.from_batches([given])
+    if hasattr(given, "__arrow_c_stream__"):
+        return FrameTable(given)
+    raise InvalidPipeline(
+        f"{a_type(given)} stands for the table.",
+        why="rows are looked up in a table that can be loaded.",
+        do="give the path of a Parquet file or directory, a pyarrow.Table, a frame of pandas, Polars or Spark, "
+        "hf.lookup_table.postgres(dsn, query), or hf.table(stream, key=...).",
+    )
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A Parquet file, or a directory of them with their rows in the order of their names."""
+
+    path: str
+    kind: ClassVar[str] = "parquet"
+
+    def described(self) -> Mapping[str, Any]:
+        """Return the path."""
+        return {"kind": self.kind, "path": self.path}
+
+    def known_columns(self) -> tuple[str, ...] | None:
+        """Return the columns of what is there now; None where nothing is yet."""
+        try:
+            return tuple(self.schema().names)
+        except Unavailable:
+            return None
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the files."""
+        return to_arrow(self._read(None).schema, argument=self.path)
+
+    def load(self, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the rows of all files."""
+        return as_spark(self._read(columns))
+
+    def _read(self, columns: Sequence[str] | None) -> Any:
+        """Return the rows; without columns, something that has a schema and has read no row."""
+        import pyarrow.dataset as ds
+
+        path = Path(self.path)
+        try:
+            files = sorted(str(each) for each in path.rglob("*.parquet")) if path.is_dir() else [self.path]
+            if not files:
+                raise FileNotFoundError(f"{path} holds no *.parquet")
+            found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=self.path)
+            if columns is None:
+                return found
+            _require(columns, found.schema.names, self.path)
+            return found.to_table(columns=list(columns))
+        except (OSError, pa.ArrowException) as error:
+            raise Unavailable(
+                f"the table {self.path} cannot be read.",
+                why=f"{' '.join(str(error).split())}.",
+                do="name a Parquet file, or a directory of Parquet files of one schema; files that are replaced while "
+                "they are read are read again.",
+                participant=self.path,
+            ) from error
+
+
+@dataclass(frozen=True)
+class FrameTable:
+    """A frame: of Arrow, pandas, Polars or Spark; one of Spark is computed again where it is loaded again."""
+
+    frame: Any = field(repr=False, compare=False)
+    kind: ClassVar[str] = "frame"
+
+    def described(self) -> Mapping[str, Any]:
+        """Return of which kind it is, and its columns."""
+        return {"kind": f"{type(self.frame).__module__.partition('.')[0]} frame", "columns": self.schema().names}
+
+    def known_columns(self) -> tuple[str, ...] | None:
+        """Return its columns."""
+        return tuple(self.schema().names)
+
+    def schema(self) -> pa.Schema:
+        """Return its columns and their types."""
+        if type(self.frame).__module__.startswith("pyspark."):  # asked for its rows, it would compute them
+            return to_arrow(self.frame.schema, argument="the table")
+        return to_arrow(self._arrow().schema, argument="the table")
+
+    def load(self, columns: Sequence[str]) -> pa.Table:
+        """Return columns of its rows."""
+        found = self._arrow()
+        _require(columns, found.schema.names, "the frame")
+        return as_spark(found.select(list(columns)))
+
+    def _arrow(self) -> pa.Table:
+        if isinstance(self.frame, pa.Table):
+            return self.frame
+        if type(self.frame).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(self.frame, preserve_index=False)
+        return pa.table(self.frame)
+
+
+def _require(columns: Sequence[str], there: Sequence[str], place: str) -> None:
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise InvalidPipeline(
+            f"{place} has no column {missing[0]!r}.",
+            why=f"it has {', '.join(there)}; the look-up reads {', '.join(columns)}.",
+            do="correct on= or columns=, or bring the column back.",
+        )

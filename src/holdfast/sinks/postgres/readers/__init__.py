@@ -1,0 +1,1 @@
+"""What is read of PostgreSQL: tables that streams look up in."""

@@ -1,0 +1,180 @@
+"""The rows of a query as a table that streams look up in: taken as CSV and parsed by Arrow, column by column."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.masking import masked
+from holdfast.sinks.postgres.dsn import Dsn
+
+if TYPE_CHECKING:
+    import psycopg
+
+_RIGHT = 'hf.lookup_table.postgres("postgresql://app@db/shop", "SELECT id, name FROM customers")'
+
+_TYPES = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+_TEXTS = ("text", "varchar", "bpchar", "name", "uuid", "json", "jsonb")
+_SETTINGS = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET default_transaction_read_only = on"
+
+
+@dataclass(frozen=True)
+class PostgresLookupTable:
+    """The rows of a query.
+
+    Parameters
+    ----------
+    dsn : Dsn
+        Where; ``${NAME}`` is filled in where it is read.
+    query : str
+        One SELECT.
+    """
+
+    dsn: Dsn
+    query: str
+    kind: ClassVar[str] = "postgres"
+
+    def described(self) -> Mapping[str, Any]:
+        """Return server and query, without a password."""
+        return {"kind": self.kind, "dsn": str(self.dsn), "query": masked(self.query)}
+
+    def known_columns(self) -> tuple[str, ...] | None:
+        """Return None: only the server knows them."""
+        return None
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the query."""
+        with self._connection() as connection:
+            return self._described(connection)
+
+    def load(self, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the rows of the query."""
+        import pyarrow.csv as csv
+        from psycopg import sql
+
+        with self._connection() as connection:
+            schema = self._described(connection)
+            if missing := [name for name in columns if name not in schema.names]:
+                raise InvalidPipeline(
+                    f"the query gives no column {missing[0]!r}.",
+                    why=f"it gives {', '.join(schema.names)}.",
+                    do="select it, or correct on= or columns=.",
+                )
+            chosen = sql.SQL(", ").join(map(sql.Identifier, columns))
+            statement = sql.SQL("COPY (SELECT {} FROM ({}) AS looked_up) TO STDOUT (FORMAT csv)")
+            data = io.BytesIO()
+            with connection.cursor() as cursor, cursor.copy(statement.format(chosen, self._query())) as copy:
+                for part in copy:
+                    data.write(part)
+        wanted = pa.schema([schema.field(name) for name in columns])
+        if not data.tell():
+            return wanted.empty_table()
+        data.seek(0)
+        return csv.read_csv(
+            data,
+            read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=wanted,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=["t"],
+                false_values=["f"],
+            ),
+        ).cast(wanted)
+
+    def _query(self) -> Any:
+        from psycopg import sql
+
+        return sql.SQL(self.query.rstrip().rstrip(";"))
+
+    def _described(self, connection: psycopg.Connection[Any]) -> pa.Schema:
+        from psycopg import sql
+
+        found = connection.execute(sql.SQL("SELECT * FROM ({}) AS looked_up LIMIT 0").format(self._query()))
+        return pa.schema([pa.field(column.name, self._type(column, connection)) for column in found.description or ()])
+
+    def _type(self, column: Any, connection: psycopg.Connection[Any]) -> pa.DataType:
+        known = connection.adapters.types.get(column.type_code)
+        name = known.name if known is not None else ""
+        if name in _TYPES:
+            return _TYPES[name]
+        if name == "numeric":
+            precision, scale = column.precision, column.scale
+            return pa.decimal128(precision, scale) if precision and precision <= 38 else pa.decimal128(38, 18)
+        if name in _TEXTS:
+            return pa.string()
+        raise InvalidPipeline(
+            f"column {column.name!r} of the query is of type {name or 'of its own'}.",
+            why="a look-up knows numbers, texts, booleans, dates and times.",
+            do=f"cast it in the query: CAST({column.name} AS text) AS {column.name}",
+        )
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            import psycopg
+        except ImportError:
+            raise InvalidPipeline(
+                "hf.lookup_table.postgres needs psycopg.", do="install it: pip install 'holdfast[postgres]'"
+            ) from None
+        try:
+            with psycopg.connect(self.dsn.expanded().text, connect_timeout=10, autocommit=True) as connection:
+                connection.execute(_SETTINGS)
+                yield connection
+        except HoldfastError:
+            raise
+        except (psycopg.Error, pa.ArrowException) as error:
+            is_away = isinstance(error, psycopg.OperationalError)
+            kind = Unavailable if is_away else InvalidPipeline
+            raise kind(
+                f"the table of {self.dsn} cannot be loaded.",
+                why=masked(" ".join(str(error).split())),
+                do="make sure that the server answers." if is_away else f"correct the query: {masked(self.query)}",
+                participant=str(self.dsn),
+            ) from None
+
+
+def postgres(dsn: str, query: str) -> PostgresLookupTable:
+    """Return the rows of a query of PostgreSQL, for ``hf.lookup``.
+
+    Parameters
+    ----------
+    dsn : str
+        Where: a URL or keywords; ``${NAME}`` is an environment variable.  Its password is shown nowhere.
+    query : str
+        One SELECT.  It runs in a read-only session, once for each load.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one of them is not a text.
+
+    Examples
+    --------
+    ::
+
+        customers = hf.lookup_table.postgres("${SHOP_DSN}", "SELECT id, name, country FROM customers")
+        named = hf.lookup(orders, customers, on={"customer": "id"}, refresh="10 min")
+    """
+    for value, argument in ((dsn, "dsn"), (query, "query")):
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidPipeline(f"{argument}= is no text.", do=f"write for instance {_RIGHT}")
+    return PostgresLookupTable(Dsn(dsn), query)

@@ -1,0 +1,178 @@
+"""``lookup``: what is looked up, against what SQL says, and what is refused."""
+
+import pickle
+import sqlite3
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import holdfast as hf
+from holdfast.testing import drive
+from tests.graphs import source
+
+ORDERS = "order BIGINT, customer STRING"
+CUSTOMERS = pa.table({"id": ["ann", "bob", None], "name": ["Ann", "Bob", "Nobody"], "tier": [1, 2, 3]})
+ROWS = [{"order": number, "customer": name} for number, name in enumerate(["bob", None, "eve", "ann", "bob"])]
+
+
+def orders():
+    return hf.read.rows([], schema=ORDERS, name="orders")
+
+
+def looked_up(table=CUSTOMERS, **arguments):
+    arguments = {"on": {"customer": "id"}, **arguments}
+    return drive(hf.lookup(orders(), table, **arguments), {"orders": [ROWS[:2], ROWS[2:]]})
+
+
+def flat(epochs):
+    return [row for rows in epochs for row in rows]
+
+
+def test_a_left_look_up_keeps_every_row_and_a_null_key_finds_nothing():
+    (one, two) = looked_up(columns=["name"])
+    assert [row["name"] for row in one + two] == ["Bob", None, None, "Ann", "Bob"]
+    assert [row["order"] for row in one + two] == [0, 1, 2, 3, 4]
+    assert list(one[0]) == ["order", "customer", "name"]
+
+
+@pytest.mark.parametrize(
+    ("how", "found"), [("inner", [0, 3, 4]), ("semi", [0, 3, 4]), ("anti", [1, 2]), ("left", [0, 1, 2, 3, 4])]
+)
+def test_which_rows_stay(how, found):
+    rows = flat(looked_up(how=how))
+    assert [row["order"] for row in rows] == found
+    assert ("tier" in rows[0]) == (how in ("inner", "left"))
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_every_match_leaves_where_that_is_asked_for_in_the_order_of_the_table(how):
+    twice = pa.concat_tables([CUSTOMERS, pa.table({"id": ["bob"], "name": ["Robert"], "tier": [9]})])
+    rows = flat(looked_up(twice, how=how, duplicates="all"))
+    bobs = [row["name"] for row in rows if row["customer"] == "bob"]
+    assert bobs == ["Bob", "Robert", "Bob", "Robert"]
+    assert len(rows) == (5 if how == "inner" else 7)
+
+
+def test_a_key_that_is_there_twice_is_refused_by_its_value():
+    twice = pa.table({"id": ["ann", "ann"], "name": ["a", "b"]})
+    with pytest.raises(hf.InvalidPipeline, match="id='ann'") as raised:
+        looked_up(twice)
+    assert 'duplicates="all"' in raised.value.do
+    assert [row["order"] for row in flat(looked_up(twice, how="semi"))] == [3]  # nothing is multiplied
+
+
+def test_columns_get_other_names():
+    rows = flat(looked_up(columns={"customer_name": "name", "key": "id"}, how="inner"))
+    assert rows[0] == {"order": 0, "customer": "bob", "customer_name": "Bob", "key": "bob"}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "file", "directory", "sqlite", "partitions"])
+def test_a_table_may_be_a_file_a_frame_or_a_query(kind, tmp_path):
+    table = CUSTOMERS.slice(0, 2)
+    given = {"pandas": table.to_pandas(), "file": tmp_path / "one.parquet"}.get(kind, str(tmp_path))
+    if kind == "sqlite":
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("CREATE TABLE c (id TEXT, name TEXT, tier INTEGER)")
+            connection.executemany("INSERT INTO c VALUES (?, ?, ?)", [("ann", "Ann", 1), ("bob", "Bob", 2)])
+        connection.close()
+        given = hf.lookup_table.sqlite(tmp_path / "shop.db", "SELECT * FROM c")
+    elif kind == "partitions":
+        (tmp_path / "tier=1").mkdir()
+        pq.write_table(table.select(["id", "name"]), tmp_path / "tier=1" / "a.parquet")
+    elif kind != "pandas":
+        pq.write_table(table.slice(0, 1), tmp_path / "one.parquet")
+        pq.write_table(table.slice(1), tmp_path / "two.parquet")
+    rows = flat(looked_up(given, how="inner"))
+    assert {row["name"] for row in rows} == ({"Ann"} if kind == "file" else {"Ann", "Bob"})
+    assert rows[0]["tier"] in (1, 2)
+
+
+def test_whole_numbers_of_two_widths_and_several_columns_are_keys():
+    stream = hf.read.rows([], schema="a INT, b STRING", name="s")
+    table = pa.table({"a": pa.array([1, 1, 2], pa.int64()), "b": ["x", "y", "x"], "c": [10, 20, 30]})
+    (rows,) = drive(hf.lookup(stream, table, on=["a", "b"]), {"s": [[{"a": 1, "b": "y"}, {"a": 2, "b": "y"}]]})
+    assert [row["c"] for row in rows] == [20, None]
+
+
+def test_types_are_those_that_spark_has():
+    table = pd.DataFrame({"id": pd.Categorical(["ann"]), "at": pd.to_datetime(["2026-01-01"])})
+    stream = hf.lookup(orders(), table, on={"customer": "id"}, how="inner")
+    (rows, _) = drive(stream, {"orders": [ROWS[3:4], []]})
+    assert rows[0]["at"].isoformat() == "2026-01-01T00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"on": "nobody"}, "nobody"),
+        ({"on": "customer"}, "of the table"),
+        ({"on": {"customer": "tier"}}, "is string, and the table's 'tier' is int64"),
+        ({"columns": ["nothing"]}, "nothing"),
+        ({"columns": {"order": "name"}}, "second column 'order'"),
+        ({"columns": ["name", "name"]}, "second column 'name'"),
+        ({"how": "right"}, "is not known"),
+        ({"duplicates": "maybe"}, "is not known"),
+        ({"how": "anti", "columns": ["name"]}, "adds no columns"),
+        ({"refresh": "soon"}, "not a number with a unit"),
+        ({"on": []}, "does not name columns"),
+        ({"on": 7}, "stands for columns"),
+        ({"table": 7}, "stands for the table"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_cure(arguments, says):
+    with pytest.raises(hf.InvalidPipeline, match=says) as raised:
+        looked_up(**arguments)
+    assert raised.value.do
+
+
+def test_a_floating_key_is_refused():
+    stream = hf.read.rows([], schema="x DOUBLE", name="s")
+    with pytest.raises(hf.InvalidPipeline, match="of type double"):
+        drive(hf.lookup(stream, pa.table({"x": [1.0], "y": [1]}), on="x"), {"s": [[{"x": 1.0}]]})
+
+
+def test_what_is_known_while_the_graph_is_built():
+    stream = hf.lookup(source(timestamp="time_hour"), pa.table({"origin": ["JFK"], "city": ["NY"]}), on="origin")
+    assert stream.columns[-1] == "city"
+    assert stream.timestamp == "time_hour"
+    with pytest.raises(hf.InvalidPipeline, match="stat"):
+        hf.lookup(source(), pa.table({"origin": ["JFK"], "city": ["NY"]}), on="origin", columns=["stat"])
+    unknown = hf.lookup(source(), "not-there-yet.parquet", on="origin")
+    assert unknown.columns is None
+    assert hf.lookup(source(), "not-there-yet.parquet", on="origin", columns=["city"]).columns[-1] == "city"
+
+
+def test_secrets_are_in_no_text_of_a_graph():
+    table = hf.lookup_table.postgres("postgresql://app:hunter2@db/shop", "SELECT 1 AS origin")
+    stream = hf.lookup(source(), table, on="origin", columns=["city"])
+    assert "hunter2" not in str(stream.node.arguments()) + repr(stream.node.spec) + repr(stream)
+    assert "db/shop" in str(stream.node.arguments())
+
+
+def test_ids_stay_where_a_row_leaves_once():
+    table = pa.table({"customer": ["ann"], "name": ["Ann"]})
+    stream = orders() | hf.row_id()
+    assert hf.lookup(stream, table, on="customer").shape.ids is not None
+    assert hf.lookup(stream, table, on="customer", duplicates="all").shape.ids is None
+    assert hf.lookup(stream, table, on="customer", duplicates="all", how="semi").shape.ids is not None
+
+
+def test_a_look_up_behind_and_before_state():
+    timed = hf.read.rows([], schema=ORDERS, timestamp="order", name="orders")
+    known = hf.lookup(timed, CUSTOMERS, on={"customer": "id"}, how="inner", columns="tier")
+    seen = known | hf.distinct("customer", 100, name="seen")
+    stream = hf.lookup(seen, CUSTOMERS, on={"customer": "id"}, columns="name") | hf.filter("tier > 1")
+    (rows,) = drive(stream, {"orders": [ROWS]})
+    assert rows == [{"order": 0, "customer": "bob", "tier": 2, "name": "Bob"}]
+
+
+def test_its_function_in_sparks_plan_can_be_pickled():
+    from holdfast.plan.lookups.operation import LookUpFunction, look_up_of, pinned_in
+
+    pinned_in("token", "/checkpoint")
+    node = hf.lookup(orders(), CUSTOMERS, on={"customer": "id"}).node
+    schema = pa.schema([("order", pa.int64()), ("customer", pa.string())])
+    function = LookUpFunction(look_up_of(node, schema, "token", lambda schema: schema))
+    assert pickle.loads(pickle.dumps(function)) == function
