@@ -49,6 +49,7 @@ from holdfast.operators.aggregate.window import tumbling as tumbling
 from holdfast.operators.clip import clip as clip
 from holdfast.operators.filter import filter as filter
 from holdfast.operators.join.spec import join as join
+from holdfast.operators.lookup.as_of import table as table
 from holdfast.operators.lookup.look_up import lookup as lookup
 from holdfast.operators.map import map as map
 from holdfast.operators.map_batches import map_batches as map_batches

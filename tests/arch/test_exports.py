@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast import files, read, segments, write
+from holdfast import files, lookup_table, read, segments, write
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run", "start_all"}
 STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "join", "limit_in_flight", "merge", "reduce", "stateful"]
-STATEFUL += ["sync"]
-OPERATORS = ["clip", "filter", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
+STATEFUL += ["sync", "table"]
+OPERATORS = ["clip", "filter", "lookup", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
 PAGES = {"reduce": "aggregate"}
 WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]
 AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mean", "min", "quantile", "quantiles"]
@@ -31,7 +31,7 @@ POLICIES = [
     "timestamp_align",
     "within",
 ]
-MODULES = [hf, files, read, segments, write]
+MODULES = [hf, files, lookup_table, read, segments, write]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

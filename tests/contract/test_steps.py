@@ -12,6 +12,8 @@ from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.join.spec import HOWS, join
+from holdfast.operators.lookup.as_of import table
+from holdfast.operators.lookup.look_up import lookup
 from holdfast.operators.stateful.apply import apply
 from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
@@ -122,6 +124,11 @@ CASES = [
             events_for("left", "right", disorder=2),
         )
         for how in HOWS
+    ),
+    StepCase(
+        "lookup as of",
+        step_of(lookup(source("a"), table(source("b"), key="k", disorder=4), on="k", disorder=4, columns={"w": "v"})),
+        events_for("main", "table", disorder=4),
     ),
     StepCase(
         "limit_in_flight",

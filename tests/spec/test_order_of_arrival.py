@@ -23,6 +23,8 @@ from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.aggregates import count, max, sum
 from holdfast.operators.aggregate.spec import aggregate, reduce
 from holdfast.operators.aggregate.window import count_window, session, sliding, total, tumbling
+from holdfast.operators.lookup.as_of import table
+from holdfast.operators.lookup.look_up import lookup
 from holdfast.operators.stateful.apply import apply
 from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
@@ -107,6 +109,11 @@ CASES = (
     Case(
         "merge",
         lambda a, b: merge(a, {"m": b}, by="k", tolerance=9, disorder=DISORDER, name="merged"),
+        inputs=2,
+    ),
+    Case(
+        "lookup as of",
+        lambda a, b: lookup(a, table(b, key="k", disorder=FAR), on="k", disorder=FAR, columns={"w": "v"}, name="known"),
         inputs=2,
     ),
     _windows(tumbling(5)),

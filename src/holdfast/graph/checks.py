@@ -230,7 +230,7 @@ _SAME_AGAIN = frozenset(
     {
         *("files", "rows", "rate", "callback", "byte_stream"),
         *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "join", "accumulate"),
-        "aggregate",
+        *("aggregate", "lookup_as_of"),
     }
 )
 """Kinds of sources and operators that give the same rows when an epoch is evaluated again: none calls a function of the

@@ -141,6 +141,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "gate": _STATEFUL,
     "join": _STATEFUL,
     "limit_in_flight": _STATEFUL,
+    "lookup_as_of": _STATEFUL,
     "merge": _STATEFUL,
     "stateful": _CALLING,
     "sync": _STATEFUL,

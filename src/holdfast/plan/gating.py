@@ -24,7 +24,9 @@ from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_
 from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
 
-_EVENT_TIME = frozenset({"sync", "merge", "join", "accumulate", "distinct", "limit_in_flight", "aggregate"})
+_EVENT_TIME = frozenset(
+    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate"}
+)
 """Stateful operators that report their progress."""
 
 _OF_FUNCTIONS = frozenset({"apply", "stateful"})

@@ -66,14 +66,17 @@ def reported(
     places = np.concatenate([keyed.ticks(given.rows.column(PLACE)), keyed.ticks(of_keys.column(PLACE))])
     codes = np.concatenate([joins.index_in(given.rows, keys, names), joins.index_in(of_keys, keys, names)])
     of_rows = np.full(len(times), UNBOUNDED) if promise is None else promise.bounds_after(times)
+    steps, of_steps = keyed.ticks(for_all.column(BOUND)), keyed.ticks(for_all.column(PLACE))
+    if promise is not None and promise.is_whole:
+        steps, of_steps = np.concatenate([steps, of_rows]), np.concatenate([of_steps, places[: len(times)]])
+        by_place = np.argsort(of_steps, kind="stable")
+        steps, of_steps = steps[by_place], of_steps[by_place]
+        of_rows = np.full(len(times), UNBOUNDED)
     says = np.concatenate([of_rows, keyed.ticks(of_keys.column(BOUND))])
     order = np.lexsort((places, codes))
     before = np.empty(len(order), np.int64)
     before[order] = bounds_before(codes[order], says[order], bounds[codes[order]])
-    steps = keyed.ticks(for_all.column(BOUND))
-    below = np.maximum(
-        before[: len(times)], bound_at(places[: len(times)], keyed.ticks(for_all.column(PLACE)), steps, everywhere)
-    )
+    below = np.maximum(before[: len(times)], bound_at(places[: len(times)], of_steps, steps, everywhere))
     highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
     raised = raised_by(bounds, codes[order], says[order])
     invariant(

@@ -24,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Promise:
-    """What an input promises about its timestamps, for each key separately.
+    """What an input promises about its timestamps, for each key separately or for all of its rows.
 
     Parameters
     ----------
@@ -32,6 +32,8 @@ class Promise:
         At most one row for each timestamp; else repeats are allowed.
     disorder : int, optional
         Ticks by which a row may be below the highest timestamp before it.  None: timestamps ascend.
+    is_whole : bool
+        Whether that holds whatever the keys of the rows are: then each row is a bound for all keys.
 
     Examples
     --------
@@ -44,6 +46,7 @@ class Promise:
 
     is_strict: bool = True
     disorder: int | None = None
+    is_whole: bool = False
 
     def bounds_after(self, times: Ints) -> Ints:
         """Return the bound that each row alone implies for its input; saturates at both ends."""

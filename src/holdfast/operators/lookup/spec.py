@@ -188,6 +188,14 @@ def pairs_of(on: Any) -> tuple[tuple[str, str], ...]:
     return tuple(given)
 
 
+def pairs_for(on: Any, key: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return key columns of a table whose key is known: names alone are those of the stream, in the key's order."""
+    given = pairs_of(on)
+    if isinstance(on, Mapping) or len(given) != len(key):
+        return given
+    return tuple(zip((ours for ours, _ in given), key, strict=True))
+
+
 def added_of(columns: Any) -> tuple[tuple[str, str], ...] | None:
     """Return what is added: None, one name, several, or a mapping of new names to columns of the table."""
     if columns is None:

@@ -38,6 +38,40 @@ SINCE = "__since_us__"
 
 MAIN = "main"
 
+HOWS = ("left", "inner", "semi", "anti")
+"""Rows with what they find, or nulls; those that find something; these without columns; those that find nothing."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The rows that leave where the columns of the only slow input are added one by one, and not as a struct.
+
+    Parameters
+    ----------
+    how : str
+        One of :data:`HOWS`: which rows leave, and whether with columns.
+    added : tuple of (str, str)
+        Name beside the main columns, and column of the slow input.
+    """
+
+    how: str
+    added: tuple[tuple[str, str], ...]
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """Return the schema of rows whose last column is the struct."""
+        kind = rows.field(len(rows) - 1).type
+        added = [pa.field(name, kind.field(column).type) for name, column in self.added]
+        return pa.schema([*list(rows)[:-1], *added])
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that leave."""
+        last = rows.column(rows.num_columns - 1)
+        if self.how != "left":
+            mask = pc.is_null(last) if self.how == "anti" else pc.is_valid(last)
+            rows, last = rows.filter(mask), last.filter(mask)
+        added = [pc.struct_field(last, column) for _, column in self.added]
+        return pa.Table.from_arrays([*rows.columns[:-1], *added], schema=self.schema(rows.schema))
+
 
 @dataclass(frozen=True)
 class MergeStep:
@@ -56,6 +90,7 @@ class MergeStep:
     forget_us: int | None
     max_waiting_rows: int | None = None
     gives_unmatched: bool = False
+    flat: Flat | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property
@@ -80,15 +115,19 @@ class MergeStep:
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
         """Main rows with a struct column for each slow input, late rows, and main rows without any slow one."""
-        slow = [pa.field(name, self._struct(name)) for name in self.slow]
         time = self.inputs[MAIN].field(self.times[MAIN]).type
         beside = keyed.late_schema(self.key, time, self.inputs)
-        found = {"rows": pa.schema([*self.inputs[MAIN], *slow]), "late": beside}
+        rows = self._with_structs if self.flat is None else self.flat.schema(self._with_structs)
+        found = {"rows": rows, "late": beside}
         return found | ({"unmatched": beside} if self.gives_unmatched else {})
 
     def giving(self, outputs: Collection[str]) -> MergeStep:
         """Return the step that seeks main rows without a slow row where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
+
+    @property
+    def _with_structs(self) -> pa.Schema:
+        return pa.schema([*self.inputs[MAIN], *(pa.field(name, self._struct(name)) for name in self.slow)])
 
     def _struct(self, name: str) -> pa.StructType:
         return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
@@ -145,15 +184,18 @@ class MergeStep:
             counts["forgotten"] = forgotten
         worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}
         due_us = self._due(since[stays], state["waiting"], touched, at)
-        outputs = {"rows": rows, "late": late}
+        leaves = rows if self.flat is None else self.flat.of(rows)
+        outputs = {"rows": leaves, "late": late}
         if self.gives_unmatched:
             outputs["unmatched"] = self._unmatched(rows)
             counts |= reasons.counted("unmatched", {reasons.ALONE: outputs["unmatched"].num_rows})
         fates = {
-            "rows": int(is_ready.sum()),
+            "rows": leaves.num_rows,
             "late": sum(int(new.is_late.sum()) for new in news.values()),
             ABSORBED: sum(int((~news[name].is_late).sum()) for name in self.slow),
         }
+        if self.flat is not None and self.flat.how != "left":
+            fates["dropped"] = counts["dropped"] = int(is_ready.sum()) - leaves.num_rows
         return Result(outputs, worth, out, counts, due_us, fates=fates)
 
     def held(self, state: Mapping[str, pa.Table]) -> int:
@@ -184,7 +226,10 @@ class MergeStep:
             is_all = is_all or (highest is not None and highest > everywhere[name])
         if is_all:  # a bound for all keys may let rows of any key go
             parts += [state[name].select(key) for name in state if name != "inputs"]
-        elif self.idle_us is not None and not self._is_nobody_idle(at, self.idle_us):
+        elif any(self.promises[name].is_whole and given.rows.num_rows for name, given in arrivals.items()):
+            parts.append(state["waiting"].select(key))  # so may a row of another key
+            parts += [_repeated(state[f"slow_{name}"], key) for name in self.slow if arrivals[name].rows.num_rows]
+        if not is_all and self.idle_us is not None and not self._is_nobody_idle(at, self.idle_us):
             waiting = state["waiting"]
             parts.append(waiting.filter(pc.less_equal(waiting.column(SINCE), at.batch_us - self.idle_us)).select(key))
         schema = pa.schema([field.with_nullable(True) for field in self.key])
@@ -295,7 +340,7 @@ class MergeStep:
                 found = np.where(near, found, -1)
             indices = pa.array(np.maximum(found, 0), mask=found < 0)
             columns.append(keyed.structs(rows.take(indices), self._struct(name), found >= 0))
-        return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+        return pa.Table.from_arrays(columns, schema=self._with_structs)
 
     def _unmatched(self, rows: pa.Table) -> pa.Table:
         """Return those of the merged rows that no slow row was found for."""
@@ -402,6 +447,12 @@ class MergeStep:
             nulls = [pa.nulls(1, field.type) for field in self.key]
             parts.append(pa.Table.from_arrays([*nulls, pa.array([True]), pa.array([least])], schema=schema))
         return pa.concat_tables(parts)
+
+
+def _repeated(rows: pa.Table, key: list[str]) -> pa.Table:
+    """Return the keys of several rows each: of which older ones may be needed no more."""
+    codes = joins.key_codes(rows, key)
+    return rows.select(key).filter(pa.array(np.bincount(codes)[codes] > 1)) if rows.num_rows else rows.select(key)
 
 
 def latest(codes: Ticks, times: Ticks, of_slow: Ticks, slow: Ticks) -> Ticks:

@@ -29,6 +29,7 @@ from holdfast.state import encoding
 _FOR_ALL_KEYS = {
     "aggregate": AggregateStep.for_all_keys,
     "distinct": DistinctStep.for_all_keys,
+    "lookup_as_of": MergeStep.for_all_keys,
     "merge": MergeStep.for_all_keys,
     "sync": SyncStep.for_all_keys,
 }
