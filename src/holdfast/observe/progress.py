@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import phase
+from holdfast.display import phase
 from holdfast.display.lines import as_last_line, as_line
 from holdfast.display.tables import NUMBERS, Grid, footlines, grids, headline
 from holdfast.masking import masked, masked_json

@@ -2,7 +2,7 @@
 
 import json
 
-from holdfast import phase
+from holdfast.display import phase
 from holdfast.observe.progress import start_shown
 
 

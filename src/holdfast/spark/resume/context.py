@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from holdfast import phase
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
+from holdfast.display import phase
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state

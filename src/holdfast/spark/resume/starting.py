@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import phase
 from holdfast.checkpoint import explained, named
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.participation import Participation
@@ -19,6 +18,7 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
 from holdfast.commit.takeover import Expired
+from holdfast.display import phase
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
