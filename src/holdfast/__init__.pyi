@@ -38,6 +38,8 @@ from holdfast.operators.aggregate.aggregates import quantile as quantile
 from holdfast.operators.aggregate.aggregates import quantiles as quantiles
 from holdfast.operators.aggregate.aggregates import sum as sum
 from holdfast.operators.aggregate.aggregates import variance as variance
+from holdfast.operators.aggregate.latest import combine as combine
+from holdfast.operators.aggregate.latest import latest as latest
 from holdfast.operators.aggregate.spec import aggregate as aggregate
 from holdfast.operators.aggregate.spec import reduce as reduce
 from holdfast.operators.aggregate.window import count_window as count_window

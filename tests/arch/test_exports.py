@@ -13,9 +13,9 @@ from holdfast import files, lookup_table, read, segments, write
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run", "start_all"}
 STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "join", "limit_in_flight", "merge", "reduce", "stateful"]
-STATEFUL += ["sync", "table"]
+STATEFUL += ["combine", "latest", "sync", "table"]
 OPERATORS = ["clip", "filter", "lookup", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
-PAGES = {"reduce": "aggregate"}
+PAGES = {"combine": "latest", "reduce": "aggregate"}
 WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]
 AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mean", "min", "quantile", "quantiles"]
 AGGREGATES += ["sum", "variance"]

@@ -16,22 +16,40 @@ _RIGHT = "hf.union(left, right)"
 
 @dataclass(frozen=True)
 class Union:
-    """Unite the rows of all inputs; columns are matched by name, in the order of the first input."""
+    """Unite the rows of all inputs; columns are matched by name, in the order of the first input.
 
+    Parameters
+    ----------
+    missing : str
+        What becomes of a column that an input lacks: ``error``, or ``null``.
+    """
+
+    missing: str = "error"
     kind: ClassVar[str] = "union"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return none: what is united is in the inputs."""
-        return {}
+        """Return what is said besides the inputs."""
+        return {} if self.missing == "error" else {"missing": self.missing}
+
+    @property
+    def fills(self) -> bool:
+        """Whether columns that an input lacks are null in its rows."""
+        return self.missing == "null"
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the first input's columns, after checking that the others have the same."""
         known = [shape.columns for shape in inputs if shape.columns is not None]
-        for columns in known[1:]:
-            _check_same(known[0], columns)
+        if not self.fills:
+            for other in known[1:]:
+                _check_same(known[0], other)
+        columns = inputs[0].columns
+        if self.fills:
+            every = {name.lower(): name for each in reversed(known) for name in each}
+            columns = tuple(dict.fromkeys(every[name.lower()] for each in known for name in each))
+            columns = columns if len(known) == len(inputs) else None
         timestamps = {shape.timestamp for shape in inputs}
         timestamp = inputs[0].timestamp if len(timestamps) == 1 else None
-        return Shape(inputs[0].columns, timestamp, united([shape.ids for shape in inputs]))
+        return Shape(columns, timestamp, united([shape.ids for shape in inputs]))
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound holds downstream of it."""
@@ -50,17 +68,19 @@ def _check_same(first: tuple[str, ...], other: tuple[str, ...]) -> None:
                 if columns
             )
             + ".",
-            do="select the same columns from each first: stream | hf.select(...)",
+            do='select the same columns from each first, stream | hf.select(...); or write missing="null".',
         )
 
 
-def union(*streams: Stream, name: str | None = None) -> Stream:
+def union(*streams: Stream, missing: str = "error", name: str | None = None) -> Stream:
     """Return one stream with the rows of all.
 
     Parameters
     ----------
     *streams : Stream
         Two or more different streams with the same columns, in any order; types are those of Spark's ``unionByName``.
+    missing : str, default "error"
+        What becomes of a column that a stream lacks: ``"error"``, or ``"null"`` in its rows.
     name : str, optional
         The node's name.
 
@@ -76,6 +96,8 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
         departures = hf.union(newark, kennedy, name="departures")
     """
     with building(Union.kind, name) as built_at:
+        if missing not in ("error", "null"):
+            raise InvalidPipeline(f"missing={missing!r} is not known.", do='write missing="null", or leave it out.')
         for given in streams:
             if not isinstance(given, Stream):
                 raise InvalidPipeline(
@@ -97,4 +119,4 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
                 do="give each stream once; to double rows on purpose: "
                 'stream | hf.select("*", "explode(array(1, 2)) as copy")',
             )
-    return apply(Union(), streams, name=name, built_at=built_at)
+    return apply(Union(missing), streams, name=name, built_at=built_at)

@@ -296,11 +296,16 @@ class Unite:
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
         made = [
-            pa.RecordBatch.from_arrays([batch.column(name) for name in self.schema.names], schema=self.schema)
+            pa.RecordBatch.from_arrays([_column_of(batch, field) for field in self.schema], schema=self.schema)
             for batches in inputs
             for batch in batches
         ]
         return Made(made, _rows(*inputs))
+
+
+def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    there = field.name in batch.schema.names
+    return batch.column(field.name) if there else pa.nulls(batch.num_rows, field.type)
 
 
 @dataclass(frozen=True)

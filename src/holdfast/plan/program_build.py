@@ -298,7 +298,8 @@ def _latest(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | No
 
 
 def _unite(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
-    united = _united([before.schema for before in inputs])
+    spec: Any = node.spec
+    united = _united([before.schema for before in inputs], fills=spec.fills)
     if united is None:
         return None
     return Unite(united), united, after_union([before.evaluations for before in inputs])
@@ -337,13 +338,26 @@ def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int |
     return Between(column, start_us, end_us)
 
 
-def _united(schemas: list[pa.Schema]) -> pa.Schema | None:
+def _united(schemas: list[pa.Schema], *, fills: bool) -> pa.Schema | None:
     first = schemas[0]
+    if fills:
+        return _filled(schemas)
     for other in schemas[1:]:
         if sorted(other.names) != sorted(first.names) or any(other.field(f.name).type != f.type for f in first):
             return None  # Spark widens types; names that differ by case need it too
     nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
     return pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
+
+
+def _filled(schemas: list[pa.Schema]) -> pa.Schema | None:
+    """Return the schema of rows in which a column that an input lacks is null."""
+    fields: dict[str, pa.Field] = {}
+    for field in (field for schema in schemas for field in schema):
+        known = fields.setdefault(field.name, field.with_nullable(any(field.name not in one.names for one in schemas)))
+        if known.type != field.type:
+            return None
+        fields[field.name] = known.with_nullable(known.nullable or field.nullable)
+    return pa.schema(list(fields.values())) if len({name.lower() for name in fields}) == len(fields) else None
 
 
 def _computed(make: Make) -> Callable[[Builder, Node], int | None]:

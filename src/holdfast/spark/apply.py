@@ -172,9 +172,9 @@ def _named(plan: Any) -> dict[int, str]:
     return {private.identity_of(column): column.name() for column in private.listed(plan.output())}
 
 
-def united(frames: Sequence[DataFrame]) -> DataFrame:
+def united(frames: Sequence[DataFrame], spec: Any) -> DataFrame:
     """Return the rows of several frames, by the names of their columns."""
-    return reduce(DataFrame.unionByName, frames)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=spec.fills), frames)
 
 
 def _frame_of(result: Any) -> DataFrame:

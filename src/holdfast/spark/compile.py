@@ -346,8 +346,7 @@ class _WideCompiler:
         (tag,), (before,) = tags, step.inputs
         self._tag[step] = tag
         inputs = self._columns[before]
-        types = {field.name: field.dataType for field in self._wide.frame.schema}
-        given = StructType([StructField(name, types[wide]) for name, wide in inputs])
+        given = StructType([StructField(name, self._wide.frame.schema[wide].dataType) for name, wide in inputs])
         function = self._parent._batch_function(step, given)
         into = self._new_tag()
         outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]
@@ -447,7 +446,8 @@ WAYS: Mapping[InSpark, _Lowered] = {
     InSpark.BATCHES: _Lowered(_Compiler._batches, _WideCompiler._add_batches),
     InSpark.LOOKED_UP: _Lowered(_Compiler._batches, _WideCompiler._add_batches),
     InSpark.UNION: _Lowered(
-        lambda compiler, step, inputs: distinct(apply.united(inputs), step.title), _WideCompiler._add_union
+        lambda compiler, step, inputs: distinct(apply.united(inputs, step.node.spec), step.title),
+        _WideCompiler._add_union,
     ),
     InSpark.HOSTED: _Lowered(_hosted),
 }

@@ -92,13 +92,17 @@ class WideFrame:
         self.frame = self.frame.select(F.explode(tags).alias(STEP), *others)
 
     def merge(self, tags: list[int], columns: list[list[tuple[str, str]]], into: int) -> list[tuple[str, str]]:
-        """Turn the rows of several tags into rows of one step, columns in the order of the first."""
+        """Turn the rows of several tags into rows of one step, columns in the order of the first; missing are null."""
         merged = []
         self._only = None
-        for position, (name, _) in enumerate(columns[0]):
+        names = list(dict.fromkeys(name for named in columns for name, _ in named))
+        for position, name in enumerate(names):
             value: Column | None = None
             for tag, named in zip(tags, columns, strict=True):
-                mine = F.col(dict(named)[name])
+                wide = dict(named).get(name)
+                if wide is None:
+                    continue
+                mine = F.col(wide)
                 condition = F.col(STEP) == tag
                 value = F.when(condition, mine) if value is None else value.when(condition, mine)
             assert value is not None
