@@ -113,7 +113,7 @@ class PostgresLookupTable:
 
     def _type(self, column: Any, connection: psycopg.Connection[Any]) -> pa.DataType:
         known = connection.adapters.types.get(column.type_code)
-        name = known.name if known is not None else ""
+        name = known.name if known is not None and known.oid == column.type_code else ""  # else an array of them
         if name in _TYPES:
             return _TYPES[name]
         if name == "numeric":
