@@ -30,6 +30,7 @@ ELSEWHERE = {
         "pyspark.sql.streaming.transform_with_state_driver_worker",
     },
     "spark/launch/worker_daemon.py": {"pyspark.daemon"},
+    "spark/plans/udf_types.py": {"pyspark.sql.udf"},
 }
 """Modules of PySpark's that other modules name: processes that must not import what ``private.py`` does."""
 

@@ -24,7 +24,7 @@ from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
 from holdfast.graph.event_time import check_commit_every, common_unit
-from holdfast.graph.explain import derived_names
+from holdfast.graph.explain import derived_names, waits_to_mind
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.audit_report import audit_lines, audit_report
@@ -374,7 +374,7 @@ def plan_(
         pipeline = load_target(target)
         begins = StartAt.of(pipeline, **given)
         directory = checkpoint_directory(checkpoint)
-        minded = derived_names(pipeline)
+        minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         dropped = frozenset(drop_state or ())
         found = foreseen(pipeline, checkpoint, directory, settings, inspection, drop_state=dropped, begins=begins)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.spark.plans.udf_types import read_without_session
 
 if TYPE_CHECKING:
     from holdfast.graph.pipeline import Pipeline
@@ -46,7 +47,8 @@ def load_target(target: str) -> Pipeline:
     from holdfast.graph.pipeline import Pipeline
 
     place, name = _split(target)
-    module = _load(place)
+    with read_without_session():
+        module = _load(place)
     if name:
         return _named(module, name, place, Pipeline)
     return _only(module, place, Pipeline)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
 from holdfast.plan.routes import STEP
+from holdfast.state.checks import first_rows
 from holdfast.types.casting import fitted_column
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class BatchFunction:
         if self.setup is not None and self.token not in _ready:
             with explained(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
                 _ready[self.token] = self.setup()
-        with explained(f"map_batches {self.operator!r}", self.fn, self.operator):
+        with explained(f"map_batches {self.operator!r}", self.fn, self.operator, rows=batch):
             result = self.fn(batch) if self.setup is None else self.fn(batch, _ready[self.token])
         if result is None:
             return
@@ -219,8 +220,10 @@ class BranchFunction:
 
 
 @contextmanager
-def explained(what: str, function: Callable[..., Any], operator: str) -> Iterator[None]:
-    """Name the operator, the exception and its line in whatever a user's function raises."""
+def explained(
+    what: str, function: Callable[..., Any], operator: str, *, rows: str | pa.RecordBatch | None = None
+) -> Iterator[None]:
+    """Name the operator, the exception, its line and the first row in whatever a user's function raises."""
     try:
         yield
     except HoldfastError:
@@ -235,10 +238,16 @@ def explained(what: str, function: Callable[..., Any], operator: str) -> Iterato
         )
         raise kind(
             f"{what} raised {type(error).__name__}.",
-            why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)}).",
+            why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)})"
+            f"{'' if rows is None else f'; the first row: {_first(rows)}'}.",
             do=f"{cure}, then start again: nothing of the epoch is visible.",
             participant=operator,
         ) from error
+
+
+def _first(rows: str | pa.RecordBatch) -> str:
+    """Return the first row on one line."""
+    return rows if isinstance(rows, str) else first_rows(pa.Table.from_batches([rows]), 1)
 
 
 def _place(error: Exception, function: Callable[..., Any]) -> str:

@@ -27,6 +27,7 @@ from holdfast.plan.stages import SparkPart
 from holdfast.spark import apply, private
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
 from holdfast.spark.fanout import WideFrame
+from holdfast.spark.plans.named import with_named_udfs
 
 RowWise = Callable[[Any, DataFrame], DataFrame]
 """What a declaration makes of a frame: a projection, a filter, or both."""
@@ -193,6 +194,7 @@ class _Compiler:
             )
         if self._analyses and step.way in _BOUNDS_MAY_PASS:
             self.analysis[step.node.name] = apply.unchanged(before, made)
+        made = with_named_udfs(before, made, step.title, step.node.name)
         return distinct(made, step.title)
 
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:

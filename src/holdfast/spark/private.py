@@ -19,6 +19,7 @@ What leans on Spark's inside and stands elsewhere:
   it must not load what a driver needs.
 - :mod:`holdfast.spark.launch.worker_daemon`: PySpark's ``daemon`` with a ``worker`` of our own; it must load nothing
   else before it forks.
+- :mod:`holdfast.spark.plans.udf_types`: the class of Python UDFs, changed where it is loaded without a session.
 - ``spark/launch/startup/sitecustomize.py``: where PySpark has its zips; it runs before anything can be imported.
 - ``spark/launch/log4j2.properties``: names of loggers of the JVM.
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
+from holdfast.graph.explain import say_what_releases
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate import window as windows
@@ -154,7 +155,7 @@ class AggregationAnywhere:
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
         spec = Aggregation(**{**vars(spec), "timestamp": column})
-        return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
+        return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
 
 def aggregate(

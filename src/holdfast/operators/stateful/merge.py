@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
 from holdfast.graph.evolution import Migration, past_of
+from holdfast.graph.explain import say_what_releases
 from holdfast.graph.nodes import Shape, Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.operators.arguments import checked_limit, limit_of
@@ -251,7 +252,7 @@ def merge(
             keys, times, tolerance, promised, allowed, idle_after, forget_after, checked_limit(max_waiting_rows)
         )
         past = past_of(renamed_from, migrate, kind=Merge.kind, built_at=built_at)
-    return put(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)
+    return say_what_releases(put(spec, tuple(streams.values()), name=name, built_at=built_at, past=past))
 
 
 def _checked_streams(main: Any, slow: Any) -> dict[str, Stream]:

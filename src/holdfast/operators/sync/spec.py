@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import Migration, past_of
+from holdfast.graph.explain import say_what_releases
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.sync import policy as policies
@@ -286,4 +287,4 @@ def sync(
             duration(forget_after, "forget_after"),
         )
         past = past_of(renamed_from, migrate, kind=Sync.kind, built_at=built_at)
-    return apply(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)
+    return say_what_releases(apply(spec, tuple(streams.values()), name=name, built_at=built_at, past=past))

@@ -61,11 +61,77 @@ def with_guard(session: SparkSession, expression: Any, guard: Any, rewrite: Rewr
     return expression.withNewChildren(_seq(session, made))
 
 
+def with_functions(session: SparkSession, expression: Any, *, rewrite: Rewrite) -> Any:
+    """Return an expression in which every Python UDF has another function; one that Spark broadcasts keeps its own.
+
+    Notes
+    -----
+    Seen in 4.3: see :func:`with_guard`.
+    """
+    if not private.calls_python(session, expression):
+        return expression
+    children = private.listed(expression.children())
+    made = [with_functions(session, child, rewrite=rewrite) for child in children]
+    if private.kind_of(expression) == "PythonUDF" and isinstance(_function_of(session, expression), tuple):
+        return _python_udf(session, expression, made, rewrite)
+    return expression.withNewChildren(_seq(session, made))
+
+
+def rewritten(frame: DataFrame, base: DataFrame, rewrite: Callable[[Any], Any]) -> DataFrame:
+    """Return what was made of one frame, with other expressions in its projections and filters.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        What was made of ``base``.
+    base : DataFrame
+        The frame, whose own plan stays as it is.
+    rewrite : callable
+        Returns an expression of a plan node, or another one of its type and identity.
+
+    Notes
+    -----
+    Seen in 4.3: ``Project`` and ``Filter`` of ``catalyst.plans.logical``, with two arguments each.  If they change:
+    leave the frame as it is; Spark's trace then stands for a function that fails.
+    """
+    session = frame.sparkSession
+    bottom, plan = private.analyzed(base), private.analyzed(frame)
+    chain = []
+    while not plan.equals(bottom):
+        children = private.children_of(plan)
+        if len(children) != 1:
+            return frame
+        chain.append(plan)
+        (plan,) = children
+    logical = session._jvm.org.apache.spark.sql.catalyst.plans.logical
+    is_same = True
+    for node in reversed(chain):
+        kind, made = private.kind_of(node), None
+        if kind == "Project":
+            old = private.listed(node.projectList())
+            new = [rewrite(each) for each in old]
+            if any(one is not other for one, other in zip(new, old, strict=True)):
+                made = logical.Project(_seq(session, new), plan)
+        elif kind == "Filter":
+            condition = node.condition()
+            if (other := rewrite(condition)) is not condition:
+                made = logical.Filter(other, plan)
+        is_same = is_same and made is None
+        plan = made if made is not None else node if is_same else node.withNewChildren(_seq(session, [plan]))
+    return frame if is_same else frame_of(session, plan)
+
+
+def _function_of(session: SparkSession, udf: Any) -> Any:
+    """Return what is sent of a Python UDF: function and type of its values; where Spark broadcasts it, no pair."""
+    jvm: Any = session._jvm
+    command = bytes(udf.func().command().toArray(jvm.scala.reflect.ClassTag.Byte()))
+    return private.unpickled(command)
+
+
 def _python_udf(session: SparkSession, udf: Any, arguments: Sequence[Any], rewrite: Rewrite) -> Any:
     jvm: Any = session._jvm
     given = udf.func()
-    command = bytes(given.command().toArray(jvm.scala.reflect.ClassTag.Byte()))
-    known = private.unpickled(command)
+    known = _function_of(session, udf)
     if not isinstance(known, tuple):
         raise InvalidPipeline(
             f"the Python UDF {udf.name()} is too large to be called for the rows of one branch only.",

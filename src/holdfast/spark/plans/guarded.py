@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.errors import InvalidPipeline, crossing
-from holdfast.plan.batches import explained
+from holdfast.errors import InvalidPipeline
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.guarded_iterator import GuardedIteratorUdf
+from holdfast.spark.plans.named import fail
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,10 @@ class GuardedUdf:
         try:
             return self.function(*arguments, **named)
         except Exception as error:
-            self._raise(error)
+            self._raise(error, *arguments, *named.values())
 
-    def _raise(self, error: Exception) -> None:
-        with crossing(), explained(f"a Python UDF of {self.title}", self.function, self.operator):
-            raise error
+    def _raise(self, error: Exception, *arguments: Any) -> None:
+        fail(error, self.function, self.title, self.operator, arguments)
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,12 @@ class GuardedPandasUdf(GuardedUdf):
     def __call__(self, is_mine: Any, *arguments: Any, **named: Any) -> Any:
         """Return the values of the rows of the branch, and none for the others."""
         mask = is_mine.fillna(False).to_numpy(dtype=bool)
+        mine = [each[mask].reset_index(drop=True) for each in arguments]
+        others = {name: each[mask].reset_index(drop=True) for name, each in named.items()}
         try:
-            found = self.function(
-                *(each[mask].reset_index(drop=True) for each in arguments),
-                **{name: each[mask].reset_index(drop=True) for name, each in named.items()},
-            )
+            found = self.function(*mine, **others)
         except Exception as error:
-            self._raise(error)
+            self._raise(error, *mine, *others.values())
         if mask.all():
             return found
         places = np.flatnonzero(mask)
@@ -81,13 +79,12 @@ class GuardedArrowUdf(GuardedUdf):
         """Return the values of the rows of the branch, and none for the others."""
         mask = np.asarray(is_mine.fill_null(False))
         kept = pa.array(mask)
+        mine = [each.filter(kept) for each in arguments]
+        others = {name: each.filter(kept) for name, each in named.items()}
         try:
-            found = self.function(
-                *(each.filter(kept) for each in arguments),
-                **{name: each.filter(kept) for name, each in named.items()},
-            )
+            found = self.function(*mine, **others)
         except Exception as error:
-            self._raise(error)
+            self._raise(error, *mine, *others.values())
         return found.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 
