@@ -13,7 +13,12 @@ OTHERS = [block for block in SHOWN if block not in ON_SPARK]
 
 
 def run_tests_of(block: Block, **fixtures: object) -> None:
+    """Run a block's tests; what earlier blocks of its page import and define is there, as for readers."""
     names: dict[str, object] = {}
+    for before in blocks(block.page, "python"):
+        if before.line < block.line:
+            exec(compile(before.text, str(before), "exec"), names)
+    names = {name: value for name, value in names.items() if not name.startswith("test_")}
     exec(compile(block.text, str(block), "exec"), names)
     for test in [value for name, value in names.items() if name.startswith("test_")]:
         wanted = inspect.signature(test).parameters
@@ -22,8 +27,8 @@ def run_tests_of(block: Block, **fixtures: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", OTHERS, ids=str)
-def test_what_a_recipe_shows_is_true(block):
-    run_tests_of(block)
+def test_what_a_recipe_shows_is_true(block, tmp_path):
+    run_tests_of(block, tmp_path=tmp_path)
 
 
 @pytest.mark.spark
