@@ -33,7 +33,7 @@ TestRewindContract = RewindContract
 
 
 def test_idle_epochs_do_not_use_up_the_history(target: FilesTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_log, "KEPT", 3)
+    monkeypatch.setattr(entry_log, "KEPT", 4)  # three epochs with rows, and the entry of the second run
     monkeypatch.setattr(files_sink, "IDLE_KEPT", 20)
     sink = filled(target, 3)
     for epoch in range(4, 15):

@@ -19,6 +19,7 @@ import pytest
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
+from holdfast.sinks.files import sink as files_sink
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec, files
@@ -494,7 +495,14 @@ def test_a_takeover_in_the_middle_of_the_renames_finishes_them_and_the_stale_wri
         stale.publish([_carried(2, 9)], Held())
 
 
+@pytest.fixture
+def _idle_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let idle epochs fill the log as those with rows do: they are published sooner."""
+    monkeypatch.setattr(files_sink, "IDLE_KEPT", 0)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_idle_counts")
 def test_a_stale_writer_that_slept_until_its_place_in_the_log_was_free_again_is_refused(directory: Path) -> None:
     stale = _opened(directory, 1)
 
@@ -528,6 +536,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_idle_counts")
 def test_the_log_is_bounded(directory: Path) -> None:
     sink = _opened(directory)
     for epoch in range(1, KEPT + 21):
@@ -559,6 +568,7 @@ def test_a_rewind_that_is_decided_is_carried_through_by_whoever_opens_the_sink_n
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_idle_counts")
 def test_runs_that_publish_nothing_fill_no_disk_and_take_no_epoch_from_a_rewind(directory: Path) -> None:
     record = _filled(directory)
     for generation in range(2, 2 * KEPT + 2):

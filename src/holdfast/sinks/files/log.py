@@ -67,8 +67,9 @@ class LogEntry:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is an epoch that neither brought nor took away a file."""
-        return not (self.renames or self.removals) and self.back_to is None and not self.is_repair
+        """Whether it is an epoch, and no fence, that neither brought nor took away a file."""
+        is_epoch = self.epoch > self.after_epoch and self.back_to is None
+        return is_epoch and not (self.renames or self.removals)
 
     def replaced(self, is_there: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the removals that may be done: what joined files replace, only where these are."""
