@@ -126,7 +126,7 @@ CASES = [
         for how in HOWS
     ),
     StepCase(
-        "lookup as of",
+        "lookup_as_of",
         step_of(lookup(source("a"), table(source("b"), key="k", disorder=4), on="k", disorder=4, columns={"w": "v"})),
         events_for("main", "table", disorder=4),
     ),
