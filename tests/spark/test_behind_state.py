@@ -144,7 +144,7 @@ def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: Spark
     mapped = counted | hf.map(lambda rows: rows.withColumn("i", F.udf(inverse, "double")("n")), name="inverted")
     with pytest.raises(InvalidPipeline) as caught:
         run(hf.Pipeline("fails", mapped | hf.write.console(name="out")), tmp_path, spark)
-    for part in ("a Python UDF of map 'inverted'", "ZeroDivisionError", "test_behind_state.py:"):
+    for part in ("the Python UDF inverse of map 'inverted'", "ZeroDivisionError", "test_behind_state.py:"):
         assert part in str(caught.value)
 
 

@@ -51,7 +51,8 @@ class GuardedIteratorUdf:
         """Yield the values of each batch: none for the rows of other branches."""
         masks: deque[Mask] = deque()
         made: list[Any] = []
-        with crossing(), explained(f"a Python UDF of {self.title}", self.function, self.operator):
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        with crossing(), explained(f"the Python UDF {name} of {self.title}", self.function, self.operator):
             for values in self.function(self._own(batches, masks)):
                 made.append(values)
                 yield from self._complete(masks, made)
