@@ -194,8 +194,7 @@ class _Compiler:
             )
         if self._analyses and step.way in _BOUNDS_MAY_PASS:
             self.analysis[step.node.name] = apply.unchanged(before, made)
-        made = with_named_udfs(before, made, step.title, step.node.name)
-        return distinct(made, step.title)
+        return distinct(with_named_udfs(before, made, step.title, step.node.name), step.title)
 
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         function = self._batch_function(step, inputs[0].schema)
