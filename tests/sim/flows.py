@@ -121,6 +121,13 @@ class Graph:
 
         Unmatched ones leave in the order of time, those of one time as the inputs stand; others as they came.
         """
+        side = self.side_of(stream, output, of)
+        self.sides[output] = side
+        self.write(side)
+        self.late_count += side.row_count if output == "late" else 0
+
+    def side_of(self, stream: Stream, output: str, of: Mapping[str, tuple[Flow, Lines]]) -> Flow:
+        """Return a side output as a flow; unmatched rows are in the order of time."""
         lines: Lines = {}
         for name, (flow, given) in of.items():
             for key, rows in given.items():
@@ -130,7 +137,7 @@ class Graph:
         in_order = output == "unmatched"
         if in_order:
             lines = {key: sorted(rows, key=lambda row: row["timestamp"]) for key, rows in lines.items()}
-        side = Flow(
+        return Flow(
             getattr(stream, output),
             lines,
             ("k", "timestamp", "input", "reason", *of),
@@ -139,9 +146,6 @@ class Graph:
             disorder=0 if in_order else FAR,
             is_ordered=in_order or len([name for name, (_, given) in of.items() if any(given.values())]) < 2,
         )
-        self.sides[output] = side
-        self.write(side)
-        self.late_count += side.row_count if output == "late" else 0
 
     def problems(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Say what the sinks show and should not, and the other way round."""

@@ -204,6 +204,10 @@ def _row_id(graph: Graph, flow: Flow) -> None:
     graph.flows.append(replace(flow, stream=stream, lines=lines, columns=(*flow.columns, column)))
 
 
+def _is_small_and_timed(flow: Flow) -> bool:
+    return _is_small(flow) and _is_timed(flow)
+
+
 def _is_small(flow: Flow) -> bool:
     return flow.row_count < 60
 
@@ -339,6 +343,61 @@ def _merge(graph: Graph, main: Flow) -> None:
     graph.add_side(stream, "unmatched", {"main": (main, alone), beside: (slow, {})})
     columns = (*main.columns, beside)
     graph.flows.append(replace(main, stream=stream, lines=lines, columns=columns, disorder=0))
+
+
+def _join(graph: Graph, left: Flow) -> None:
+    """Of both flows the order within a key is known at most: no row is late here."""
+    right, name = _other(graph, left, _is_timed), graph.name("join")
+    how = graph.chance.choice(("inner", "inner", "left", "left", "right", "full", "semi", "anti"))
+    low, high = graph.chance.choice(((-4, 4), (0, 6), (-9, -1)))
+    suffix, time = graph.column("_r"), graph.column("j")
+    stream = hf.join(
+        left.stream, right.stream, on="k", within=(low, high), how=how,
+        disorder=FAR, suffix=suffix, timestamp=time, name=name,
+    )  # fmt: skip
+    beside = [column for column in right.columns if column != "k"]
+    alone: dict[str, Lines] = {"left": {}, "right": {}}
+    lines: Lines = {}
+    none = dict.fromkeys(left.columns)
+    taken = {column: column + suffix if column in left.columns else column for column in beside}
+    for key in {**left.lines, **right.lines}:
+        ours, theirs = left.lines.get(key, []), right.lines.get(key, [])
+        found: list[Row] = []
+        met: set[int] = set()
+        for one in ours:
+            near = [number for number, row in enumerate(theirs) if low <= row[right.time] - one[left.time] <= high]
+            met.update(near)
+            if not near:
+                alone["left"].setdefault(key, []).append(one)
+            if how in ("semi", "anti"):
+                found += [one] if bool(near) == (how == "semi") else []
+                continue
+            if not near and how in ("left", "full"):
+                found.append({**one, **dict.fromkeys(taken.values()), time: one[left.time]})
+            for other in (theirs[number] for number in near):
+                later = max(one[left.time], other[right.time])
+                found.append({**one, **{taken[name]: other[name] for name in beside}, time: later})
+        for number, other in enumerate(theirs):
+            if number not in met:
+                alone["right"].setdefault(key, []).append(other)
+                if how in ("right", "full"):
+                    own = {taken[name]: other[name] for name in beside}
+                    found.append({**none, "k": key, **own, time: other[right.time]})
+        if found:
+            lines[key] = found
+    columns = left.columns if how in ("semi", "anti") else (*left.columns, *taken.values(), time)
+    sides = {"left": (left, alone["left"])}
+    sides["right"] = (right, {} if how in ("semi", "anti") else alone["right"])
+    graph.write(graph.side_of(stream, "unmatched", sides))
+    made = replace(left, stream=stream, lines=lines, columns=columns, disorder=FAR, is_ordered=False, is_strict=False)
+    made = made if how in ("semi", "anti") else replace(made, time=time)
+    if how == "inner" and left.is_ordered and right.is_ordered:  # pairs of a key ascend, of one time as their rows came
+        in_order = {key: sorted(rows, key=lambda row: row[time]) for key, rows in lines.items()}
+        made = replace(made, lines=in_order, disorder=0, is_ordered=True)
+    if how in ("right", "full"):  # rows without a row of left have no value to go on with
+        graph.write(made)
+    else:
+        graph.flows.append(made)
 
 
 def _latest(rows: Sequence[Row], time: str, at: int) -> Row | None:
@@ -497,6 +556,7 @@ MAKERS: Mapping[str, Maker] = {
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),
+    "join": Maker(_join, _is_small_and_timed, keeps_state=True, weight=2),
     "distinct": Maker(_distinct, _is_ordered, keeps_state=True),
     "accumulate": Maker(_accumulate, _is_ordered, keeps_state=True),
     "stateful": Maker(_stateful, _is_ordered, keeps_state=True),

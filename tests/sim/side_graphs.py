@@ -35,6 +35,7 @@ OPERATORS: Mapping[str, Callable[[], Stream]] = {
     "sync within": lambda: _sync(hf.policy.within(2)),
     "sync barrier": lambda: _sync(hf.policy.barrier()),
     "merge": lambda: hf.merge(source("rows"), {"other": source("other")}, by="k", tolerance=3, name="op"),
+    "join": lambda: hf.join(source("rows"), source("other"), on="k", within=3, how="full", disorder=FAR, name="op"),
     "aggregate": lambda: source("rows") | hf.aggregate(by="k", window=hf.tumbling(4), n=hf.count(), name="op"),
     "distinct": lambda: source("rows") | hf.distinct(by="k", horizon=1, disorder=FAR, name="op"),
     "accumulate": lambda: source("rows") | hf.accumulate(by="k", n=hf.count(), name="op"),
@@ -43,6 +44,7 @@ OPERATORS: Mapping[str, Callable[[], Stream]] = {
 
 SIDES = {
     **dict.fromkeys(("sync", "sync strict", "sync within", "sync barrier", "merge"), ("late", "unmatched")),
+    "join": ("unmatched",),  # which rows are late that break the promise may depend on the number of buckets
     **dict.fromkeys(("aggregate", "distinct", "accumulate"), ("late",)),
     "limit_in_flight": ("late", "shed"),
 }

@@ -69,6 +69,7 @@ HAS: Mapping[str, set[str]] = {
     "aggregate": {"late"},
     "sync": {"late", "unmatched"},
     "merge": {"late", "unmatched"},
+    "join": {"late", "unmatched"},
     "distinct": {"late"},
     "accumulate": {"late"},
     "limit_in_flight": {"late", "shed"},
@@ -127,12 +128,13 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "clip": lambda bad, rows: bad | hf.clip(3, name="op"),
     "sync": lambda bad, rows: hf.sync({"a": bad, "b": rows}, by="k", name="op"),
     "merge": lambda bad, rows: hf.merge(rows, {"m": bad}, by="k", name="op"),
+    "join": lambda bad, rows: hf.join(rows, bad, on="k", within=3, name="op"),
     "distinct": lambda bad, rows: bad | hf.distinct(by="raw", horizon=3, name="op"),
     "alarm": lambda bad, rows: bad | hf.apply(_count, by="raw", schema="raw STRING", timers="event", name="op"),
     "limit_in_flight": lambda bad, rows: bad | hf.limit_in_flight(1, "raw", timeout=3, name="op"),
 }  # fmt: skip
 
-NEEDS_TIME = {"clip", "sync", "merge", "distinct", "alarm", "limit_in_flight"}
+NEEDS_TIME = {"clip", "sync", "merge", "join", "distinct", "alarm", "limit_in_flight"}
 """Operators by event time, which rows that could not be read do not have."""
 
 

@@ -281,7 +281,7 @@ class _Cutting:
             tuple(next(iter(one.targets.values())) for one in hosts if _watches_clock(by_name[one.name])),
             any(_wakes(by_name[one.name]) for one in hosts),
             bounding_of(self._pipeline.sources, hosts, self._operators, self._depth),
-            row_bounds_of(self._pipeline.sources, hosts),
+            row_bounds_of(self._pipeline.sources, hosts, self._operators),
             bounds_ended(self._pipeline.nodes, self._analysis),
             self._parts,
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node
+from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, BoundTarget
@@ -144,24 +145,40 @@ def bounding_of(
     return found
 
 
-def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted]) -> dict[str, RowBounds]:
-    """Return the bounds that the rows of each source give to operators by event time upstream of a gate."""
-    step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
-    if step is None:
-        return {}
-    found = {}
-    for name in (node.name for node in sources if step.clocks[node.name].by_rows):
-        targets = tuple(
-            (one.targets[input_], feed.offset)
-            for one in hosted
-            if one.step is not step
-            for input_, feeds in one.feeds.items()
-            for feed in feeds
-            if not feed.is_operator and feed.source == name and feed.bounds == EVERY
-        )
-        if targets:
-            found[name] = RowBounds(targets, step.clocks[name].disorder)
-    return found
+def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted], operators: Sequence[Node]) -> dict[str, RowBounds]:
+    """Return the bounds that the rows of each source give: to joins, and to operators by event time upstream of a gate.
+
+    Parameters
+    ----------
+    sources : sequence of Node
+        Those of the pipeline.
+    hosted : sequence of Hosted
+        Its operators with state, in their places.
+    operators : sequence of Node
+        The same, by their numbers.
+    """
+    gate = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    for one in hosted:
+        for (input_, feeds), before in zip(one.feeds.items(), operators[one.number].inputs, strict=True):
+            for feed in feeds:
+                if feed.is_operator or feed.bounds != EVERY or one.step is gate:
+                    continue
+                clock = None if gate is None else gate.clocks[feed.source]
+                disorder = clock.disorder if clock is not None and clock.by_rows else None
+                if isinstance(one.step, JoinStep) and _has_every_row(before):
+                    disorder = one.step.disorder[input_]
+                if disorder is not None:
+                    target = (one.targets[input_], feed.offset - disorder)
+                    found[feed.source] = (*found.get(feed.source, ()), target)
+    return {node.name: RowBounds(found[node.name]) for node in sources if node.name in found}
+
+
+def _has_every_row(node: Node) -> bool:
+    """Return whether a stream is a source's, whole: then its rows are in the order in which the source's are."""
+    while node.kind in ("select", "row_id"):
+        (node,) = node.inputs
+    return node.is_source
 
 
 def _of_source(node: Node, analysis: Analysis) -> list[Feed]:

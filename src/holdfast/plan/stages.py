@@ -223,18 +223,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class RowBounds:
-    """Bounds that a source's rows give, after each epoch, to operators by event time, for a commit at pts.  Picklable.
+    """Bounds for all keys that a source's rows give after each epoch: to joins, and for a commit at pts.  Picklable.
 
     Parameters
     ----------
     targets : tuple of (int, int)
-        The inputs that they hold for, each with the ticks by which timestamps are shifted on the path.
-    disorder : int
-        Ticks by which a row may be below the highest timestamp of earlier epochs.
+        The inputs that they hold for, each with what is added to the highest timestamp: the ticks by which timestamps
+        are shifted on the path, less those by which a row may be below the highest timestamp of earlier epochs.
     """
 
     targets: tuple[tuple[int, int], ...]
-    disorder: int
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ class Stages:
     bounding : mapping of str to Bounding
         Source -> how its bound rows are read, where it has any and an operator uses them.
     row_bounds : mapping of str to RowBounds
-        Source -> the bounds that its rows give, where the pipeline commits at pts.
+        Source -> the bounds that its rows give: to joins, and where the pipeline commits at pts.
     bounds_end : mapping of str to str
         Operator upstream of a stateful one, analysed by Spark -> why no bound but the end holds downstream of it.
     detours : mapping of int to SparkPart

@@ -2,11 +2,16 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.testing import close, drive
+from holdfast.errors import InvalidPipeline
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import StepTime
+from holdfast.testing import bound, close, drive, step_contract
 
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 
@@ -78,3 +83,101 @@ def test_it_is_the_reference_in_any_order_of_arrival_and_epochs(data, how, withi
     stream = joined(how, within, disorder=30)
     found = [row for epoch in drive(stream, epochs) for row in epoch]
     same(found, brute_force(given_rows["l"], given_rows["r"], how, within))
+
+
+def rows_out(stream, epochs):
+    return [[tuple(row.values()) for row in epoch] for epoch in drive(stream, epochs)]
+
+
+def test_a_pair_leaves_when_both_streams_are_past_it_and_keys_that_occur_once_are_released():
+    orders = [[{"k": "a", "t": 1, "v": 0}], [{"k": "b", "t": 4, "v": 1}], [{"k": "c", "t": 9, "v": 2}]]
+    payments = [[{"k": "a", "t": 3, "w": 0}], [{"k": "b", "t": 5, "w": 1}], [{"k": "c", "t": 9, "w": 2}]]
+    found = rows_out(joined("inner"), {"l": orders, "r": payments})
+    assert found == [[], [("a", 1, 0, 3, 0, 3)], [("b", 4, 1, 5, 1, 5)]]
+
+
+def test_a_row_without_a_partner_leaves_by_the_bound_of_the_other_stream_alone():
+    found = rows_out(joined("left"), {"l": [[{"k": "a", "t": 1, "v": 0}]], "r": [[bound(6)], [bound(7)]]})
+    assert found == [[], [("a", 1, 0, None, None, 1)]]
+
+
+def test_rows_below_the_bound_are_late_and_in_no_pair():
+    stream = joined("full", disorder={"left": 2})
+    lefts = [[{"k": "a", "t": 9, "v": 0}, {"k": "a", "t": 7, "v": 1}, {"k": "a", "t": 6, "v": 2}], [close()]]
+    epochs = {"l": lefts, "r": [[{"k": "a", "t": 6, "w": 0}], [close()]]}
+    assert [row["v"] for epoch in drive(stream, epochs) for row in epoch if row["w"] is not None] == [1]
+    (late,) = [row for epoch in drive(stream.late, epochs) for row in epoch]
+    assert (late["input"], late["left"]["v"]) == ("left", 2)
+    assert late["reason"] == "timestamp 6 is below the bound 7 of left"
+
+
+@pytest.mark.parametrize(("how", "expected"), [("inner", ["b", None, "d"]), ("semi", ["b", None])])
+def test_rows_without_a_partner_are_a_side_output(how, expected):
+    lefts = rows_of("l", ["a", "b", None], [1, 2, 3])
+    rights = rows_of("r", ["a", "d"], [2, 30])
+    found = drive(joined(how).unmatched, {"l": [lefts, [close()]], "r": [rights, [close()]]})
+    assert [row["k"] for epoch in found for row in epoch] == expected
+
+
+def test_keys_of_other_names_are_there_once_under_the_name_of_left():
+    left = hf.read.rows([], schema="id BIGINT, t BIGINT", timestamp="t", name="l")
+    right = hf.read.rows([], schema="t BIGINT, order_id BIGINT, w BIGINT", timestamp="t", name="r")
+    stream = hf.join(left, right, on={"id": "order_id"}, forget_after=5, suffix="_paid", name="joined")
+    assert stream.columns == ("id", "t", "t_paid", "w", "joined_time")
+    epochs = {"l": [[{"id": 1, "t": 2}], [close()]], "r": [[{"order_id": 1, "t": 4, "w": 7}], [close()]]}
+    assert [row for epoch in rows_out(stream, epochs) for row in epoch] == [(1, 2, 4, 7, 4)]
+
+
+def test_timestamps_with_a_unit_take_durations():
+    left = hf.read.rows([], schema="k INT, at TIMESTAMP", timestamp="at", name="l")
+    right = hf.read.rows([], schema="k INT, seen TIMESTAMP", timestamp="seen", name="r")
+    stream = hf.join(left, right, on="k", within=("-1 min", "2 h"), disorder="5 s", name="joined")
+    spec = stream.node.spec
+    schemas = {"left": left.node.spec.schema, "right": right.node.spec.schema}
+    step = spec.step(schemas)
+    assert (step.low, step.high, step.disorder) == (-60_000_000, 7_200_000_000, {"left": 5_000_000, "right": 5_000_000})
+
+
+def test_state_is_bounded_by_the_range():
+    step = step_contract.step_of(joined("full", (-20, 20)))
+    state = tables.empty_state(step)
+    for number in range(50):
+        times = range(number * 10, number * 10 + 10)
+        events = [("left", row) for row in rows_of("l", [str(number)] * 10, times)]
+        events += [("right", row) for row in rows_of("r", [str(number)] * 10, times)]
+        result = call(step, state, step_contract.arrivals_of(step, events), StepTime(number, 0), operator="joined")
+        state = tables.apply_changes(state, step.tables, result.changes)
+        assert sum(table.num_rows for table in state.values()) < 200
+
+
+WRONG = {
+    "no limit": (lambda left, right: hf.join(left, right, on="k"), "no limit in event time"),
+    "both limits": (lambda left, right: hf.join(left, right, on="k", within=1, forget_after=1), "are both given"),
+    "how": (lambda left, right: hf.join(left, right, on="k", within=1, how="outer"), "no kind of join"),
+    "column": (lambda left, right: hf.join(left, right, on="x", within=1), "'x'"),
+    "twice": (lambda left, right: hf.join(left, left, on="k", within=1), "is given twice"),
+    "no stream": (lambda left, right: hf.join(left, "right", on="k", within=1), "right stream"),
+    "time": (lambda left, right: hf.join(left, right, on="k", within=1, timestamp="v"), "column 'v'"),
+    "input": (lambda left, right: hf.join(left, right, on="k", within=1, disorder={"l": 1}), "'l'"),
+    "three": (lambda left, right: hf.join(left, right, on="k", within=(1, 2, 3)), "is not a range"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_refused_with_a_cure(case):
+    build, says = WRONG[case]
+    with pytest.raises(InvalidPipeline) as refused:
+        build(*streams())
+    assert says in str(refused.value)
+    assert refused.value.do
+
+
+def test_types_that_differ_are_refused():
+    left = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="l")
+    right = hf.read.rows([], schema="k BIGINT, t BIGINT", timestamp="t", name="r")
+    spec = hf.join(left, right, on="k", within=1, name="joined").node.spec
+    with pytest.raises(InvalidPipeline, match="the key 'k' of right is int64, of left 'k' is string"):
+        spec.step({"left": left.node.spec.schema, "right": right.node.spec.schema})
+    spec = hf.join(*streams(), on="k", within=(2, 1), name="joined").node.spec
+    with pytest.raises(InvalidPipeline, match="contains nothing"):
+        spec.step({name: stream.node.spec.schema for name, stream in zip(("left", "right"), streams(), strict=True)})

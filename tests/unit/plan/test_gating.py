@@ -147,6 +147,21 @@ def test_a_function_of_a_frame_may_stand_before_operators_and_sinks_where_its_pl
     assert [stages.routing.targets[target].operator for target, _ in row_bounds.targets] == ["counted"]
 
 
+def test_rows_of_a_source_give_bounds_to_joins_of_the_whole_of_it_and_to_no_join_of_a_part() -> None:
+    right = source("b") | hf.select("k", "t", name="fewer")
+    whole = hf.join(source("a"), right, on="k", within=3, disorder={"right": 2}, name="whole")
+    part = hf.join(source("c") | hf.filter("v > 1", name="some"), source("d"), on="k", within=3, name="part")
+    sinks = [stream | hf.write.console(name=f"{stream.name}_out") for stream in (whole, part)]
+    same: Any = {"normal": lambda schema: schema, "token": "test", "buckets": 1, "partitions": 1, "prefix": None}
+    stages = build_stages(hf.Pipeline("p", *sinks), **same)
+    inputs = {number: (target.operator, target.input) for number, target in enumerate(stages.routing.targets)}
+    found = {
+        name: [(*inputs[target], offset) for target, offset in bounds.targets]
+        for name, bounds in stages.row_bounds.items()
+    }
+    assert found == {"a": [("whole", "left", 0)], "b": [("whole", "right", -2)], "d": [("part", "right", 0)]}
+
+
 @pytest.mark.parametrize(
     ("streams", "says"),
     [

@@ -28,7 +28,7 @@ TASK = PlanPacking(
     ROUTES,
     Routing(TARGETS, 1, 1),
     {"m": Bounding("is_bound", "t", (BoundTarget(0, ("k",)), BoundTarget(2, ())), ("k",))},
-    {1: SourceClock("a", True, RowBounds(((0, -2),), 1)), 2: SourceClock("m", False, None)},
+    {1: SourceClock("a", True, RowBounds(((0, -3),))), 2: SourceClock("m", False, None)},
 )
 
 

@@ -124,7 +124,7 @@ class Packing:
         return [
             packer.bounds(target, bucket, self.source, all_keys(self.routing.targets[target].key, int(bound)))
             for target, offset in self.row_bounds.targets
-            for bound in shifted(latest, offset - self.row_bounds.disorder)
+            for bound in shifted(latest, offset)
             for bucket in range(self.routing.buckets)
         ]
 
@@ -186,7 +186,7 @@ class SourceClock:
         if self.row_bounds is None:
             return
         for target, offset in self.row_bounds.targets:
-            bound = int(shifted(np.array([latest], np.int64), offset - self.row_bounds.disorder)[0])
+            bound = int(shifted(np.array([latest], np.int64), offset)[0])
             bounds = all_keys(routing.targets[target].key, bound)
             for bucket in range(routing.buckets):
                 yield packer.bounds(target, bucket, self.source, bounds)
