@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import invariant
+from holdfast.operators.join.bounds import known
+from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.gate_step import GateStep, bounds_in, waiting_for
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
@@ -67,6 +69,8 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
         return _pressure_of_merge(step, state)
     if isinstance(step, GateStep):
         return _pressure_of_gate(step, state)
+    if isinstance(step, JoinStep):
+        return _pressure_of_join(step, state)
     if isinstance(step, KeepsRows):
         return _pressure_of_one(step, state)
     assert isinstance(step, SyncStep)
@@ -87,7 +91,7 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
 
 def limit_of(step: Step) -> int | None:
     """Return how many rows may wait under one key of an operator; None: it has no limit."""
-    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | GateStep | KeepsRows) else None
+    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | JoinStep | GateStep | KeepsRows) else None
 
 
 @runtime_checkable
@@ -106,7 +110,7 @@ class KeepsRows(Protocol):
 def is_costly(step: Step, state_rows: int) -> bool:
     """Return whether a bucket of this many rows is too large to be examined in every epoch."""
     is_large = min(state_rows, limit_of(step) or 0) >= WAITING_ROWS_MAX
-    return is_large and not isinstance(step, GateStep)
+    return is_large and not isinstance(step, GateStep | JoinStep)
 
 
 def _pressure_of_one(step: KeepsRows, state: Mapping[str, pa.Table]) -> Pressure:
@@ -139,6 +143,17 @@ def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressu
     )
 
 
+def _pressure_of_join(step: JoinStep, state: Mapping[str, pa.Table]) -> Pressure:
+    """Return how many rows are not settled: all wait for the input whose bound is the lower one."""
+    assert step.max_waiting_rows is not None
+    waiting = sum(state[f"waiting_{name}"].num_rows for name in step.inputs)
+    if waiting < step.max_waiting_rows:
+        return Pressure()
+    bounds = {name: known(state["inputs"], name)[0] for name in step.inputs}
+    lagging = tuple(name for name in step.inputs if bounds[name] == min(bounds.values()))
+    return Pressure(waiting, tuple(name for name in step.inputs if name not in lagging), lagging)
+
+
 def _pressure_of_gate(step: GateStep, state: Mapping[str, pa.Table]) -> Pressure:
     """Return how full the gate is: all wait for the input whose bound is pts, and the others run ahead."""
     waiting = sum(state[waiting_for(sink)].num_rows for sink in step.times)
@@ -160,7 +175,7 @@ class Limited:
     Parameters
     ----------
     limit : int
-        Waiting rows of one key; of the gate before the sinks, all of them.
+        Waiting rows of one key; of a join, and of the gate before the sinks, all of them.
     sources : mapping of str to frozenset of str
         Input -> the sources that its rows come from.
     """
