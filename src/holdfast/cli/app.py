@@ -11,6 +11,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
+from holdfast.cli.ahead.changes import exit_code
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
@@ -364,9 +365,10 @@ def plan_(
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     state: BeginState = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is kept, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what happens to each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
+    """Say what a start of this graph would change; it changes nothing.  Code 0: nothing, 10: something, 2: refused."""
     with frame.settings(as_json) as settings:
         from holdfast.spark.resume.fork import StartAt
 
@@ -393,7 +395,7 @@ def plan_(
             if found.is_lost and inspection is None:
                 frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
             else:
-                frame.print_lines(words.plan_lines(pipeline.name, planned))
+                frame.print_lines(words.plan_lines(pipeline.name, planned, shows_kept=verbose))
                 frame.print_lines(time_index_lines(found.inspection.time_indexes))
                 frame.print_lines(words.behind_lines(found.inspection))
             frame.print_lines(words.warning_lines(minded))
@@ -406,6 +408,8 @@ def plan_(
             )
         if planned.refusal is not None:
             raise planned.refusal
+        if code := exit_code(planned):
+            raise typer.Exit(code)
 
 
 @app.command()

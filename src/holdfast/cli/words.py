@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.ahead.changes import change_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
@@ -23,7 +24,6 @@ from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import ranges_text
 from holdfast.resume.decide import ResumeCase, StartWay
-from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
 from holdfast.state.timeline import CLOSED
 from holdfast.status import as_json
@@ -134,8 +134,8 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
     yield from (f"mind: {warning}" for warning in warnings)
 
 
-def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
-    """Say what a start would do, what happens to each node, and to its state."""
+def plan_lines(pipeline: str, plan: Plan, *, shows_kept: bool = False) -> Iterator[str]:
+    """Say what a start would do, what happens to each node, and to its state; nodes that stay as they are if asked."""
     directory, change = plan.directory, plan.change
     if plan.begins is not None:
         yield from _beginning_lines(pipeline, plan.begins)
@@ -144,7 +144,7 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
     else:
         yield _continues(pipeline, directory)
     if change is not None:
-        yield from _change_lines(directory, change)
+        yield from change_lines(directory, change, shows_kept=shows_kept)
     for operator, why in plan.bounds_end.items():
         yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
     yield from _start_lines(plan)
@@ -267,32 +267,6 @@ def _continues(pipeline: str, directory: Directory) -> str:
     if not directory.is_changed:
         return f"pipeline {pipeline!r} continues in {directory.below}, with all its state."
     return f"pipeline {pipeline!r} has changed: it continues in {directory.below}, from the end of the last epoch."
-
-
-def _change_lines(directory: Directory, change: GraphChange) -> Iterator[str]:
-    for reason in directory.reasons:
-        yield f"* {reason}"
-    if change.replay is not None:
-        yield f"* {change.replay.text(change.backfilled)}"
-    marks = {
-        "kept": " ",
-        "changed": "~",
-        "renamed": "~",
-        "migrated": "~",
-        "rebuilt": "~",
-        "new": "+",
-        "gone": "-",
-        "refused": "!",
-    }
-    for node in change.nodes:
-        effect = f": {node.effect}" if node.effect else ""
-        yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
-        for detail in node.details:
-            yield f"             {detail}"
-    for old, new in change.unclaimed:
-        yield f"! state of {old} that no operator takes over, while {new}, of the same kind, begins without"
-    for name in change.finished:
-        yield f"! finished source {name}: it has ended, and a changed graph would read it again"
 
 
 def open_lines(inspection: Inspection) -> Iterator[str]:

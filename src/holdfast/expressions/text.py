@@ -10,10 +10,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
 # It warns of syntax that it does not know; for us that is not an event, only an unknown.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
@@ -250,6 +253,44 @@ def generates(text: str) -> bool:
     if tree is None:
         return True
     return any(isinstance(node, exp.Lateral) or _function_name(node) in _GENERATORS for node in tree.walk())
+
+
+class _ParserAsWritten(SparkParser):
+    """Knows the syntax of ``cast``, and of no other function."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST")
+    }
+
+
+class _AsWritten(Spark):
+    """Spark's syntax, with functions under the names that they are written with: none is taken for another one."""
+
+    Parser = _ParserAsWritten
+
+
+@lru_cache(maxsize=512)
+def plain_tree(text: str) -> exp.Expr | None:
+    """Return the tree of one expression or select item, its functions under the names in the text; None where unread.
+
+    Examples
+    --------
+    >>> [call.name for call in plain_tree("roud(upper(a))").find_all(exp.Anonymous)]
+    ['roud', 'upper']
+    """
+    try:
+        trees = sqlglot.parse(f"SELECT {text}", dialect=_AsWritten)
+    except (SqlglotError, RecursionError):
+        return None
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Select) or len(tree.expressions) != 1:
+        return None
+    if {key for key, value in tree.args.items() if value} != {"expressions"}:
+        return None
+    only: exp.Expr = tree.expressions[0]
+    return None if only.find(exp.Query, exp.Command) is not None else only
 
 
 def quoted(column: str) -> str:

@@ -148,22 +148,6 @@ def _refuse(part: SparkPart) -> Sequence[pa.Schema]:
     raise _NeedsSpark(part)
 
 
-def stages_in_arrow(
-    pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
-) -> Stages | None:
-    """Return the stages of a pipeline with state, in one bucket each; None where Spark's plan computes any of it.
-
-    Parameters
-    ----------
-    pipeline, normal, token, is_columnar
-        As for :func:`build_stages`.
-    """
-    try:
-        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=_refuse, is_columnar=is_columnar)
-    except _NeedsSpark:
-        return None
-
-
 def first_in_spark(pipeline: Pipeline) -> SparkPart | None:
     """Return the first part of a pipeline with state that Spark's plan computes: stage 0, else what stands behind it.
 

@@ -19,6 +19,9 @@ from holdfast.resume.graph_record import Described, Graph, Role, has_options
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.sources import spark_options
 
+REREADS = "read again from its beginning"
+"""What is said of a source whose rows come again."""
+
 
 class NodeVerdict(Enum):
     """What becomes of a node."""
@@ -165,7 +168,7 @@ def compare(
     """
     found = [_compared(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
-    found = [_with_change_of_target(node, before, after) for node in found]
+    found = [_with_former_name(node, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
@@ -248,14 +251,21 @@ def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChan
     if node.role is Role.STATEFUL:
         return NodeChange(node.name, node.role, NodeVerdict.REBUILT, "its state is computed anew, from the beginning")
     if node.role is Role.SOURCE:
-        return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
+        return NodeChange(node.name, node.role, node.verdict, f"is {REREADS}", node.details)
     if node.name in backfilled:
         return replace(node, effect="gets everything from the beginning")
     return node
 
 
-def _with_change_of_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
-    """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
+def _with_former_name(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+    """Return a new sink or source with the one that is gone and had the same place: who renames one should know."""
+    if node.role is Role.SOURCE and node.verdict is NodeVerdict.NEW:
+        new = after.nodes[node.name]
+        for name, old in before.nodes.items():
+            if name not in after.nodes and (old.role, old.kind, old.arguments) == (new.role, new.kind, new.arguments):
+                reason = f"it reads what source {name!r} read: a position is kept under the name of its source"
+                return replace(node, effect=f"is {REREADS}", details=(reason,), was=name)
+        return node
     if node.role is not Role.SINK or node.verdict is not NodeVerdict.NEW:
         return node
     target = _target(after.nodes[node.name])

@@ -86,8 +86,9 @@ def ran(name, finished=()):
     store.put("spark/1/metadata", b'{"id": "x"}')
 
 
-def planned(name, *options):
-    found = CliRunner().invoke(app, ["plan", f"flows.py:{name}", "--checkpoint", "ckpt", *options])
+def planned(name, *options, shows_kept=True):
+    verbosely = ["-v"] if shows_kept else []
+    found = CliRunner().invoke(app, ["plan", f"flows.py:{name}", "--checkpoint", "ckpt", *verbosely, *options])
     return found.exit_code, found.stdout, found.stderr
 
 
@@ -103,10 +104,18 @@ def test_an_unchanged_graph_goes_on_where_it_was():
 
 
 @pytest.mark.slow
+def test_what_is_kept_is_a_number_unless_it_is_asked_for():
+    ran("old")
+    code, text, _ = planned("narrower", shows_kept=False)
+    assert (code, "kept     " in text) == (10, False)
+    assert "\n1 changed, 2 kept, 1 new; with -v what is kept is shown, too\n" in text
+
+
+@pytest.mark.slow
 def test_a_changed_graph_is_told_node_by_node():
     ran("old")
     code, text, _ = planned("narrower")
-    assert code == 0
+    assert code == 10
     assert text.splitlines() == [
         "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "  kept     source rides",
@@ -114,13 +123,14 @@ def test_a_changed_graph_is_told_node_by_node():
         "~ changed  stateful operator per_city: keeps its state; what it does with it is the new arguments'",
         "             it read rides, and reads long_rides",
         "  kept     sink trips",
+        "1 changed, 2 kept, 1 new",
         "start    row M: the pipeline continues with the changed graph, from the end of the last epoch",
         "         state: kept, renamed, migrated, new or dropped, operator by operator",
         "         sources: from the end of the last epoch that the old graph finished",
         "         sinks: each gets what comes from there on",
     ]
     code, text, _ = planned("other_sink")
-    assert code == 0
+    assert code == 10
     assert "continues in spark/1, with all its state" in text, "a sink has no part in the state"
     assert "+ new      sink more: begins here: it gets no older rows" in text
     assert "- gone     sink trips: keeps its rows, and gets no more" in text
@@ -134,7 +144,7 @@ def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
     assert "! refused  stateful operator per_city: its state does not fit" in text
     assert "the state of stateful operator 'per_city' does not fit the changed graph" in error
     assert "state table 'values' was" in error or "state table" in error
-    assert planned("other_sums", "--force")[0] == 0
+    assert planned("other_sums", "--force")[0] == 10
     code, text, error = planned("lost")
     assert code == 2
     assert "! refused  stateful operator of_city: has no state to take over" in text
@@ -145,18 +155,18 @@ def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
 def test_state_that_is_brought_over_is_told():
     ran("old")
     code, text, _ = planned("wider")
-    assert code == 0
+    assert code == 10
     assert "~ migrated stateful operator per_city: keeps its state; what is new in it begins neutral" in text
     assert "state table 'running' gets columns, neutral where there was something already" in text
     code, text, _ = planned("renamed")
-    assert code == 0
+    assert code == 10
     assert "~ renamed  stateful operator of_city: keeps the state of 'per_city'\n" in text
     assert "gone" not in text
     assert planned("stale")[1].startswith("pipeline 'trips' continues in spark/1"), (
         "once it has happened, it is harmless"
     )
     code, text, _ = planned("migrated")
-    assert code == 0
+    assert code == 10
     assert "~ migrated stateful operator per_city: keeps its state, migrated" in text
     assert "state table 'running' is what migrate= makes" in text
 
@@ -174,14 +184,14 @@ def test_state_that_nobody_takes_is_not_dropped_without_a_word_of_the_user(monke
     assert "--drop-state per_city" in error
     assert planned("moved", "--force")[0] == 2, "that is for state which does not fit"
     assert planned("moved", "--drop-state", "by_city")[0] == 2
-    assert planned("moved", "--drop-state", "by_city", "--drop-state", "per_city")[0] == 0
+    assert planned("moved", "--drop-state", "by_city", "--drop-state", "per_city")[0] == 10
     code, _, error = planned("narrower", "--drop-state", "per_city")
     assert code == 2
     assert "'per_city' is to be dropped, and is taken over" in error
     monkeypatch.setenv("HOLDFAST_DROP_STATE", "by_city, per_city")
-    assert planned("moved")[0] == 0
+    assert planned("moved")[0] == 10
     monkeypatch.delenv("HOLDFAST_DROP_STATE")
-    assert planned("plain")[0] == 0, "nothing begins without state that could have had it"
+    assert planned("plain")[0] == 10, "nothing begins without state that could have had it"
 
 
 def replaying(*ends, **origin):
@@ -207,7 +217,7 @@ def test_what_is_to_be_evaluated_again_behind_a_rewind_belongs_to_the_mended_gra
     note_rewind(store, 7, {"rides": {"log": 9}})
     for name in ("narrower", "renamed"):
         code, text, _ = planned(name)
-        assert code == 0
+        assert code == 10
         assert "* 2 epochs this graph evaluates again, for their state: sinks hold their rows" in text
     code, _, error = planned("more_sources")
     assert code == 2
@@ -223,7 +233,7 @@ def test_what_is_left_of_a_backfill_belongs_to_the_graph_of_now(origin):
     ran("old")
     replaying(0, 7, 9, **origin)
     code, text, _ = planned("narrower")
-    assert code == 0
+    assert code == 10
     assert "* 1 epochs this graph evaluates again" in text
 
 
@@ -240,7 +250,7 @@ def test_another_division_of_state_is_told(monkeypatch):
     ran("old")
     monkeypatch.setenv("HOLDFAST_PARTITIONS", "5")
     code, text, _ = planned("old")
-    assert code == 0
+    assert code == 10
     assert text.splitlines()[:3] == [
         "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "* state is divided into 5 buckets, and no longer into 2",
@@ -255,7 +265,7 @@ def test_a_finished_source_is_told_and_refused():
     assert code == 2
     assert "! finished source rides: it has ended" in text
     assert "source 'rides' is finished" in error
-    assert planned("narrower", "--force")[0] == 0
+    assert planned("narrower", "--force")[0] == 10
     assert planned("old")[0] == 0
     assert planned("other_sink")[0] == 2
 
@@ -266,21 +276,21 @@ def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
     store = open_store("ckpt")
     store.delete("spark/1/offsets/0")
     graph = state_fingerprint(load_target("flows.py:old"))
-    for mark, code in (({}, 0), ({"@ended": 1}, 2)):
+    for mark, code in (({}, 10), ({"@ended": 1}, 2)):
         store.put("spark/1/origin.json", DirectoryHeader(8, ({"rides": {"log": 7, **mark}},), graph=graph).to_json())
         assert planned("narrower")[0] == code
-    assert planned("narrower", "--force")[0] == 0
+    assert planned("narrower", "--force")[0] == 10
 
 
 @pytest.mark.slow
 def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):
     ran("plain")
-    assert planned("counted")[0] == 0, "nothing is known of where its rows end"
+    assert planned("counted")[0] == 10, "nothing is known of where its rows end"
     (tmp_path / "ckpt" / "sources" / "few").mkdir(parents=True)
     code, text, _ = planned("counted")
     assert code == 2
     assert "! finished source few: it has ended" in text
-    assert planned("counted", "--force")[0] == 0
+    assert planned("counted", "--force")[0] == 10
 
 
 @pytest.mark.slow
@@ -291,14 +301,15 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
     assert "source 'rides' cannot go back: its log of what was read is not in this checkpoint" in error
     (tmp_path / "ckpt" / "sources" / "rides").mkdir(parents=True)
     code, text, _ = planned("filled")
-    assert code == 0
+    assert code == 10
     assert text.splitlines() == [
         "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "* sink 'everything' is new and gets everything from the beginning (backfill=True)",
-        "  kept     source rides: is read again from its beginning",
+        "! kept     source rides: is read again from its beginning",
         "~ rebuilt  stateful operator per_city: its state is computed anew, from the beginning",
         "  kept     sink trips",
         "+ new      sink everything: gets everything from the beginning",
+        "1 rebuilt, 2 kept, 1 new",
         "start    row N: the pipeline reads everything again for the sink that is new",
         "         state: recomputed by the new graph",
         "         sources: from their beginning",
@@ -344,7 +355,7 @@ def test_a_plan_says_where_a_start_goes_on_whose_spark_directory_is_lost(tmp_pat
 def test_a_plan_as_json():
     ran("old")
     code, text, _ = planned("narrower", "--json")
-    assert code == 0
+    assert code == 10
     found = json.loads(text)
     assert found["directory"] == {"below": "spark/2", "previous": "spark/1", "is_changed": True, "reasons": []}
     verdicts = {node["name"]: node["verdict"] for node in found["change"]["nodes"]}

@@ -66,7 +66,7 @@ def holdfast(*arguments: str) -> tuple[int, str, str]:
 
 
 def planned(*options: str, name: str = "pipeline", checkpoint: str = "ckpt") -> tuple[int, str, str]:
-    return holdfast("plan", f"flow.py:{name}", "--checkpoint", checkpoint, *options)
+    return holdfast("plan", f"flow.py:{name}", "--checkpoint", checkpoint, "-v", *options)
 
 
 def checkpoint_of_three(directory: str) -> None:
@@ -139,16 +139,16 @@ def test_a_named_checkpoint_is_read_whole_and_its_state_compared_operator_by_ope
     assert text.startswith(
         "pipeline 'trips' has not begun; it would begin with from_checkpoint='walks/third'.\n"
         "checkpoint walks/third  the end of epoch 3 of walks; every file is whole\n"
-        "  kept     stateful operator counts: keeps its state\n" + BEGINS
+        "  kept     stateful operator counts: keeps its state\n1 kept\n" + BEGINS
     )
     code, text, _ = planned(*where, name="renamed")
-    assert (code, "~ renamed  stateful operator of_city: keeps the state of 'counts'\n" in text) == (0, True)
+    assert (code, "~ renamed  stateful operator of_city: keeps the state of 'counts'\n" in text) == (10, True)
     code, text, error = planned(*where, name="moved")
     assert (code, "the state of stateful operator 'counts' would be lost" in error) == (2, True)
-    assert planned(*where, "--drop-state", "counts", name="moved")[0] == 0
+    assert planned(*where, "--drop-state", "counts", name="moved")[0] == 10
     code, text, error = planned(*where, name="other")
     assert (code, "! refused  stateful operator counts: its state does not fit" in text) == (2, True)
-    assert planned(*where, "--force", name="other")[0] == 0
+    assert planned(*where, "--force", name="other")[0] == 10
     code, _, error = planned(*where, name="of_files")
     assert (code, "source 'timed' cannot be read from where checkpoint 'walks/third' is" in error) == (2, True)
     (file, *_) = (tmp_path / "walks" / "snapshots").rglob("*.parquet")
@@ -165,7 +165,7 @@ def test_what_migrate_makes_of_a_named_checkpoint_is_tried_and_thrown_away(tmp_p
     before = {path: path.read_bytes() for path in (tmp_path / "walks").rglob("*") if path.is_file()}
     where = ("--from-checkpoint", "walks/third")
     code, text, error = planned(*where, name="converted")
-    assert (code, "state table 'running' of operator 'counts', migrated: 2 rows, then 2\n" in error) == (0, True)
+    assert (code, "state table 'running' of operator 'counts', migrated: 2 rows, then 2\n" in error) == (10, True)
     assert "every file is whole\nstate of counts  running 2 rows\n~ migrated stateful operator counts: " in text
     assert json.loads(planned(*where, "--json", name="converted")[1])["begins"]["state"] == {"counts": {"running": 2}}
     for name, why in (

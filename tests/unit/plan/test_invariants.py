@@ -18,7 +18,7 @@ from holdfast.plan import chunks as plan_chunks
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, divided, in_order, rank_of
 from holdfast.plan.counting.counts import Counts, EpochReport, Observed, united
-from holdfast.plan.cutting import stages_in_arrow
+from holdfast.plan.derived_part import stages_without_spark
 from holdfast.plan.levels import division, seed
 from holdfast.plan.levels.arrivals import FeedBounds
 from holdfast.plan.levels.journal import BucketChange, StateJournal
@@ -49,7 +49,7 @@ def stages() -> Any:
     source = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="in")
     counted = source | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counts")
     pipeline = hf.Pipeline("p", counted | hf.write.console(name="out"))
-    return stages_in_arrow(pipeline, as_it_is, "test", is_columnar=True)
+    return stages_without_spark(pipeline, as_it_is, "test", is_columnar=True)
 
 
 def test_two_chunks_with_one_place_would_have_no_order() -> None:

@@ -11,7 +11,8 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadRow
 from holdfast.graph.nodes import Stream
-from holdfast.plan.cutting import build_stages, stages_in_arrow
+from holdfast.plan.cutting import build_stages, first_in_spark
+from holdfast.plan.derived_part import stages_without_spark
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.stages import SparkPart, Stages
@@ -98,9 +99,7 @@ def test_upstream_of_state_it_is_sparks_as_all_of_that_stage_is() -> None:
     assert lowered("select k from input", is_behind_state=False) is None
     chosen = source("rows", schema=SCHEMA, timestamp="t") | hf.sql("select * from input", name="chosen")
     seen = chosen | hf.distinct(by="k", horizon="1 h", name="seen")
-    assert (
-        stages_in_arrow(hf.Pipeline("p", seen | hf.write.console(name="out")), as_it_is, "", is_columnar=True) is None
-    )
+    assert first_in_spark(hf.Pipeline("p", seen | hf.write.console(name="out"))) is not None
 
 
 def stages(between: Any) -> Stages | None:
@@ -108,7 +107,10 @@ def stages(between: Any) -> Stages | None:
     rows = source("rows", schema=SCHEMA, timestamp="t")
     first = rows | hf.distinct(by="k", horizon="1 h", name="first")
     second = first | between | hf.distinct(by="k", horizon="1 h", timestamp="t", name="second")
-    return stages_in_arrow(hf.Pipeline("p", second | hf.write.console(name="out")), as_it_is, "", is_columnar=True)
+    pipeline = hf.Pipeline("p", second | hf.write.console(name="out"))
+    if first_in_spark(pipeline) is not None:
+        return None
+    return stages_without_spark(pipeline, as_it_is, "", is_columnar=True)
 
 
 def test_it_has_no_level_of_its_own_and_bounds_pass_it_as_by_sparks_plan() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pa_dataset
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions.compile import columnar
@@ -37,6 +36,8 @@ def find(path: str, name: str, where: str | tuple[str, str], limit: int) -> list
     if not paths:
         return []
     kind = "json" if paths[0].endswith(".json") else "parquet"
+    from pyarrow import dataset as pa_dataset  # loads pandas: a second, for commands that read no rows
+
     rows = pa_dataset.dataset(paths, format=kind, partitioning="hive", partition_base_dir=path)
     test = _condition(where, rows.schema, name)
     found: list[dict[str, Any]] = []

@@ -15,7 +15,8 @@ from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import has_state, stages_in_arrow
+from holdfast.plan.cutting import has_state
+from holdfast.plan.derived_part import stages_without_spark
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, SinkLedger, Store
 from holdfast.positions import Positions, lacking
@@ -273,7 +274,7 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     if not has_state(pipeline):
         return None
 
-    stages = stages_in_arrow(pipeline, as_spark_has_it, "plan", is_columnar=settings.columnar)
+    stages = stages_without_spark(pipeline, as_spark_has_it, "plan", is_columnar=settings.columnar)
     if stages is None:
         session = run_session(session_of(settings, rows=RowsInJvm.NONE), 1)
         stages = compiled_stages(pipeline, session, is_columnar=settings.columnar)

@@ -1,0 +1,1 @@
+"""What is said before a start: what a plan changes, and what a check finds."""
