@@ -233,7 +233,9 @@ class JoinStep:
         """Return the bound of the output: no row of it below this follows."""
         bounds = {name: rises[name].after for name in SIDES}
         least = min(bounds.values())
-        if self.how in ("left", "full", "semi", "anti"):
+        if self.how == "semi":  # a row leaves at its first partner, which may be this far above it, and settle late
+            least = int(shifted(np.array([least]), -max(self.high, 0))[0])
+        if self.how in ("left", "full", "anti"):
             least = min(least, int(shifted(np.array([bounds[RIGHT]]), -max(self.high, 0))[0]))
         if self.how in ("right", "full"):
             least = min(least, int(shifted(np.array([bounds[LEFT]]), -max(-self.low, 0))[0]))
