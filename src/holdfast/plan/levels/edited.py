@@ -30,6 +30,7 @@ from holdfast.state import encoding
 _FOR_ALL_KEYS = {
     "aggregate": AggregateStep.for_all_keys,
     "distinct": DistinctStep.for_all_keys,
+    "join": JoinStep.for_all_keys,
     "lookup_as_of": MergeStep.for_all_keys,
     "join": JoinStep.for_all_keys,
     "merge": MergeStep.for_all_keys,
