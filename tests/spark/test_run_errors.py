@@ -119,7 +119,11 @@ def test_a_udf_that_raises_is_told_by_its_exception(mode: str, spark: SparkSessi
     inverted = source() | hf.map(invert, name="invert")
     error = failure_of(hf.Pipeline("p", inverted | hf.write.memory(kept)), tmp_path, spark, mode)
     assert type(error) is InvalidPipeline
-    assert "ZeroDivisionError: division by zero" in error.why
+    assert "the Python UDF <lambda> of map 'invert'" in error.what
+    assert "ZeroDivisionError" in error.what
+    assert "division by zero" in error.why
+    assert "test_run_errors.py" in error.why
+    assert "the first row: 2" in error.why
 
 
 @pytest.mark.parametrize("mode", WAYS)
