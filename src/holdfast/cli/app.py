@@ -237,10 +237,7 @@ def inspect(
     with frame.settings(as_json) as settings:
         if config:
             shown = configuration(settings)
-            if as_json:
-                frame.print_json(shown.to_json())
-            else:
-                frame.print_lines(words.configuration_lines(shown))
+            frame.answer(shown.to_json(), words.configuration_lines(shown), as_json)
             return
         if checkpoint is None and target is not None:
             kept = _kept(load_target(target), settings)
@@ -396,8 +393,9 @@ def plan_(
                 frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
             else:
                 frame.print_lines(words.plan_lines(pipeline.name, planned, shows_kept=verbose))
-                frame.print_lines(time_index_lines(found.inspection.time_indexes))
-                frame.print_lines(words.behind_lines(found.inspection))
+                frame.print_lines(
+                    [*time_index_lines(found.inspection.time_indexes), *words.behind_lines(found.inspection)]
+                )
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(

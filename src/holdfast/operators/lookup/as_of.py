@@ -179,7 +179,8 @@ class AsOfLookup:
             raise InvalidPipeline(
                 f"the look-up adds a second column {twice[0]!r}.",
                 why="the stream, or another column of the table, has one of this name.",
-                do=f'give it another one: columns={{"table_{twice[0]}": "{twice[0]}"}}, with all that are wanted.',
+                do=f'give it another one: hf.lookup(..., columns={{"table_{twice[0]}": "{twice[0]}"}}), with all that '
+                "are wanted.",
             )
         return Shape((*main.columns, *names), main.timestamp, main.ids)
 

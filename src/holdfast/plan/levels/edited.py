@@ -32,7 +32,6 @@ _FOR_ALL_KEYS = {
     "distinct": DistinctStep.for_all_keys,
     "join": JoinStep.for_all_keys,
     "lookup_as_of": MergeStep.for_all_keys,
-    "join": JoinStep.for_all_keys,
     "merge": MergeStep.for_all_keys,
     "sync": SyncStep.for_all_keys,
 }

@@ -44,7 +44,7 @@ class SqliteLookupTable:
             raise InvalidPipeline(
                 f"the query gives no column {missing[0]!r}.",
                 why=f"it gives {', '.join(found.schema.names)}.",
-                do="select it, or correct on= or columns=.",
+                do="select it, or correct hf.lookup(..., on=..., columns=...).",
             )
         return found.select(list(columns))
 

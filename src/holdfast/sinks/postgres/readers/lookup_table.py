@@ -74,7 +74,7 @@ class PostgresLookupTable:
                 raise InvalidPipeline(
                     f"the query gives no column {missing[0]!r}.",
                     why=f"it gives {', '.join(schema.names)}.",
-                    do="select it, or correct on= or columns=.",
+                    do="select it, or correct hf.lookup(..., on=..., columns=...).",
                 )
             chosen = sql.SQL(", ").join(map(sql.Identifier, columns))
             statement = sql.SQL("COPY (SELECT {} FROM ({}) AS looked_up) TO STDOUT (FORMAT csv)")
