@@ -166,6 +166,6 @@ def test_downstream_of_late_rows_windows_close_by_their_own_promise_or_at_the_en
     assert [[(each["window_start"], each["n"]) for each in epoch] for epoch in found] == [[], [], [], [(5, 2)]]
 
 
-def test_only_sync_and_merge_have_unmatched_rows():
-    with pytest.raises(hf.InvalidPipeline, match=r"has no unmatched rows.*\n.*only sync and merge"):
+def test_only_join_sync_and_merge_have_unmatched_rows():
+    with pytest.raises(hf.InvalidPipeline, match=r"has no unmatched rows.*\n.*only join, sync and merge"):
         _ = (rows("camera") | hf.distinct(by="k", horizon=1, name="op")).unmatched
