@@ -60,5 +60,6 @@ def start_of(pipeline: Pipeline, checkpoint: str, schema: pa.Schema, patch: pyte
         )
 
     patch.setattr(context, "run_session", lambda base, parallelism: base)
+    patch.setattr(context, "divert", lambda spark: lambda: None)
     patch.setattr(starting, "physical_plan_of", physical_plan_of)
     start(pipeline, checkpoint=checkpoint, trigger=available_now(), session=session, **begins)

@@ -24,7 +24,7 @@ SCHEMA = pa.schema([
     ("a", pa.string()), ("i", pa.int32()), ("l", pa.int64()), ("n", pa.int16()), ("x", pa.float64()),
     ("f", pa.float32()), ("m", pa.decimal128(12, 2)), ("w", pa.decimal128(38, 18)), ("d", pa.date32()),
     ("t", pa.timestamp("us", tz="UTC")), pa.field("key", pa.int64(), nullable=False),
-    ("s", pa.struct([("p", pa.int32())])),
+    ("s", pa.struct([("p", pa.int32())])), ("day", pa.string()), ("hour", pa.int32()),
 ])  # fmt: skip
 
 CALLS = {
@@ -59,7 +59,9 @@ EXPRESSIONS = [
     "a rlike 'x'", "a in ('x', 'y')", "i between 1 and 2", "not i > 1", "i > 1 and a = 'x'", "a is null",
     "case when i > 1 then m end", "if(i > 1, a, 'x')", "coalesce(a, 'x')", "coalesce(i, l)", "nvl(x, x)", "isnull(a)",
     "round(x)", "round(m)", "round(i)", "round(cast(a as double), 2)", "upper(trim(a))", "1e3", "1.50", "0.05", "'x'",
-    "true", "s.p", "s.p + 1", "key", "case a when 'x' then 1 when 'y' then 2 else 3 end",
+    "round(m, -1)", "bround(m, -1)", "round(i, -1)", "m * -2", "m / -3", "m * -(2)", "m % -(3)", "-2147483648",
+    "-2147483649", "m * 2L", "m * 2S", "m * cast(2 as bigint)", "date_add(day, 1, t)", "datediff(day, t, t)",
+    "date_diff(hour, t, t)", "true", "s.p", "s.p + 1", "key", "case a when 'x' then 1 when 'y' then 2 else 3 end",
 ]  # fmt: skip
 
 

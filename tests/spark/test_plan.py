@@ -35,7 +35,7 @@ def test_a_plan_in_a_process_of_its_own_asks_spark_what_an_expression_gives(
     arrive(tmp_path / "in", "1.json", [{"city": "Ulm", "km": 3.1}])
     load_target("flows.py").run(checkpoint="c", trigger=hf.available_now(), session=spark)
     answer = subprocess.run(
-        [sys.executable, "-m", "holdfast", "plan", "flows.py", "--checkpoint", "c"],
+        [sys.executable, "-m", "holdfast", "plan", "flows.py", "--checkpoint", "c", "-v"],
         env={**os.environ, "HOLDFAST_MASTER": "local[1]"},
         capture_output=True,
         text=True,

@@ -38,7 +38,7 @@ class Derived(NamedTuple):
     type: pa.DataType
     nullable: bool | None
     literal: str = ""
-    """The digits of a literal integer."""
+    """A literal integer as it is written, with its sign."""
 
 
 def derived_items(items: Sequence[str], schema: pa.Schema) -> pa.Schema | None:
@@ -111,8 +111,7 @@ def of_tree(tree: exp.Expr, schema: pa.Schema) -> Derived:
         children = [child for child in tree.iter_expressions() if not isinstance(child, exp.Null)]
         return Derived(_BOOL, _any_null([of_tree(child, schema) for child in children], len(children)))
     if isinstance(tree, exp.Neg):
-        of = of_tree(tree.this, schema)
-        return of if _is_number(of.type) else _unknown()
+        return _negative(tree.this, of_tree(tree.this, schema))
     if type(tree) in _SIGNS:
         return _arithmetic(_SIGNS[type(tree)], of_tree(tree.this, schema), of_tree(tree.expression, schema))
     return _unknown()
@@ -177,6 +176,14 @@ def _literal(tree: exp.Literal) -> Derived:
     return _unknown()
 
 
+def _negative(tree: exp.Expr, of: Derived) -> Derived:
+    if not of.literal:
+        return of if _is_number(of.type) else _unknown()
+    if not isinstance(tree, exp.Literal):  # to Spark -2 is a literal; -(2) is not, and has ten digits
+        raise Unknown
+    return Derived(_INT if int(of.literal) <= 2**31 else _BIGINT, False, f"-{of.literal}")
+
+
 def _is_number(kind: pa.DataType) -> bool:
     return kind in _DIGITS or kind in _FLOATS or pa.types.is_decimal(kind)
 
@@ -184,7 +191,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def _as_decimal(value: Derived) -> tuple[int, int]:
     if pa.types.is_decimal(value.type):
         return value.type.precision, value.type.scale
-    return (len(value.literal.lstrip("0")) or 1 if value.literal else _DIGITS[value.type]), 0
+    return (len(value.literal.lstrip("-0")) or 1 if value.literal else _DIGITS[value.type]), 0
 
 
 def _bounded(digits: int, scale: int) -> pa.DataType:
@@ -242,6 +249,8 @@ def _cast(tree: exp.Cast, schema: pa.Schema) -> Derived:
         raise Unknown
     if isinstance(tree.this, exp.Null):
         return Derived(kind, True)
+    if kind in _DIGITS and isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
+        raise Unknown  # 2L is read as this cast, but has one digit beside a decimal, and cast(2 as bigint) has twenty
     of = of_tree(tree.this, schema)
     return Derived(kind, _any_null([of]))  # a try_cast of what is never null may be null: not known here which it is
 
@@ -297,6 +306,8 @@ def _rounded(values: Sequence[Derived]) -> pa.DataType:
         raise Unknown
     places = int(values[1].literal) if len(values) > 1 else 0
     # Seen in 4.3: RoundBase.dataType; one digit more for the carry.
+    if places < 0:
+        raise Unknown
     kept = min(places, kind.scale)
     return pa.decimal128(min(kind.precision - kind.scale + kept + 1, _DIGITS_MAX), kept)
 
@@ -330,6 +341,9 @@ _RULES: dict[Rule, str] = {
 }
 """What gives a type, and the functions that it is for; each is null where an argument is, and may be null besides."""
 
+_BY_UNIT = frozenset({"date_add", "datediff", "date_diff"})
+"""What gives another type with three arguments: a unit, and then its own."""
+
 _FUNCTIONS: dict[str, Rule] = {name: rule for rule, names in _RULES.items() for name in names.split()}
 
 
@@ -345,6 +359,8 @@ def _call(tree: exp.Anonymous, schema: pa.Schema) -> Derived:
     values = [of_tree(one, schema) for one in tree.expressions]
     rule = _FUNCTIONS.get(name)
     if rule is None or not values:
+        raise Unknown
+    if name in _BY_UNIT and len(values) != 2:  # the first is a unit then, even where a column is called `day`
         raise Unknown
     if name == "nullif":
         return Derived(values[0].type, True) if len(values) == 2 else _unknown()

@@ -302,7 +302,7 @@ def say_what_releases(stream: Stream) -> Stream:
     if (said := released_by_clock(stream.node)) is not None:
         _log.warning("%s", said)
     elif (said := held_to_the_end(stream.node)) is not None:
-        _log.info("%s", said)
+        _log.debug("%s", said)
     return stream
 
 

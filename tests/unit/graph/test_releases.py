@@ -64,7 +64,7 @@ def test_bounds_for_all_keys_release_rows_and_nothing_is_said(build, caplog):
 
 @KINDS
 def test_without_an_idle_rule_it_is_noted_that_a_key_that_comes_once_waits_for_the_end(build, caplog):
-    with caplog.at_level(logging.INFO, "holdfast.graph"):
+    with caplog.at_level(logging.DEBUG, "holdfast.graph"):
         stream = build(source("orders"), source("payments"))
     (record,) = caplog.records
     assert "waits for the end" in record.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,21 @@ def asks_for_one_for(monkeypatch: pytest.MonkeyPatch, directory: Path, stream: h
     return asked_for
 
 
-ROWS = hf.read.rows([[{"k": "a", "n": 1}]], schema="k STRING, n BIGINT", name="rows")
-IN_ARROW = ROWS | hf.filter("n > 0", name="some")
-IN_SPARK = ROWS | hf.map(lambda frame: frame.selectExpr("k", "n + rand() as n"), name="mapped")
+def read() -> hf.Stream:
+    return hf.read.rows([[{"k": "a", "n": 1}]], schema="k STRING, n BIGINT", name="rows")
+
+
+def in_arrow(rows: hf.Stream) -> hf.Stream:
+    return rows | hf.filter("n > 0", name="some")
+
+
+def in_spark(rows: hf.Stream) -> hf.Stream:
+    return rows | hf.map(lambda frame: frame.selectExpr("k", "n + rand() as n"), name="mapped")
+
+
+ROWS = read()
+IN_ARROW = in_arrow(ROWS)
+IN_SPARK = in_spark(ROWS)
 WITH_STATE = ROWS | hf.reduce(by="k", n=hf.count(), name="sums")
 STATE_BEHIND_SPARK = IN_SPARK | hf.reduce(by="k", n=hf.count(), name="sums_of_mapped")
 
@@ -113,21 +126,23 @@ def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several", [(IN_ARROW, IN_SPARK), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])
+@pytest.mark.parametrize("several", [(in_arrow, in_spark), (in_arrow, in_arrow)], ids=["unlike", "alike"])
 def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_any(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, several: tuple[hf.Stream, hf.Stream]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, several: tuple[Callable[[hf.Stream], hf.Stream], ...]
 ) -> None:
+    rows = read()
+
     def create_session(master: str, memory: str, *, rows: RowsInJvm, has_archive: bool) -> None:
         raise Started(rows)
 
     monkeypatch.setattr(session, "create_session", create_session)
     pipelines = [
-        hf.Pipeline(f"p{number}", stream | hf.write.sqlite(tmp_path / f"{number}.db", table="t", name="t"))
-        for number, stream in enumerate(several)
+        hf.Pipeline(f"p{number}", make(rows) | hf.write.sqlite(tmp_path / f"{number}.db", table="t", name="t"))
+        for number, make in enumerate(several)
     ]
     with pytest.raises(Started) as started:
         hf.start_all(pipelines, checkpoint=str(tmp_path))
-    assert started.value.args == (RowsInJvm.NONE if several[1] is IN_ARROW else RowsInJvm.ALL,)
+    assert started.value.args == (RowsInJvm.NONE if several[1] is in_arrow else RowsInJvm.ALL,)
 
 
 def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
