@@ -9,10 +9,12 @@ import pytest
 from holdfast.errors import KINDS, HoldfastError
 from tests.arch.trees import ROOT
 from tests.spec.cures.named import faults_of
-from tests.spec.cures.scenarios import SCENARIOS
+from tests.spec.cures.pairing import PAIRING
+from tests.spec.cures.scenarios import SCENARIOS as OF_OTHERS
 from tests.spec.cures.sites import sites
 
 TABLE = Path(__file__).parent / "cures/table.txt"
+SCENARIOS = {**OF_OTHERS, **PAIRING}
 WAYS = ("tried", "named", "again", "outside", "person", "bug", "kit")
 ROWS = [tuple(line.split(maxsplit=1)) for line in TABLE.read_text().splitlines()]
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
 from holdfast.plan.routes import STEP
 from holdfast.state.checks import first_rows
+from holdfast.types import units
 from holdfast.types.casting import fitted_column
 
 if TYPE_CHECKING:
@@ -64,12 +65,16 @@ class TimePromise:
         lowest, found = _lowest(batch.column(self.column)), _lowest(result.column(self.output_column))
         if lowest is None or found is None or found >= lowest + self.offset:
             return
+        has_unit = pa.types.is_timestamp(kinds[0])
+        below = units.duration_text(lowest - found) if has_unit else lowest - found
+        promised, right = (
+            f'"{units.duration_text(ticks)}"' if has_unit else ticks for ticks in (self.offset, found - lowest)
+        )
         raise InvalidPipeline(
-            f"map_batches {operator!r} returned a row whose {self.output_column!r} is {lowest - found} "
-            "below its batch.",
-            why=f"it promises timestamp_offset={self.offset}, and downstream operators have received bounds that "
-            "rely on it (in microseconds, or ticks of a BIGINT).",
-            do=f"write timestamp_offset={found - lowest} or lower, or leave it out: "
+            f"map_batches {operator!r} returned a row whose {self.output_column!r} is {below} below its batch.",
+            why=f"it promises timestamp_offset={promised}, and downstream operators have received bounds "
+            "that rely on it.",
+            do=f"write timestamp_offset={right} or lower, or leave it out: "
             "then downstream operators receive no bound but the end.",
             participant=operator,
         )

@@ -57,6 +57,19 @@ def duration_us(text: str, *, argument: str = "duration") -> int:
     return _quantity(text, _DURATION_US, argument, "100 ms", plural=True)
 
 
+def duration_text(amount_us: int) -> str:
+    """Return a duration as :func:`duration_us` reads it, exactly; one below zero with its sign before it.
+
+    Examples
+    --------
+    >>> duration_text(-300_000_000), duration_text(1_500_000), duration_text(0)
+    ('-5 min', '1500 ms', '0 s')
+    """
+    shown = {unit: _DURATION_US[unit] for unit in ("d", "h", "min", "s", "ms", "us")}
+    unit = next(unit for unit, size in shown.items() if amount_us % size == 0) if amount_us else "s"
+    return f"{amount_us // shown[unit]} {unit}"
+
+
 def size_bytes(text: str, *, argument: str = "size") -> int:
     """Return a size such as ``"128 MB"`` in bytes (MB is 10**6, MiB is 2**20).
 

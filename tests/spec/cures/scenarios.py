@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import holdfast as hf
 from holdfast.cli.target import load_target
@@ -133,6 +135,17 @@ def batched(fn: Any) -> Any:
     return driven(numbers() | hf.map_batches(fn, schema="n BIGINT", name="asked"), {"n": 1})
 
 
+def earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows five seconds earlier."""
+    return batch.set_column(1, batch.schema.field(1), pc.subtract(batch.column(1), pa.scalar(5, pa.duration("s"))))
+
+
+def moved(offset: str) -> Any:
+    """Run rows through it."""
+    stream = source() | hf.map_batches(earlier, schema=KEYED, timestamp="t", timestamp_offset=offset, name="moved")
+    return driven(stream, {"origin": "JFK", "t": datetime(2013, 3, 1, 6, tzinfo=UTC), "n": 1})
+
+
 def gap(held: int) -> bool:
     """Ask whether a sink that holds everything up to a position needs the epoch from 5 to 7."""
     at = {"flights": {"0": held}}
@@ -225,6 +238,12 @@ SCENARIOS = {
         lambda work: source(timestamp=None) | hf.clip("2013-03-01", "2013-04-01"),
         'hf.clip(..., timestamp="time_hour")',
         lambda work: source(timestamp=None) | hf.clip("2013-03-01", "2013-04-01", timestamp="t"),
+    ),
+    "rows below what a function promises": Scenario(
+        "plan/batches.py:TimePromise.check InvalidPipeline 2",
+        lambda work: moved("-1 s"),
+        'timestamp_offset="-5 s"',
+        lambda work: moved("-5 s"),
     ),
     # --- aggregates ----------------------------------------------------------------------------------------------
     "reduce with an argument of windows": Scenario(

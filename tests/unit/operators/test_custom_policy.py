@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -216,6 +217,15 @@ def test_an_answer_that_cannot_be_is_refused_with_its_cure(decide: Any, more: An
         call(step, ran.state, arrivals_of(step, [row("a", 2)]), StepTime(1, 0), operator="aligned")
     assert cure in str(raised.value.do)
     assert "aligned" in str(raised.value)
+
+
+def test_a_time_in_a_message_is_an_iso_time_where_it_has_a_unit() -> None:
+    sources = [hf.read.rows([], schema="k STRING, t TIMESTAMP", timestamp="t", name=name) for name in ("a", "b")]
+    at_once = policies.custom(lambda waiting: waiting.at * 0 + 1_362_117_600_000_000)
+    stream = hf.sync(dict(zip("ab", sources, strict=True)), by="k", policy=at_once, name="aligned")
+    rows = [{"k": "x", "t": datetime(2013, 3, 1, 5, minute, tzinfo=UTC)} for minute in range(2)]
+    with pytest.raises(InvalidPipeline, match="into one set, at 2013-03-01T06:00:00Z"):
+        drive(stream, {"a": [rows], "b": [[]]})
 
 
 @pytest.mark.parametrize(

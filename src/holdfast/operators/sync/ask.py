@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.display.times import utc
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type
 from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows
@@ -40,7 +41,7 @@ def answers(step: SyncStep, policy: Custom, epoch: Epoch) -> list[Ints]:
     _check_delay(step, policy, epoch, waiting, given)
     for place, name in enumerate(step.inputs):
         if not (policy.many or not step.promises[place].is_strict):
-            _check_one(policy, name, waiting, given, waiting.input == place)
+            _check_one(step, policy, name, waiting, given, waiting.input == place)
     # What nothing can join any more and still waits would wait for ever.
     is_over = (waiting.bounds == CLOSED).all(axis=1)[waiting.key]
     flat = np.empty(len(given), np.int64)
@@ -106,21 +107,28 @@ def _check_delay(step: SyncStep, policy: Custom, epoch: Epoch, waiting: WaitingR
     if len(breaks):
         row = breaks[0]
         raise InvalidPipeline(
-            f"the policy {policy.name!r} gave a set at {given[row]}: no set below {settled[row]} may follow.",
+            f"the policy {policy.name!r} gave a set at {_said(step, given[row])}: "
+            f"no set below {_said(step, settled[row])} may follow.",
             why=f"with delay={policy.delay!r} no set may be further below what is settled.",
             do="let sets go sooner or give them a later time, make delay= longer, or leave it out: then downstream "
             "operators receive no bound but the end.",
         )
 
 
-def _check_one(policy: Custom, name: str, waiting: WaitingRows, given: Ints, mine: Bools) -> None:
+def _check_one(step: SyncStep, policy: Custom, name: str, waiting: WaitingRows, given: Ints, mine: Bools) -> None:
     leaves = np.flatnonzero(mine & (given != WAITS) & (given != DROPS))
     key, at = waiting.key[leaves], given[leaves]
     order = np.lexsort((at, key))
     again = (np.diff(key[order]) == 0) & (np.diff(at[order]) == 0)
     if again.any():
         raise InvalidPipeline(
-            f"the policy {policy.name!r} put two rows of input {name!r} into one set, at {at[order][1:][again][0]}.",
+            f"the policy {policy.name!r} put two rows of input {name!r} into one set, "
+            f"at {_said(step, at[order][1:][again][0])}.",
             why="the output's columns hold one row of each strict input.",
             do="write hf.policy.custom(..., many=True): columns are lists then; or let one of them go, or DROPS it.",
         )
+
+
+def _said(step: SyncStep, ticks: int) -> str:
+    """Return a time as messages say it: the ticks themselves where they have no unit."""
+    return utc(int(ticks), is_exact=True) if pa.types.is_timestamp(step.time_type) else str(ticks)
