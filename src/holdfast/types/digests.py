@@ -46,17 +46,6 @@ class Digests:
             self.counts[:] += np.bincount(buckets, minlength=len(self.counts))
         np.add.at(self.sums, buckets, hashes)
 
-    def folded(self, bits: int) -> Digests:
-        """Return those of fewer buckets: neighbours together.
-
-        Examples
-        --------
-        >>> Digests(2, np.array([1, 0, 2, 3]), np.array([7, 0, 8, 9], np.uint64)).folded(1)
-        Digests(bits=1, counts=array([1, 5]), sums=array([ 7, 17], dtype=uint64))
-        """
-        shape = (1 << bits, -1)
-        return Digests(bits, self.counts.reshape(shape).sum(axis=1), self.sums.reshape(shape).sum(axis=1))
-
     def differing(self, other: Digests) -> np.ndarray:
         """Return the buckets, ascending, in which two holders differ."""
         return np.flatnonzero((self.counts != other.counts) | (self.sums != other.sums))

@@ -7,7 +7,6 @@ more argument, which says whether the row is one of its branch, and gives null w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,41 +16,17 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidPipeline
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.guarded_iterator import GuardedIteratorUdf
-from holdfast.spark.plans.named import fail
+from holdfast.spark.plans.named import NamedUdf
 
 
-@dataclass(frozen=True)
-class GuardedUdf:
-    """Called row by row.  Picklable.
-
-    Parameters
-    ----------
-    function : callable
-        The user's.
-    title : str
-        Kind, name and line of the operator that has it, for errors.
-    operator : str
-        Its name.
-    """
-
-    function: Callable[..., Any]
-    title: str
-    operator: str
+class GuardedUdf(NamedUdf):
+    """Called row by row."""
 
     def __call__(self, is_mine: bool, *arguments: Any, **named: Any) -> Any:
         """Return the value of a row, or none."""
-        if not is_mine:
-            return None
-        try:
-            return self.function(*arguments, **named)
-        except Exception as error:
-            self._raise(error, *arguments, *named.values())
-
-    def _raise(self, error: Exception, *arguments: Any) -> None:
-        fail(error, self.function, self.title, self.operator, arguments)
+        return self.called(*arguments, **named) if is_mine else None
 
 
-@dataclass(frozen=True)
 class GuardedPandasUdf(GuardedUdf):
     """Called with Series, or with frames for structs."""
 
@@ -60,10 +35,7 @@ class GuardedPandasUdf(GuardedUdf):
         mask = is_mine.fillna(False).to_numpy(dtype=bool)
         mine = [each[mask].reset_index(drop=True) for each in arguments]
         others = {name: each[mask].reset_index(drop=True) for name, each in named.items()}
-        try:
-            found = self.function(*mine, **others)
-        except Exception as error:
-            self._raise(error, *mine, *others.values())
+        found = self.called(*mine, **others)
         if mask.all():
             return found
         places = np.flatnonzero(mask)
@@ -71,7 +43,6 @@ class GuardedPandasUdf(GuardedUdf):
         return found.astype(object).set_axis(places, axis=0).reindex(range(len(mask)))
 
 
-@dataclass(frozen=True)
 class GuardedArrowUdf(GuardedUdf):
     """Called with Arrow arrays."""
 
@@ -81,10 +52,7 @@ class GuardedArrowUdf(GuardedUdf):
         kept = pa.array(mask)
         mine = [each.filter(kept) for each in arguments]
         others = {name: each.filter(kept) for name, each in named.items()}
-        try:
-            found = self.function(*mine, **others)
-        except Exception as error:
-            self._raise(error, *mine, *others.values())
+        found = self.called(*mine, **others)
         return found.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 

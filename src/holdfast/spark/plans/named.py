@@ -42,6 +42,10 @@ class NamedUdf:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Return what the function returns."""
+        return self.called(*arguments, **named)
+
+    def called(self, *arguments: Any, **named: Any) -> Any:
+        """Call the function; raise an error of ours where it fails."""
         try:
             return self.function(*arguments, **named)
         except Exception as error:
