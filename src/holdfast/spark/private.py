@@ -98,9 +98,14 @@ def connected_jvm(connection: Path, process: Any) -> Any:
 
 
 def end_jvm(timeout_s: float) -> None:
-    """End this process's JVM in order, and wait (seen in 4.3: ``_gateway.proc``, which reads its standard input)."""
-    SparkContext._gateway.proc.stdin.close()
-    SparkContext._gateway.proc.wait(timeout_s)
+    """End this process's JVM in order, and wait; the next session begins another.
+
+    Seen in 4.3: ``_gateway.proc``, which reads its standard input; ``_ensure_initialized`` where ``_gateway`` is None.
+    """
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout_s)
+    gateway.shutdown()
 
 
 def adopt_jvm(gateway: Any) -> None:

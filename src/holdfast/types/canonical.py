@@ -218,10 +218,12 @@ def _bytes(values: pa.Array, seed: int) -> Hashes:
 
 
 def _hexadecimal(data: np.ndarray) -> np.ndarray:
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    result = np.empty((len(data), 2), np.uint8)
-    result[:, 0], result[:, 1] = digits[data >> 4], digits[data & 15]
-    return result.reshape(-1)
+    found: np.ndarray = _DIGITS[data].view(np.uint8)
+    return found
+
+
+_DIGITS = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
+"""Both digits of each byte."""
 
 
 def _wire(numbers: np.ndarray, wire: str, seed: int) -> Hashes:

@@ -92,12 +92,13 @@ def test_it_can_be_said_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
-    assert options_of_java(RowsInJvm.NONE, {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}, 2) == ()
-    assert options_of_java(RowsInJvm.NONE, {"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC",)
+    chosen = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn1g"
+    assert options_of_java(RowsInJvm.NONE, {"SPARK_SUBMIT_OPTS": chosen}, 2) == ()
+    assert options_of_java(RowsInJvm.NONE, {"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC", "-Xms96m")
 
 
 def test_a_large_machine_keeps_javas_collector() -> None:
-    assert options_of_java(RowsInJvm.NONE, {}, 16) == ("-XX:TieredStopAtLevel=1",)
+    assert options_of_java(RowsInJvm.NONE, {}, 16) == ("-XX:TieredStopAtLevel=1", "-Xms96m")
 
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def reconcile(
     if dry_run + repair + rebuild > 1:
         raise typer.BadParameter("--dry-run, --repair and --rebuild exclude each other.")
     with frame.settings(as_json) as settings:
+        from holdfast.spark.launch import jvm
         from holdfast.spark.launch.early import begin
         from holdfast.spark.shadow.rebuilding import Rebuilding
         from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow, shadow_directory
@@ -85,7 +86,7 @@ def reconcile(
         where = kept or shadow_directory(directory, node.name)
         if not where.exists():  # where something is kept, there may be nothing to compute
             begin(pipeline, {"settings": settings})
-        asked = Reconciling(pipeline, node, directory, where, settings, _tell, examples)
+        asked = Reconciling(pipeline, node, directory, where, settings, _tell, examples, rest=jvm.end)
         try:
             found = Rebuilding(asked).do() if rebuild else asked.repair() if repair else asked.look()
         finally:

@@ -39,6 +39,7 @@ log = logging.getLogger("holdfast.run")
 
 POLL_S = 0.005
 READY_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 30.0
 
 _WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
 """A shell's script: the JVM is stopped by the driver alone, also where a signal is sent to all processes of a run."""
@@ -232,6 +233,16 @@ def _adopt(gateway: Any) -> None:
 def has_ended() -> bool:
     """Tell whether the JVM that PySpark was given here has ended; false where it was given none."""
     return any(process.poll() is not None for process in _adopted)
+
+
+def end() -> None:
+    """End the JVM that was begun here, with its session; a later start begins another.  Nothing where there is none."""
+    discard()
+    if _adopted and not has_ended():
+        if (context := private.active_context()) is not None:
+            context.stop()
+        private.end_jvm(_END_TIMEOUT_S)
+    _adopted.clear()
 
 
 def _discard_begun() -> None:

@@ -70,6 +70,8 @@ class Reconciling:
         How many rows of each kind a report shows.
     session : SparkSession, optional
         Use this session's context.
+    rest : callable
+        Called when there is nothing to compute for the next while: memory may be given back.
     """
 
     pipeline: Pipeline
@@ -80,6 +82,7 @@ class Reconciling:
     tell: Callable[[str], None] = lambda text: None
     examples: int = EXAMPLES
     session: SparkSession | None = None
+    rest: Callable[[], None] = lambda: None
 
     def look(self) -> Reconciled:
         """Compare; change nothing.
@@ -239,6 +242,7 @@ class Reconciling:
             with shadow.content(self.sink.name) as expected:
                 known_by = self._known_by(actual)
                 compared = ContentComparison(expected, actual, by=known_by)
+                self.rest()
                 self.tell("asking both sides for digests")
                 wanted, there = compared.row_counts
                 if not compared.is_equal:

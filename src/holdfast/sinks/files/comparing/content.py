@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,6 +24,11 @@ from holdfast.values import NO_LOSSES, Loss, Losses
 
 BATCH_ROWS = 65_536
 """Rows that are read at once."""
+
+FILES_AT_ONCE = 2
+"""Files that are read and hashed beside each other: most of that is done without the interpreter's lock."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -131,10 +139,17 @@ class FilesContent:
     def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Read every file once."""
         found = Digests.empty(bits)
-        for path, place in self._paths.items():
+        adding = threading.Lock()
+
+        def read(path: str, place: str) -> None:
             for rows in self._read(path, place):
                 whole, divided = rows.hashes(losses | self.losses, by)
-                found.add(canonical.buckets(divided, bits), whole)
+                buckets = canonical.buckets(divided, bits)
+                with adding:
+                    found.add(buckets, whole)
+
+        for _ in self._of_files(read):
+            pass
         return found
 
     def rows(
@@ -146,14 +161,24 @@ class FilesContent:
         if not buckets:
             return
         wanted = is_wanted(buckets, bits)
-        for path, place in self._paths.items():
-            first = 0
+
+        def read(path: str, place: str) -> list[pa.RecordBatch]:
+            found, first = [], 0
             for rows in self._read(path, place):
                 chosen = rows.within(wanted, bits, losses | self.losses, by)
                 if len(chosen):
                     places = [place_of(path, first + at) for at in chosen.tolist()]
-                    yield rows.taken(chosen).rows(losses | self.losses, places)
+                    found.append(rows.taken(chosen).rows(losses | self.losses, places))
                 first += rows.row_count
+            return found
+
+        for found in self._of_files(read):
+            yield from found
+
+    def _of_files(self, read: Callable[[str, str], T]) -> Iterator[T]:
+        """Yield what is read of each file, in their order."""
+        with ThreadPoolExecutor(FILES_AT_ONCE, "holdfast-hash") as pool:
+            yield from pool.map(read, self._paths, self._paths.values())
 
 
 def place_of(path: str, number: int) -> bytes:

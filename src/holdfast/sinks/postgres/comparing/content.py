@@ -215,7 +215,8 @@ def opened(
 
 _SETTINGS = """
 SELECT pg_catalog.set_config('work_mem', %s, true), pg_catalog.set_config('extra_float_digits', '1', true),
-       pg_catalog.set_config('DateStyle', 'ISO', true), pg_catalog.set_config('bytea_output', 'hex', true)
+       pg_catalog.set_config('DateStyle', 'ISO', true), pg_catalog.set_config('bytea_output', 'hex', true),
+       pg_catalog.set_config('jit', 'off', true)  -- compiled in each worker, which takes longer than it saves
 """
 
 
