@@ -2,7 +2,7 @@
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
-#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, thirty kills of the JVM
+#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
@@ -45,7 +45,7 @@ test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
 
 nightly: setup
-	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills
+	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills unit slow
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)

@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from tests.everyday import examples  # noqa: E402
 from tests.modes import umask  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
 from tests.servers import (  # noqa: E402
@@ -40,7 +41,13 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
 
 # No example has a time limit: a machine that is busy is no defect of the code.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "holdfast",
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 settings.load_profile("holdfast")
 
 __all__ = [

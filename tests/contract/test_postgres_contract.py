@@ -67,7 +67,7 @@ class PostgresTarget:
         return True
 
 
-@pytest.fixture(params=["prepared", "table", "no-prepared"])
+@pytest.fixture(params=["prepared", "table", pytest.param("no-prepared", marks=pytest.mark.nightly)])
 def target(request: pytest.FixtureRequest) -> PostgresTarget:
     if request.param == "no-prepared":
         return PostgresTarget(request.getfixturevalue("postgres_plain"), {})

@@ -157,8 +157,8 @@ CASES = [
 ]  # fmt: skip
 
 
-ALIKE = {"aggregate sliding", "aggregate session", "aggregate count_window"}
-"""Like tumbling windows in most: at night."""
+ALIKE = {"aggregate sliding", "aggregate session", "aggregate count_window", "join left", "join right", "join semi"}
+"""Like tumbling windows in most, like other joins in most: at night."""
 EVERYDAY = [case for case in CASES if case.name not in ALIKE]
 
 SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contract.check_many_keys)

@@ -137,7 +137,7 @@ def world(
 
 
 @pytest.mark.parametrize("way", CARRIED_SHARE)
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])])
 def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(
     way: str, stride: int, database: Database, new_path: Callable[[], Path]
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(
 @pytest.mark.parametrize("way", CARRIED_SHARE)
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(61, 37), pytest.param(1, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])],
+    [(97, 61), pytest.param(1, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])],
     ids=["everyday", "whole"],
 )
 def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(

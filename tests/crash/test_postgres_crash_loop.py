@@ -21,6 +21,7 @@ from holdfast.sinks.postgres import sink as postgres_sink
 from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed
+from tests.everyday import everyday
 from tests.sim.test_unlike_sinks import files, sqlite
 
 pytestmark = pytest.mark.postgres
@@ -134,13 +135,13 @@ def test_a_dead_driver_tells_the_server_nothing(database: Database) -> None:
 # --- once -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[NIGHTLY] * ("table" in way)) for way in WAYS])
+@pytest.mark.parametrize("way", everyday(WAYS, ["carried", "prepared"]))
 def test_one_table_survives_a_crash_at_every_write(database: Database, way: str) -> None:
     survive(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way], pairs=False)
 
 
-@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("way", ["carried", "prepared", pytest.param("table", marks=NIGHTLY)])
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("way", ["prepared", *(pytest.param(way, marks=NIGHTLY) for way in ("carried", "table"))])
 def test_one_table_survives_the_loss_of_the_drivers_machine_at_every_write(
     deaf: Database, way: str, stride: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,9 +161,9 @@ def test_one_table_survives_the_loss_of_the_drivers_machine_at_every_write(
 
 
 @pytest.mark.parametrize("names", EVERYDAY_UNLIKE)
-def test_unlike_sinks_survive_a_crash_at_every_other_write(database: Database, new_path: NewPath, names: str) -> None:
+def test_unlike_sinks_survive_a_crash_at_every_third_write(database: Database, new_path: NewPath, names: str) -> None:
     load = MIXED if names.count("+") == 1 else SHORT
-    survive(lambda: several(database, names, new_path, load), pairs=False, stride=2)
+    survive(lambda: several(database, names, new_path, load), pairs=False, stride=3)
 
 
 SETTINGS = {"thread": {"commit_thread": True}, "grouping": {"commit_every_ticks": 3_000}}
@@ -177,7 +178,7 @@ PACES = {"paces": {"rows": SinkPace(every_epochs=9)}}
 def test_the_commit_thread_and_grouping_change_nothing(
     database: Database, new_path: NewPath, setting: dict[str, Any]
 ) -> None:
-    survive(lambda: several(database, "sqlite + prepared", new_path, TWO_EPOCHS, **setting), pairs=False, stride=3)
+    survive(lambda: several(database, "sqlite + prepared", new_path, TWO_EPOCHS, **setting), pairs=False, stride=5)
 
 
 # --- and again during recovery ------------------------------------------------------------------------------------
@@ -185,12 +186,12 @@ def test_the_commit_thread_and_grouping_change_nothing(
 
 @pytest.mark.parametrize("way", ["carried", "prepared", pytest.param("table", marks=NIGHTLY)])
 def test_one_table_survives_a_second_crash_during_recovery(database: Database, way: str) -> None:
-    survive(lambda: one(database, way, SHORT), stride=11, second_stride=11)
+    survive(lambda: one(database, way, SHORT), stride=13, second_stride=17)
 
 
 @pytest.mark.parametrize("names", EVERYDAY_UNLIKE)
 def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database, new_path: NewPath, names: str) -> None:
-    survive(lambda: several(database, names, new_path, SHORT), stride=19, second_stride=19)
+    survive(lambda: several(database, names, new_path, SHORT), stride=23, second_stride=29)
 
 
 @pytest.mark.nightly

@@ -132,6 +132,7 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Every third first death, each with every seventh second one; where these begin moves on with the first."""
     assert die_twice(lambda name: Driver(tmp_path / name, is_decided=False), 3, 7) > 60

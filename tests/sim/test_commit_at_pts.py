@@ -17,6 +17,7 @@ import pytest
 from holdfast.graph.pace import SinkPace
 from holdfast.testing import CrashAt, SimulatedCrash
 from holdfast.testing.simulation.world import PIPELINE, SinkUnderTest
+from tests.everyday import everyday
 from tests.sim.pts_plays import CLOSED, PLAYS, live, pairs, places, plain, windows
 
 NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
@@ -53,7 +54,7 @@ def test_between_any_two_writes_each_sink_holds_exactly_what_lies_before_its_pts
 
 @pytest.mark.slow
 @pytest.mark.parametrize("play", PLAYS)
-@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=NIGHTLY)], ids=["everyday", "whole"])
+@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=NIGHTLY)], ids=["everyday", "whole"])
 def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(play: str, stride: int) -> None:
     count = 0
     for crash in places(stride):
@@ -65,7 +66,7 @@ def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(play: str, stride: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", ["plain", "windows", pytest.param("promised", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("play", everyday(["plain", "windows", "promised"], ["plain"]))
 @pytest.mark.parametrize(
     ("events", "first", "second"),
     [(26, 43, 29), pytest.param(6, 1, 1, marks=NIGHTLY)],

@@ -82,7 +82,8 @@ def test_every_pair_of_crashes_is_survived_with_one_sink(load):
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [2, 3])
 def test_every_pair_of_crashes_is_survived_with_several_sinks(count, load):
     report = crash_loop(lambda: world(count, load=load), **EVERY_OTHER)
     assert report.run_count > 125
@@ -129,11 +130,11 @@ def test_every_pair_of_crashes_with_paces_is_survived(count, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["commit thread", "grouping"])
+@pytest.mark.parametrize("name", [pytest.param("commit thread", marks=pytest.mark.nightly), "grouping"])
 def test_every_pair_of_crashes_with_the_commit_thread_is_survived(name):
     crash_loop(WORLDS[name], **EVERY_OTHER)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_pair_of_crashes_with_failing_tasks_and_stray_workers_is_survived():
     crash_loop(WORLDS["stray workers"], **EVERY_OTHER)

@@ -34,7 +34,7 @@ from tests.sim.stateful_graphs import SEEDS, random_graph
 SEED = os.environ.get("HOLDFAST_SEED")
 pytestmark = pytest.mark.slow
 
-FEW, MANY, PARTS = 10, 50, 10
+FEW, MANY, PARTS = 6, 24, 10
 """Graphs at every check; in a complete run; parts of those of a night, of which there are ``SEEDS``.
 
 A failing one is replayed alone with HOLDFAST_SEED=<seed>.

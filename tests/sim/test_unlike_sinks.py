@@ -63,7 +63,7 @@ def unlike(count, new_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_every_single_crash_is_survived_with_the_checkpoint_in_files(new_path, count):
     crash_loop(
         lambda: World(unlike(count, new_path), setting=Setting(SHORT), store=LocalStore(os.fspath(new_path()))),

@@ -72,7 +72,7 @@ def gaps(world: World) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (100, 200, 300))])
 def test_no_seed_publishes_over_a_gap(first: int) -> None:
     endings = [live_and_go_back(seed) for seed in range(first, first + 100)]
     assert set(endings) <= {"finished", "Diverged", "Unavailable", "InDoubt"}
@@ -107,7 +107,7 @@ def change_die_and_go_back(seed: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 200), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 200), marks=pytest.mark.nightly)], ids=len)
 def test_no_seed_publishes_a_decision_over_what_was_published_without_one(seeds: range) -> None:
     endings = [change_die_and_go_back(seed) for seed in seeds]
     assert set(endings) == {"finished", "Diverged"}

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.sql import Sql
+from tests.everyday import everyday
 from tests.spark.counting import counting
 from tests.spark.running import MODES, arrive, sqlite_rows
 
@@ -30,7 +31,7 @@ def run(pipeline: hf.Pipeline, tmp_path: Path, spark: SparkSession, settings: An
     return pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark, settings=settings)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", everyday(MODES, ["staged"]))
 def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators_with_state(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:

@@ -76,7 +76,11 @@ def all_is_there(work: Path) -> bool:
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-@pytest.mark.parametrize("sinks", [("table",), ("archive",), ("table", "archive")], ids="-".join)
+@pytest.mark.parametrize(
+    "sinks",
+    [*(pytest.param((one,), marks=pytest.mark.nightly) for one in ("table", "archive")), ("table", "archive")],
+    ids="-".join,
+)
 def test_an_epoch_that_spark_has_not_finished_is_evaluated_again_for_the_sinks_that_lost_it(
     tmp_path: Path, spark: SparkSession, sinks: tuple[str, ...], epoch: int
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_fork_goes_on_as_the_original_did(spark: SparkSession, tmp_path: Path)
     assert rows(tmp_path, "damaged") == []
 
 
+@pytest.mark.nightly
 def test_a_fork_goes_on_with_the_state_on_both_sides_of_what_spark_evaluates(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -116,7 +117,13 @@ def test_a_fork_goes_on_with_the_state_on_both_sides_of_what_spark_evaluates(
     assert [row for row in run_both("trips") if row[0] > 2] == later
 
 
-@pytest.mark.parametrize("has_state", [True, False], ids=["with state, snapshots switched off", "without state"])
+@pytest.mark.parametrize(
+    "has_state",
+    [
+        pytest.param(True, id="with state, snapshots switched off"),
+        pytest.param(False, id="without state", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_name_keeps_rows_of_a_feed_where_nothing_else_does(
     spark: SparkSession, tmp_path: Path, has_state: bool
 ) -> None:

@@ -271,6 +271,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return trials
 
 
+@pytest.mark.nightly
 def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.spark.running import arrive, eventually
 
 pytestmark = pytest.mark.spark
 
-KEYS, TIMES = 5, 400
+KEYS, TIMES = 5, 200
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 
 

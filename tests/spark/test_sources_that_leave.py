@@ -14,6 +14,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.store.local import LocalStore
+from tests.everyday import everyday
 from tests.spark.counting import counting
 from tests.spark.running import CARRIED, arrive, die_at, sqlite_rows
 
@@ -70,7 +71,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", everyday(WAYS, ["state"]))
 def test_it_goes_on_where_it_was(spark: SparkSession, tmp_path: Path, way: str) -> None:
     graph = Graph(tmp_path, spark, **WAYS[way])
     graph.give(0, "first", "second")

@@ -270,13 +270,17 @@ def test_a_row_that_files_cannot_keep_is_refused_before_the_decision(
     check_refused_before_the_decision(driver, place, staged=staged)
 
 
-@pytest.fixture(params=["carried", "staging table", "prepared"])
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+WAYS = ("carried", "staging table", "prepared")
+IN_TURN = [
+    pytest.param(place, way, id=f"{place}-{way}", marks=[pytest.mark.nightly] * ((number + turn) % 3 > 0))
+    for number, place in enumerate(POSTGRES)
+    for turn, way in enumerate(WAYS)
+]
+"""Each place by one of the ways; the other two at night."""
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("place", POSTGRES, ids=str)
+@pytest.mark.parametrize(("place", "way"), IN_TURN)
 def test_a_row_that_postgres_refuses_is_refused_before_the_decision(
     place: Place, way: str, postgres_prepared: str, tmp_path: Path
 ) -> None:

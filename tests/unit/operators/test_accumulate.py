@@ -11,6 +11,7 @@ from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
+from tests.everyday import examples
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 COMPUTED = {
@@ -39,7 +40,7 @@ def run(*epochs):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(items=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, -7, 2**40])), max_size=30),
        cut=st.integers(0, 30))  # fmt: skip
 def test_running_values_are_those_of_the_rows_so_far_however_they_are_cut(items, cut):

@@ -17,6 +17,7 @@ from holdfast.operators.aggregate.spec import aggregate
 from holdfast.state import encoding, tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
+from tests.everyday import examples
 
 ROWS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])
 ALL = {
@@ -96,7 +97,7 @@ ITEMS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(items=ITEMS, cut=st.sampled_from(CUTS), by=st.sampled_from(["k", None]), data=st.data())
 def test_cutting_the_rows_into_epochs_in_any_way_gives_the_same_output_and_leaves_no_window(items, cut, by, data):
     by_time = cut.kind in ("tumbling", "sliding", "session")
@@ -115,7 +116,7 @@ def test_cutting_the_rows_into_epochs_in_any_way_gives_the_same_output_and_leave
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(items=ITEMS, size=st.integers(1, 12))
 def test_tumbling_windows_agree_with_a_count_by_hand(items, size):
     items = [item for item in items if item[0] != "bound"]

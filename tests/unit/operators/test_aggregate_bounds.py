@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.operators.aggregate import window
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED
+from tests.everyday import examples
 from tests.unit.operators.test_aggregate import END, run, step_of
 
 CUTS = [window.tumbling(7, offset=3), window.sliding(10, 3), window.sliding(9, 3), window.session(4), window.total()]
@@ -22,7 +23,7 @@ EPOCHS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(epochs=EPOCHS, cut=st.sampled_from(CUTS), disorder=st.sampled_from([None, 6]))
 def test_no_window_below_a_bound_comes_after_it(epochs, cut, disorder):
     step = step_of("k", cut, disorder=disorder if cut.kind != "total" else None)

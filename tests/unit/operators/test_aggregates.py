@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.aggregate import aggregates, exact, histogram
+from tests.everyday import examples
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-1e300, max_value=1e300)
 
@@ -27,7 +28,7 @@ def test_what_is_no_aggregate_is_refused(build, text):
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(values=st.lists(FINITE, min_size=1, max_size=60), rank=st.floats(0, 1), error=st.sampled_from([0.01, 0.1]))
 def test_a_quantile_errs_by_at_most_the_relative_error(values, rank, error):
     octave = histogram.buckets_per_octave(error)
@@ -47,7 +48,7 @@ def test_a_sum_of_one_number_is_that_number_after_it_was_kept(value):
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(values=st.lists(FINITE | st.integers(-3, 3).map(float), max_size=40), data=st.data())
 def test_a_sum_has_one_form_whatever_the_order_and_the_cut(values, data):
     def state(numbers):

@@ -14,6 +14,7 @@ from holdfast.state.bucket_report import Pressure
 from holdfast.state.call import call
 from holdfast.state.step import StepTime
 from holdfast.testing import bound, close, drive, step_contract
+from tests.everyday import examples
 
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 
@@ -73,7 +74,7 @@ keys = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=25)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(HOWS), st.sampled_from([(-2, 5), (0, 0), (0, 9), (-9, 0), (2, 6), (-6, -2)]))
 def test_it_is_the_reference_in_any_order_of_arrival_and_epochs(data, how, within):
     given_rows, epochs = {}, {}

@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.operators.join.spec import HOWS, join
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound, close
+from tests.everyday import examples
 
 FAR = 10**6
 
@@ -32,7 +33,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("lr"), st.sampled_from("ab"), st.int
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     how=st.sampled_from(HOWS), events=EVENTS, low=st.integers(-6, 4), width=st.integers(0, 8), size=st.integers(1, 5)
 )

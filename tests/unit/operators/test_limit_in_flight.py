@@ -14,6 +14,7 @@ from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.state.encoding import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound
+from tests.everyday import examples
 
 SCHEMA = "camera STRING, t BIGINT"
 
@@ -127,7 +128,7 @@ EVENTS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(EVENTS, st.integers(1, 3), st.one_of(st.none(), st.integers(1, 10)), st.integers(1, 2))
 def test_one_event_an_epoch_follows_the_rules_of_the_flow_limiter(events, n, timeout, buckets):
     events = sorted(events, key=lambda event: event[2])
@@ -143,7 +144,7 @@ def test_one_event_an_epoch_follows_the_rules_of_the_flow_limiter(events, n, tim
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=25), st.sets(st.integers(0, 25)))
 def test_cutting_the_rows_into_epochs_changes_nothing_without_per(frames, cuts):
     rows = [{"camera": k, "t": t} for k, t in sorted(frames, key=lambda one: one[1])]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.operators.lookup import index as index_module
 from holdfast.operators.lookup.index import Index
+from tests.everyday import examples
 
 KINDS = {
     pa.int64(): st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)]),
@@ -48,7 +49,7 @@ def arrays(kinds, rows):
 
 @pytest.mark.slow
 @given(columns())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_pair_of_equal_keys_is_found_and_a_null_finds_nothing(given_columns):
     kinds, table, keys = given_columns
     index = Index([pa.chunked_array([array.slice(0, 2), array.slice(2)]) for array in arrays(kinds, table)])

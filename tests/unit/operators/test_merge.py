@@ -14,6 +14,7 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.state.encoding import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
+from tests.everyday import examples
 
 MAIN = "k STRING, t BIGINT, v INT"
 SLOW = "k STRING, at BIGINT, w INT"
@@ -99,7 +100,7 @@ def shuffled_within(rows, time, disorder, random):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     EVENTS,
     st.sets(st.integers(0, 30), max_size=5),

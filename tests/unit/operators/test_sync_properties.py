@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.operators.sync import policy as policies
 from holdfast.state.step import CLOSED
+from tests.everyday import examples
 from tests.unit.operators.sync_driver import Drive, Event, by_key, close, run, step_of
 
 pytestmark = pytest.mark.slow
@@ -88,7 +89,7 @@ def late_of(drive: Drive) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", [*BY_TIMESTAMP, "barrier"])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_however_rows_are_cut_into_epochs_the_total_output_is_the_same(name: str, data: st.DataObject) -> None:
     events = data.draw(inputs_of().flatmap(merged))
@@ -98,7 +99,7 @@ def test_however_rows_are_cut_into_epochs_the_total_output_is_the_same(name: str
     assert late_of(otherwise) == late_of(one_by_one)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_however_rows_are_cut_each_group_of_sync_sets_gives_the_same(data: st.DataObject) -> None:
     events = data.draw(inputs_of().flatmap(merged))
@@ -113,7 +114,7 @@ def test_however_rows_are_cut_each_group_of_sync_sets_gives_the_same(data: st.Da
 
 
 @pytest.mark.parametrize("name", list(BY_TIMESTAMP))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_the_order_of_arrival_across_inputs_changes_nothing(name: str, data: st.DataObject) -> None:
     # early_close: only what was settled when an input ended counts, and bounds beyond the rows settle more.
@@ -125,7 +126,7 @@ def test_the_order_of_arrival_across_inputs_changes_nothing(name: str, data: st.
     assert below[0] == below[1]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_once_aligned_the_order_of_arrival_across_inputs_changes_nothing(data: st.DataObject) -> None:
     meeting: list[Event] = [
@@ -144,7 +145,7 @@ def test_once_aligned_the_order_of_arrival_across_inputs_changes_nothing(data: s
 
 
 @pytest.mark.parametrize("name", list(EVERY))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_every_row_is_in_a_set_or_waits_or_is_late(name: str, data: st.DataObject) -> None:
     events = data.draw(inputs_of().flatmap(merged))
@@ -155,7 +156,7 @@ def test_every_row_is_in_a_set_or_waits_or_is_late(name: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("name", list(EVERY))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_no_set_comes_below_a_bound_that_was_given_before(name: str, data: st.DataObject) -> None:
     epochs = data.draw(inputs_of().flatmap(merged).flatmap(cut))
@@ -170,7 +171,7 @@ def test_no_set_comes_below_a_bound_that_was_given_before(name: str, data: st.Da
 
 
 @pytest.mark.parametrize("name", ["settled", "early_close", "mux", "within", "timestamp_align"])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_sets_of_a_key_ascend(name: str, data: st.DataObject) -> None:
     drive = run(step_of(NAMES, EVERY[name]), data.draw(inputs_of().flatmap(merged).flatmap(cut)))
@@ -179,7 +180,7 @@ def test_sets_of_a_key_ascend(name: str, data: st.DataObject) -> None:
         assert at == sorted(at)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_when_all_inputs_have_ended_nothing_waits(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([name for name in EVERY if name not in ("timestamp_align",)]))
@@ -188,7 +189,7 @@ def test_when_all_inputs_have_ended_nothing_waits(data: st.DataObject) -> None:
     assert drive.counts["waiting_rows"] == 0
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_disorder_within_its_limit_changes_nothing(data: st.DataObject) -> None:
     inputs = [[*events, close(of)] for of, events in zip(NAMES, data.draw(inputs_of(bounds=False)), strict=True)]
@@ -217,7 +218,7 @@ def matched_by_definition(base: list[int], other: list[int], tolerance: int) -> 
     return pairs
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_within_matches_rows_that_are_each_others_nearest(data: st.DataObject) -> None:
     times = st.lists(st.integers(0, 40), unique=True, max_size=12).map(sorted)

@@ -15,6 +15,7 @@ from holdfast.plan.levels import store
 from holdfast.plan.levels.store import Cache, HeldTables, Record, advance, load
 from holdfast.state import tables
 from holdfast.state.step import Change
+from tests.everyday import examples
 from tests.spark.counting import COUNTS, CountingStep
 
 STEP = CountingStep({"rows": pa.schema([("k", pa.string()), ("v", pa.int64())])}, False, False, "")
@@ -59,7 +60,7 @@ def as_dict(state: dict[str, pa.Table]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**6), st.integers(6, 60))
 def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int) -> None:
     """Workers take turns at random: each has what it had when it was last asked, or nothing."""

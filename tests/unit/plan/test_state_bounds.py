@@ -32,6 +32,7 @@ from holdfast.plan.stages import SparkPart, Stages
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound
+from tests.everyday import examples
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 MARKED = hf.read.rows([], schema=SCHEMA, timestamp="t", bounds="is_bound", name="marked")
@@ -113,7 +114,7 @@ lines = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(lines, st.lists(st.integers(0, 25), max_size=3))
 def test_a_row_below_a_bound_is_below_it_however_batches_are_cut(
     drawn: list[tuple[str | None, int, bool]], cuts: list[int]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRow
 from holdfast.sinks.redis import form as redis_form
 from holdfast.sinks.redis.form import Form
+from tests.everyday import examples
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("text", pa.string()), ("raw", pa.binary())])
 ROWS = st.lists(
@@ -54,7 +55,7 @@ def batch_of(rows: list[Any], offset: int) -> pa.RecordBatch:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=ROWS, offset=st.integers(0, 9), limit=st.sampled_from([1, 3, 500]), size=st.sampled_from([60, 1 << 20]))
 def test_each_value_of_each_row_is_packed_once_in_order(rows: list[Any], offset: int, limit: int, size: int) -> None:
     wanted = [
@@ -78,7 +79,7 @@ def test_each_value_of_each_row_is_packed_once_in_order(rows: list[Any], offset:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=ROWS, offset=st.integers(0, 9))
 def test_a_row_as_json_is_one_value_whatever_is_in_it(rows: list[Any], offset: int) -> None:
     batch = batch_of(rows, offset).drop_columns(["raw"])

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from holdfast.sinks.sqlite.comparing import moments
 from holdfast.sinks.sqlite.table import converted
+from tests.everyday import examples
 
 _TEXTS = pa.large_string()
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.none() | st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)), min_size=1, max_size=20))
 def test_what_was_written_is_read(values: list[Any]) -> None:
     local = pa.array(values, pa.timestamp("us"))
@@ -37,7 +38,7 @@ def test_what_was_written_is_read(values: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text("0123456789-:. Zx/é", min_size=8, max_size=28), st.sampled_from([moments.DATE, moments.LOCAL]))
 def test_what_is_no_date_is_not_read(text: str, form: str) -> None:
     found = moments.read(pa.array([text], _TEXTS), form)

@@ -25,6 +25,7 @@ from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import csv_lines, json_lines, parquet, pieces
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.pieces import Cutter
+from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
 
 REJECT = {"on_bad_row": "reject"}
@@ -148,7 +149,7 @@ TEXTS = st.lists(st.text(st.sampled_from('a1,"\n\r'), max_size=12), max_size=8).
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example('1\n,"""\n"\r,"\n1', 1, 11, True, False)
 @example('2,"a\n",' + "1" * 40 + "\n3,1", 5, 12, True, True)
 @example('"\n"1\n1111111\n111"', 1, 14, True, False)

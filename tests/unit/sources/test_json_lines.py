@@ -17,6 +17,7 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.sources.formats import json_lines, texts
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.types.schema import to_arrow
+from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -195,7 +196,7 @@ lines = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(lines, max_size=10), st.integers(20, 200), st.integers(1, 4))
 def test_a_line_gives_the_same_whatever_stands_beside_it(
     tmp_path_factory: pytest.TempPathFactory, text: list[str], block_size: int, together: int

@@ -21,6 +21,7 @@ from holdfast.sources.files.spec import FilesSource
 from holdfast.sources.files.times import of_blocks
 from holdfast.sources.from_time import from_time
 from holdfast.store.time_ranges import TimeRange
+from tests.everyday import examples
 from tests.unit.sources.reading import everything
 
 INDEXED = {
@@ -62,7 +63,7 @@ def opened(directory: Path, at: int | None, *, ticks: bool, fmt: Any = "parquet"
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(times, kinds, st.integers(1, 5)), max_size=4),
     st.integers(-6, 31),

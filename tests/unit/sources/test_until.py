@@ -23,6 +23,7 @@ from holdfast.sources.identified import IdentifiedSpec
 from holdfast.sources.rate import RateSpec
 from holdfast.sources.until.spec import has_passed, up_to
 from holdfast.testing.clock import SimulatedClock
+from tests.everyday import examples
 from tests.unit.byte_streams import Writing
 from tests.unit.sources.until_plays import Driver, Killed, Row, Writes, below
 
@@ -98,7 +99,7 @@ limits = st.sampled_from([{}, {"max_rows_per_epoch": 3}, {"max_files_per_epoch":
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     arrivals,
     st.sampled_from(WAYS),

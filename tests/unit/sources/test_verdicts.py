@@ -15,6 +15,7 @@ from holdfast.sources.formats.csv_lines import CsvParser
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import Parser, Unreadable
 from holdfast.types.schema import to_arrow
+from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of
 
 TIMES = [
@@ -258,14 +259,14 @@ characters = st.sampled_from('019-+.:eETZ tfanx/"\\{}[],u\x00é')
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([*TYPES, *NESTED]), st.text(characters, max_size=12), st.booleans())
 def test_whatever_a_json_line_holds_a_verdict_is_right(declared: str, text: str, is_text: bool) -> None:
     check(json_parser(declared), f'{{"v":{json.dumps(text) if is_text else text}}}'.encode())
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(TYPES), st.text(characters, max_size=12))
 def test_whatever_a_csv_field_holds_a_verdict_is_right(declared: str, text: str) -> None:
     parser = csv_parser(declared)
@@ -276,7 +277,7 @@ def test_whatever_a_csv_field_holds_a_verdict_is_right(declared: str, text: str)
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(TIMES), st.integers(0, 30), characters, st.sampled_from(["DATE", "TIMESTAMP"]))
 def test_whatever_is_changed_in_a_time_a_verdict_is_right(text: str, at: int, put: str, declared: str) -> None:
     changed = text[:at] + put + text[at + 1 :]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidPipeline
 from holdfast.types.row_ids import ReadId, check_columns, ids_of_columns, ids_of_numbers, key_of
+from tests.everyday import examples
 
 KEY = key_of("flights", "2024/a.json@0")
 TIME = 1_704_067_200_123_456
@@ -143,7 +144,7 @@ VALUES = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(VALUES, st.data())
 def test_an_id_depends_on_the_values_of_its_row_alone(values: tuple[pa.DataType, list[Any]], data: Any) -> None:
     """Not on the rows beside it, on slices, or on padding."""
