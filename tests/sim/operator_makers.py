@@ -376,12 +376,12 @@ def _join(graph: Graph, left: Flow) -> None:
                 found.append({**one, **dict.fromkeys(taken.values()), time: one[left.time]})
             for other in (theirs[number] for number in near):
                 later = max(one[left.time], other[right.time])
-                found.append({**one, **{taken[name]: other[name] for name in beside}, time: later})
+                found.append({**one, **{taken[name]: other[name] for name in beside if name in other}, time: later})
         for number, other in enumerate(theirs):
             if number not in met:
                 alone["right"].setdefault(key, []).append(other)
                 if how in ("right", "full"):
-                    own = {taken[name]: other[name] for name in beside}
+                    own = {taken[name]: other[name] for name in beside if name in other}
                     found.append({**none, "k": key, **own, time: other[right.time]})
         if found:
             lines[key] = found
