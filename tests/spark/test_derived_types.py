@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.expressions.derive import _FUNCTIONS, derived
+from holdfast.expressions.functions import FUNCTIONS
 from holdfast.graph.nodes import Stream
 from holdfast.plan.derived_part import stages_without_spark
 from holdfast.spark import private
@@ -89,6 +92,15 @@ def test_every_derived_type_is_sparks(spark: SparkSession) -> None:
         if field.type != one.type or one.nullable not in (None, field.nullable):
             wrong[text] = (one.type, one.nullable, field.type, field.nullable)
     assert wrong == {}
+
+
+@pytest.mark.slow
+def test_every_function_of_sparks_registry_is_known(spark: SparkSession) -> None:
+    """A hint never calls a function unknown that Spark has."""
+    jvm: Any = spark._jvm
+    registry = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
+    names = {name for name in re.split(r"[^a-z_0-9]+", registry.listFunction().mkString(" ")) if name}
+    assert names - FUNCTIONS <= {"system", "builtin", "session", "unction", "dentifier", "one"}
 
 
 ROWS = "order_id BIGINT, customer STRING, amount STRING, at TIMESTAMP"

@@ -12,6 +12,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.ahead.changes import exit_code
+from holdfast.cli.ahead.check import check_
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
@@ -53,6 +54,7 @@ app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("reconcile")(reconcile)
 app.command("trace")(trace_)
+app.command("check")(check_)
 app.command("promote")(promote)
 
 
