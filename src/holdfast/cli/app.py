@@ -12,7 +12,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.ahead.changes import exit_code
-from holdfast.cli.ahead.check import check_
+from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
@@ -384,6 +384,7 @@ def plan_(
             answer = {"directory": None, "change": None, "warnings": minded, **words.unasked_json(found)}
             lines = [*words.first_lines(checkpoint, pipeline.name, found), *words.warning_lines(minded)]
             frame.answer(answer, lines, as_json)
+            check_targets(pipeline)
             return
         if as_json:
             behind = inspected_json(found.inspection.behind)
@@ -400,14 +401,11 @@ def plan_(
                 )
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
-            check_change(
-                planned.change,
-                pipeline.name,
-                is_forced=force or settings.force_graph_change,
-                drop_state=drop_state or settings.dropped,
-            )
+            is_forced = force or settings.force_graph_change
+            check_change(planned.change, pipeline.name, is_forced=is_forced, drop_state=drop_state or settings.dropped)
         if planned.refusal is not None:
             raise planned.refusal
+        check_targets(pipeline)
         if code := exit_code(planned):
             raise typer.Exit(code)
 

@@ -12,9 +12,9 @@ from holdfast.expressions.derive import derived, derived_items
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, lowering_of
-from holdfast.plan.cutting import build_stages
+from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.program_build import Builder
+from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.stages import SparkPart, Stages
 from holdfast.types.casting import nullable_field
 
@@ -55,6 +55,26 @@ def stages_without_spark(
         )
     except Underived:
         return None
+
+
+def sink_schemas(pipeline: Pipeline) -> dict[str, pa.Schema]:
+    """Return the schema of the rows that each sink is given, for the sinks of which it is known without Spark."""
+    if has_state(pipeline):
+        stages = stages_without_spark(pipeline, as_it_is, "", is_columnar=True)
+        return {} if stages is None else dict(zip(stages.routes.sinks, stages.routes.schemas, strict=True))
+    builder = Builder(as_it_is, "")
+    unknown: set[Node] = set()
+    for node in pipeline.nodes:
+        if node.is_source and node.kind != "spark":
+            builder.source(node)
+        try:
+            if not unknown.isdisjoint(node.inputs) or node.kind == "spark":
+                raise Underived(node.name)
+            _add(builder, node, {})
+        except Underived:
+            unknown.add(node)
+    ends = {sink.name: sink.inputs[0] for sink in pipeline.sinks}
+    return {name: builder.steps[builder.number_of(end)].schema for name, end in ends.items() if end not in unknown}
 
 
 def derived_part(

@@ -396,6 +396,17 @@ class LineageSpec(Protocol):
 
 
 @runtime_checkable
+class ExaminedSpec(Protocol):
+    """What a sink's declaration may offer beyond :class:`SinkSpec`: to look at its target before anything runs."""
+
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
+        """Check that rows of a schema fit; a target that is not there is made by a start.
+
+        Creates and changes nothing.  Raises what ``connect`` would.
+        """
+
+
+@runtime_checkable
 class LedgerSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to be asked where the rows' schema is unknown."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,39 @@ def test_a_path_that_is_not_there_is_found_and_nothing_is_made(tmp_path: Path) -
     code, (finding,) = checked("round(km, 1)")
     assert (code, finding["node"]) == (2, "rides")
     assert sorted(each.name for each in tmp_path.iterdir() if each.suffix != "") == ["flow.py"]
+
+
+TABLE = "CREATE TABLE rides (city TEXT, price {kind}{more})"
+
+
+def made(kind: str = "DOUBLE", more: str = "") -> None:
+    with closing(sqlite3.connect("out.db")) as connection:
+        connection.execute(TABLE.format(kind=kind, more=more))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["check", "plan"])
+@pytest.mark.parametrize(
+    ("kind", "more", "says"),
+    [("BLOB", "", "price"), ("DOUBLE", ", tip DOUBLE NOT NULL", "tip")],
+    ids=["another type", "a column that stays empty"],
+)
+def test_a_table_into_which_the_rows_do_not_fit_is_refused_before_a_start(
+    kind: str, more: str, says: str, command: str
+) -> None:
+    made(kind, more)
+    before = Path("out.db").read_bytes()
+    Path("flow.py").write_text(FLOW.format(item="round(km, 1)"))
+    found = CliRunner().invoke(app, [command, "flow.py", "--checkpoint", "ckpt"])
+    assert found.exit_code == 2, found.output
+    assert says in found.output
+    assert Path("out.db").read_bytes() == before
+    assert not Path("ckpt").exists()
+
+
+@pytest.mark.slow
+def test_a_table_that_fits_or_is_not_there_is_no_finding() -> None:
+    assert checked("round(km, 1)") == (0, [])
+    assert not Path("out.db").exists()
+    made()
+    assert checked("round(km, 1)") == (0, [])

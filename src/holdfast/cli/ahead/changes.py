@@ -68,7 +68,7 @@ def summary(change: GraphChange) -> str:
 def exit_code(plan: Plan) -> int:
     """Return 0 where a start goes on as if nothing had been asked, and :data:`CHANGED` where anything changes."""
     change = plan.change
-    is_same = change is None or all(node.verdict is NodeVerdict.KEPT and not node.details for node in change.nodes)
+    is_same = change is None or change.is_empty
     return 0 if is_same and not plan.directory.reasons else CHANGED
 
 

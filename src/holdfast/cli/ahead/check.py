@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ import typer
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Target
 from holdfast.cli.target import load_target
+from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.expressions.findings import mistake_in
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import ask_ledgers
+from holdfast.observe.targets import misfits
 from holdfast.store.paths import checkpoint_directory
 
 FREE_LEAST = 1 << 30
@@ -30,9 +33,10 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Say what a start would fail at: expressions, paths, sinks, Java, disk.  Changes nothing; code 2 if anything."""
-    with frame.settings(as_json):
+    with frame.settings(as_json) as settings:
         pipeline = load_target(target)
-        errors = list(findings(pipeline, None if checkpoint is None else checkpoint_directory(checkpoint)))
+        directory = None if checkpoint is None else checkpoint_directory(checkpoint)
+        errors = [*findings(pipeline, directory), *_memory(settings)]
         unchecked = unchecked_by(pipeline) if not errors else []
         found = [{"what": each.what, "why": each.why, "do": each.do, "node": each.participant} for each in errors]
         frame.answer({"findings": found, "not_checked": unchecked}, _lines(pipeline, errors, unchecked), as_json)
@@ -42,15 +46,10 @@ def check_(
 
 def findings(pipeline: Pipeline, directory: Path | None) -> Iterator[HoldfastError]:
     """Yield what a start would be refused for, or would fail at."""
-    mistakes = list(_expressions(pipeline))
+    mistakes = list(_expressions(pipeline)) or list(_graph(pipeline))
     yield from mistakes
-    if not mistakes:
-        try:
-            pipeline.explain()
-        except HoldfastError as error:
-            yield error
     yield from _paths(pipeline)
-    yield from _sinks(pipeline)
+    yield from _sinks(pipeline, are_rows_known=not mistakes)
     try:
         from holdfast.spark.launch.java import require_java
 
@@ -66,6 +65,28 @@ def unchecked_by(pipeline: Pipeline) -> list[str]:
     from holdfast.plan.cutting import left_to_spark
 
     return [node.name for node in left_to_spark(pipeline) if node.kind in ("map", "sql")]
+
+
+def check_targets(pipeline: Pipeline) -> None:
+    """Refuse tables into which the rows of a pipeline do not fit, as a start does; those out of reach are left out.
+
+    Raises
+    ------
+    InvalidPipeline
+        Of the first sink, with a note for each of the others.
+    """
+    refused = [error for error in misfits(pipeline) if isinstance(error, InvalidPipeline)]
+    for other in refused[1:]:
+        refused[0].add_note(f"Also: {other.what}")
+    if refused:
+        raise refused[0]
+
+
+def _graph(pipeline: Pipeline) -> Iterator[HoldfastError]:
+    try:
+        pipeline.explain()
+    except HoldfastError as error:
+        yield error
 
 
 def _expressions(pipeline: Pipeline) -> Iterator[HoldfastError]:
@@ -107,11 +128,16 @@ def _paths(pipeline: Pipeline) -> Iterator[HoldfastError]:
             )
 
 
-def _sinks(pipeline: Pipeline) -> Iterator[HoldfastError]:
+def _sinks(pipeline: Pipeline, *, are_rows_known: bool) -> Iterator[HoldfastError]:
     from holdfast.checkpoint.schemas import OUT_OF_REACH
 
+    refused = {}
+    if are_rows_known:
+        for error in misfits(pipeline):
+            refused[error.participant] = error
+            yield error
     for name, why in ask_ledgers(pipeline).unknown.items():
-        if why in OUT_OF_REACH.values():
+        if name in refused or why in OUT_OF_REACH.values():
             continue
         yield InvalidPipeline(
             f"sink {name!r} does not answer.",
@@ -119,6 +145,16 @@ def _sinks(pipeline: Pipeline) -> Iterator[HoldfastError]:
             do="start its system, or correct the address and the password in the declaration.",
             pipeline=pipeline.name,
             participant=name,
+        )
+
+
+def _memory(settings: Settings) -> Iterator[HoldfastError]:
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    if settings.driver_memory_mib > has:
+        yield InvalidPipeline(
+            f"HOLDFAST_DRIVER_MEMORY is {settings.driver_memory}, and this machine has {has} MiB.",
+            why="the driver's JVM may use so much, and the system would end it.",
+            do="choose less: HOLDFAST_DRIVER_MEMORY=1g is enough where rows are not evaluated by Spark.",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from psycopg import sql as pg
@@ -55,9 +56,19 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     InvalidPipeline
         Naming the column and both types, the missing index, or the privilege and its GRANT.
     """
+    found = look(connection, node, table, schema, mode)
+    if found is None:
+        schema_name, name = located(connection, node, table)
+        _create(connection, node, schema_name, name, mode.stored(_with_epoch(schema, mode)), mode)
+        found = look(connection, node, table, schema, mode)
+    assert found is not None
+    return found
+
+
+def look(connection: Connection, node: str, table: str, schema: pa.Schema, mode: TableMode) -> PostgresTable | None:
+    """Return the target, or None where a start would create it; changes nothing, and raises what :func:`find` does."""
     schema_name, name = split_name(node, table)
-    if mode.rewindable:
-        schema = schema.append(pa.field(rewinds.EPOCH, pa.int64()))
+    schema = _with_epoch(schema, mode)
     for identifier in (name, *schema.names):
         if len(identifier.encode()) > NAME_BYTES:
             raise InvalidPipeline(
@@ -68,21 +79,49 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     schema_name = _schema(connection, node, schema_name, name)
     oid, kind = _relation(connection, schema_name, name)
     if oid is None:
-        _create(connection, node, schema_name, name, mode.stored(schema), mode)
-        oid, kind = _relation(connection, schema_name, name)
+        check_may_create(connection, node, schema_name, f"table {name}")
+        return None
     if kind not in ("r", "p"):
         raise InvalidPipeline(
             f"{node}: {schema_name}.{name} is not a table.",
             why="a view or a foreign table cannot take rows by COPY.",
             do="name the table behind it.",
         )
-    assert oid is not None
     _check_privileges(connection, node, schema_name, name, oid, _wanted_privileges(mode))
     columns = _checked_columns(node, f"{schema_name}.{name}", _columns(connection, oid), mode.stored(schema))
     is_upsert = mode.mode == "upsert"
     key_equals = _key_equals(connection, node, schema_name, name, oid, mode) if is_upsert else ()
     obstacle = _obstacle(connection, oid, mode)
     return PostgresTable(node, schema_name, name, columns, schema, mode, obstacle, key_equals)
+
+
+def _with_epoch(schema: pa.Schema, mode: TableMode) -> pa.Schema:
+    return schema.append(pa.field(rewinds.EPOCH, pa.int64())) if mode.rewindable else schema
+
+
+def examine(
+    connection: Connection,
+    node: str,
+    table: str,
+    schema: pa.Schema,
+    mode: TableMode,
+    stage: str,
+    *,
+    with_commands: bool,
+) -> None:
+    """Raise what :func:`find` and :func:`checked_way` would; creates and changes nothing."""
+    target = look(connection, node, table, schema, mode)
+    if target is not None:
+        checked_way(connection, target, stage, with_commands=with_commands)
+
+
+def checked_way(connection: Connection, target: PostgresTable, stage: str, *, with_commands: bool) -> bool:
+    """Return whether tasks prepare transactions; refuse a schema in which the sink may not create what it needs."""
+    prepares = not with_commands and _prepares(connection, target, stage)
+    if not (prepares and check_ledger(connection, target)):
+        what = f"table {LEDGER}" if prepares else f"tables ({LEDGER}, staging tables)"
+        check_may_create(connection, target.node, target.schema_name, what)
+    return prepares
 
 
 def located(connection: Connection, node: str, table: str) -> tuple[str, str]:
@@ -145,7 +184,6 @@ def _relation(connection: Connection, schema_name: str, name: str) -> tuple[int 
 
 
 def _create(connection: Connection, node: str, schema_name: str, name: str, stored: pa.Schema, mode: TableMode) -> None:
-    check_may_create(connection, node, schema_name, f"table {name}")
     lock_ddl(connection)
     definitions = [
         pg.SQL("{} {}").format(pg.Identifier(field.name), pg.SQL(qualified_type(field.type))) for field in stored
@@ -346,3 +384,16 @@ def _obstacle(connection: Connection, oid: int, mode: TableMode) -> str:
     if row[1]:
         return "a trigger may do what a prepared transaction must not (NOTIFY, temporary tables)"
     return ""
+
+
+def _prepares(connection: Connection, table: PostgresTable, stage: str) -> bool:
+    if stage == "table":
+        return False
+    row: Any = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
+    if stage == "prepared" and (not row[0] or table.obstacle):
+        raise InvalidPipeline(
+            f'{table.node}: stage="prepared" is not possible.',
+            why=table.obstacle or "the server has max_prepared_transactions = 0.",
+            do='leave stage at "auto", or set max_prepared_transactions = 64 in postgresql.conf and restart.',
+        )
+    return row[0] > 0 and not table.obstacle

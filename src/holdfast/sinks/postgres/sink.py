@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -60,7 +59,7 @@ from holdfast.sinks.postgres.staging import (
 )
 from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.trials import CARRIED, LOCK_TIMEOUT, Earlier, PostgresTrials
-from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
+from holdfast.sinks.sql import LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
@@ -128,11 +127,7 @@ class PostgresSink:
         try:
             with session.transaction() as connection:
                 target = catalog.find(connection, node, table, schema, mode)
-                prepares = control is None and _prepares(connection, target, stage)
-                has_ledger = catalog.check_ledger(connection, target)
-                if not (prepares and has_ledger):
-                    what = f"table {LEDGER}" if prepares else f"tables ({LEDGER}, staging tables)"
-                    catalog.check_may_create(connection, node, target.schema_name, what)
+                prepares = catalog.checked_way(connection, target, stage, with_commands=control is not None)
         except BaseException:
             session.drop()
             raise
@@ -480,16 +475,3 @@ def _trials_of(earlier: Sequence[tuple[Sink, Publication]]) -> Earlier:
 def _of(row: LedgerRow, epoch: int) -> Outcome:
     begun = Begun.parsed(row.in_progress)
     return Outcome.STAGED if begun is not None and epoch >= begun.first else Outcome.PUBLISHED
-
-
-def _prepares(connection: Connection, table: PostgresTable, stage: str) -> bool:
-    if stage == "table":
-        return False
-    row: Any = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
-    if stage == "prepared" and (not row[0] or table.obstacle):
-        raise InvalidPipeline(
-            f'{table.node}: stage="prepared" is not possible.',
-            why=table.obstacle or "the server has max_prepared_transactions = 0.",
-            do='leave stage at "auto", or set max_prepared_transactions = 64 in postgresql.conf and restart.',
-        )
-    return row[0] > 0 and not table.obstacle

@@ -168,12 +168,26 @@ class PostgresSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, create the table when absent, and check that every column fits."""
-        schema = schema if self.control is None else self.control.data(f"sink {name!r}", schema)
-        self.mode.check_schema(f"sink {name!r}", schema)
+        schema = self._data(name, schema)
         dsn = Dsn(self.dsn).expanded()
         with _driver(name):
             from holdfast.sinks.postgres.sink import PostgresSink
         return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage, self.control)
+
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
+        """Check that every column fits, as ``connect`` does, without creating anything."""
+        with _driver(name):
+            from holdfast.sinks.postgres.catalog import examine
+        schema = self._data(name, schema)
+        with self._session(name, pipeline) as session, session.snapshot() as connection:
+            commands = self.control is not None
+            examine(connection, session.node, self.table, schema, self.mode, self.stage, with_commands=commands)
+
+    def _data(self, name: str, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that are no commands, checked."""
+        schema = schema if self.control is None else self.control.data(f"sink {name!r}", schema)
+        self.mode.check_schema(f"sink {name!r}", schema)
+        return schema
 
     def lease(self, name: str, pipeline: str) -> LeasePlace:
         """Return the lease beside the ledger."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,21 +37,33 @@ def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
     """
     if not os.path.exists(path):
         return None
-    node = f"sink {name!r}"
+    with reading(path, name) as connection:
+        row = ledger_row(connection, pipeline, name)
+        if row is None:
+            return None
+        kept = SqliteExplanations(f"sink {name!r}", pipeline, name)
+        held = replace(row.held(), step_time=kept.step_time(connection, row.epoch))
+        return SinkLedger(held, tuple(kept.all(connection)))
+
+
+@contextmanager
+def reading(path: str, name: str) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to a file that is there, for questions.
+
+    Raises
+    ------
+    Unavailable, Corrupt
+        If the file cannot be read, or is no database.
+    """
     try:
         address = f"{Path(path).as_uri()}?mode=rw"  # one that may only read would leave -wal and -shm behind
         with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
-            row = ledger_row(connection, pipeline, name)
-            if row is None:
-                return None
-            kept = SqliteExplanations(node, pipeline, name)
-            held = replace(row.held(), step_time=kept.step_time(connection, row.epoch))
-            return SinkLedger(held, tuple(kept.all(connection)))
+            yield connection
     except sqlite3.Error as error:
         is_damaged = not isinstance(error, sqlite3.OperationalError)  # which is: busy, not readable
         kind = Corrupt if is_damaged else Unavailable
         raise kind(
-            f"{node}: the ledger in {path} cannot be read.",
+            f"sink {name!r}: {path} cannot be read.",
             why=f"SQLite said: {error}.",
             do="restore the file from a backup." if is_damaged else "give this user read permission, and try again.",
             participant=name,

@@ -151,6 +151,25 @@ class SqliteSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Open the file, create the table when absent, and check that every column fits."""
+        table = self._table(name, schema)
+        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), table, self.control)
+        try:
+            sink.prepare()
+        except BaseException:
+            sink.close()
+            raise
+        return sink
+
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
+        """Check that every column fits, as ``connect`` does, without creating anything."""
+        table = self._table(name, schema)
+        if not os.path.exists(self.path):
+            return
+        with ledger.reading(os.path.abspath(self.path), name) as connection:
+            if table.exists(connection):
+                table.check(connection)
+
+    def _table(self, name: str, schema: pa.Schema) -> SqliteTable:
         node = f"sink {name!r}"
         schema = schema if self.control is None else self.control.data(node, schema)
         self.mode.check_schema(node, schema)
@@ -161,14 +180,7 @@ class SqliteSpec:
                 why="SQLite treats such names as one.",
                 do="rename one before the sink.",
             )
-        table = SqliteTable(node, self.table, schema, self.mode)
-        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), table, self.control)
-        try:
-            sink.prepare()
-        except BaseException:
-            sink.close()
-            raise
-        return sink
+        return SqliteTable(node, self.table, schema, self.mode)
 
     def lease(self, name: str, pipeline: str) -> SqliteLease:
         """Return the lease in the file."""

@@ -67,6 +67,10 @@ class SqliteTable:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.mode.key))})")
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self.name)} ({', '.join(columns)})")
 
+    def exists(self, connection: sqlite3.Connection) -> bool:
+        """Return whether the table is there."""
+        return bool(connection.execute(f"PRAGMA table_xinfo({quoted(self.name)})").fetchall())
+
     def check(self, connection: sqlite3.Connection) -> None:
         """Check that every column fits, that no NOT NULL column stays empty, and that an upsert finds its index.
 
