@@ -4,13 +4,13 @@
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, WIPE=1, SEED=n)
+#   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
 
 SHELL := /bin/sh
 BIN := .venv/bin
 JAVA := sh tools/with_java.sh
-SINK ?= sqlite
 MASTER ?= local
 SCALE ?= full
 
@@ -21,7 +21,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast test nightly demo bench clean
+.PHONY: help setup check lint fast test nightly demo shop bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,12 +48,16 @@ nightly: setup
 	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills unit slow
 
 demo: setup
-	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)
+	$(JAVA) $(BIN)/python -m demo.driver $(if $(SINK),--sink $(SINK)) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)
+
+shop: setup
+	$(JAVA) $(BIN)/python -m examples.shop.drive $(if $(SINK),--sink $(SINK)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(KILLS),--kills $(KILLS)) $(if $(WIPE),--wipe)
 
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
 
 clean:
-	rm -rf demo/out demo/report.html bench/out build dist spark-warehouse metastore_db derby.log
+	rm -rf demo/out demo/report.html examples/shop/out bench/out build dist spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _prepare_java(console: Console) -> None:
+def prepare_java(console: Console) -> None:
     """Make the archive of Spark's classes now: a run makes it in the background, later than the demo's runs live."""
     require_java()
     archive = class_archive.path_for(os.environ)
@@ -63,7 +63,7 @@ def _prepare_java(console: Console) -> None:
 def _demo(options: argparse.Namespace, console: Console) -> int:
     work: Path = options.work
     data.prepare(work / "data")
-    _prepare_java(console)
+    prepare_java(console)
     _clear(work)
     rows = {stream: table.height for stream, table in expected(work / "data").items()}
     console.print(f"sink={options.sink} master={options.master} seed={options.seed}; to be written: {_words(rows)}")

@@ -68,7 +68,7 @@ def carry_out(
     seed: int,
     say: Callable[[str], None],
     show: Callable[[], None] = lambda: None,
-    waiting: Callable[[], int] = lambda: 0,
+    waiting: Callable[[], int] | None = None,
     disturb: Disturbance = undisturbed,
 ) -> Experiment:
     """Start the pipeline, kill it ``kill_count`` times, and let the last run finish.
@@ -86,7 +86,7 @@ def carry_out(
     say, show : callable
         Gets a line for every event; is called at every look.
     waiting : callable
-        Returns how many rows wait in state, as far as the sinks show; called after a kill.
+        Returns how many rows wait in state, as far as the sinks show; called after a kill.  None: nobody knows.
     disturb : Disturbance
         Called at every look while a run works.
 
@@ -118,11 +118,10 @@ def carry_out(
                     raise DemoFailed(_why_too_early(running, run, kill_count))
                 process_count = kill_tree(running)
                 sample = watch.look()
-                kills.append(Kill(sample.at_s, sample.total, process_count, waiting()))
-                say(
-                    f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s, {sample.total:,} rows visible, "
-                    f"{kills[-1].waiting:,} waiting in state"
-                )
+                kills.append(Kill(sample.at_s, sample.total, process_count, waiting() if waiting else 0))
+                in_state = f", {kills[-1].waiting:,} waiting in state" if waiting else ""
+                told = f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s"
+                say(f"{told}, {sample.total:,} rows visible{in_state}")
         finally:
             if not running.has_ended:
                 kill_tree(running)

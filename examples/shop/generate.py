@@ -16,28 +16,25 @@ from pathlib import Path
 from typing import Any
 
 OPENS = datetime(2026, 3, 2, 8, tzinfo=UTC)
-HOURS_OPEN = 12
 TICK = timedelta(minutes=10)
 """What one file of a stream holds, and how late a row may be."""
 COUNTRIES = ("DE", "FR", "IT", "NL", "PL")
-TICK_COUNT = timedelta(hours=HOURS_OPEN + 4) // TICK
-"""Until the last payments have come, some of them too late, and the last customers have moved."""
-
 Row = dict[str, Any]
 Deliveries = dict[str, list[list[str]]]
 """Stream -> for each tick the lines of its file."""
 
 
-def deliveries(seed: int, order_count: int) -> Deliveries:
-    """Return the lines of all files of a day."""
+def deliveries(seed: int, order_count: int, hours: int = 12) -> Deliveries:
+    """Return the lines of all files of a day: until the last payments are made, some too late, and customers moved."""
     luck = random.Random(seed)
     customer_count = max(order_count // 20, 1)
     events = {
-        "customers": ("since", list(_customers(luck, customer_count))),
-        "orders": ("ordered_at", list(_orders(luck, order_count, customer_count))),
+        "customers": ("since", list(_customers(luck, customer_count, hours))),
+        "orders": ("ordered_at", list(_orders(luck, order_count, customer_count, hours))),
     }
     events["payments"] = ("paid_at", list(_payments(luck, events["orders"][1])))
-    return {stream: _delivered(luck, time_column, rows) for stream, (time_column, rows) in events.items()}
+    tick_count = timedelta(hours=hours + 4) // TICK
+    return {stream: _delivered(luck, time_column, rows, tick_count) for stream, (time_column, rows) in events.items()}
 
 
 def write(deliveries: Deliveries, directory: Path, tick: int) -> None:
@@ -50,10 +47,18 @@ def write(deliveries: Deliveries, directory: Path, tick: int) -> None:
         new.rename(target / f"{tick:03d}.json")
 
 
-def _orders(luck: random.Random, count: int, customer_count: int) -> Iterator[Row]:
+def is_row(line: str) -> bool:
+    """Return whether a line is a row, and neither broken nor a line that only says how far its stream is."""
+    try:
+        return "is_bound" not in json.loads(line)
+    except ValueError:
+        return False
+
+
+def _orders(luck: random.Random, count: int, customer_count: int, hours: int) -> Iterator[Row]:
     for order_id in range(1, count + 1):
         customer = luck.randint(1, customer_count + 2)  # two of them are unknown
-        at = _some_time(luck, HOURS_OPEN)
+        at = _some_time(luck, hours)
         yield {"order_id": order_id, "customer": customer, "cents": luck.randint(500, 20_000), "ordered_at": at}
 
 
@@ -74,10 +79,10 @@ def _payments(luck: random.Random, orders: Sequence[Row]) -> Iterator[Row]:
             }
 
 
-def _customers(luck: random.Random, count: int) -> Iterator[Row]:
+def _customers(luck: random.Random, count: int, hours: int) -> Iterator[Row]:
     """Most are known when the shop opens; some register after their first order, and some move."""
     for customer in range(1, count + 1):
-        since = OPENS if luck.random() < 0.9 else _some_time(luck, HOURS_OPEN)
+        since = OPENS if luck.random() < 0.9 else _some_time(luck, hours)
         yield {"customer": customer, "country": luck.choice(COUNTRIES), "since": since}
         if luck.random() < 0.3:
             moves = since + timedelta(seconds=luck.randint(1, 3 * 3600))
@@ -88,21 +93,21 @@ def _some_time(luck: random.Random, hours: int) -> datetime:
     return OPENS + timedelta(milliseconds=luck.randrange(hours * 3_600_000))
 
 
-def _delivered(luck: random.Random, time_column: str, rows: Sequence[Row]) -> list[list[str]]:
+def _delivered(luck: random.Random, time_column: str, rows: Sequence[Row], tick_count: int) -> list[list[str]]:
     """Bring rows into the order in which they arrive, and cut that into ticks."""
     arriving: list[tuple[datetime, str]] = []
     for row in rows:
         text = json.dumps(row, default=datetime.isoformat)
         texts = [text, text] if luck.random() < 0.02 else [text]
         if luck.random() < 0.01:
-            texts.append(luck.choice((text[: len(text) // 2], text + "}", text.replace(": 2", ": x"))))
+            texts.append(luck.choice((text[: len(text) // 2].rstrip(), text + "}", text.replace(": 2", ": x"))))
         arriving += [(row[time_column] + luck.random() * TICK, each) for each in texts]
     arriving.sort()
-    ticks: list[list[str]] = [[] for _ in range(TICK_COUNT)]
+    ticks: list[list[str]] = [[] for _ in range(tick_count)]
     for at, text in arriving:
         ticks[(at - OPENS) // TICK].append(text)
     for number, lines in enumerate(ticks):
-        complete = OPENS + (number if number < TICK_COUNT - 1 else 2 * TICK_COUNT) * TICK
+        complete = OPENS + (number if number < tick_count - 1 else 2 * tick_count) * TICK
         lines.append(json.dumps({time_column: complete.isoformat(), "is_bound": True}))
     return ticks
 
@@ -116,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pause", type=float, default=0.5, metavar="S", help="seconds between two ticks")
     options = parser.parse_args(arguments)
     day = deliveries(options.seed, options.orders)
-    for tick in range(TICK_COUNT):
+    for tick in range(len(day["orders"])):
         write(day, options.directory, tick)
         time.sleep(options.pause)
 

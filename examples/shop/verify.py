@@ -1,4 +1,4 @@
-"""Does every table hold exactly what it should?  Computed from the files that arrived, in SQL; nothing of Holdfast is used.
+"""Does every table hold exactly what it should?  Computed from the files that arrived, in SQL, without Holdfast.
 
 Also a command: ``python -m examples.shop.verify`` looks again at what the last ``make shop`` left in SQLite.
 """
@@ -6,54 +6,142 @@ Also a command: ``python -m examples.shop.verify`` looks again at what the last 
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-
-LINES = """
-    CREATE MACRO lines_of(stream) AS TABLE
-        SELECT parse_filename(filename) AS file, line, trim(line) AS text, json_valid(line) AS is_good
-        FROM (SELECT filename, unnest(string_split(rtrim(content, chr(10)), chr(10))) AS line
-              FROM read_text(getvariable('arrived') || '/' || stream || '/*.json'))
-"""
-"""Each line of a stream's files; a bad one is no JSON."""
+import psycopg
+import pyarrow as pa
 
 ARRIVED = """
+    CREATE MACRO lines_of(stream) AS TABLE
+        SELECT stream || '/' || parse_filename(filename) || ':' || line AS position, text, json_valid(text) AS is_good
+        FROM (SELECT filename, unnest(string_split(rtrim(content, chr(10)), chr(10))) AS text,
+                     generate_subscripts(string_split(rtrim(content, chr(10)), chr(10)), 1) AS line
+              FROM read_text(getvariable('arrived') || '/' || stream || '/*.json'));
+    CREATE MACRO rows_of(stream) AS TABLE
+        SELECT text::JSON AS r FROM lines_of(stream) WHERE is_good AND NOT json_exists(text, '$.is_bound');
     CREATE TABLE orders AS
-        SELECT (text->>'order_id')::BIGINT AS order_id, (text->>'customer')::BIGINT AS customer,
-               (text->>'cents')::BIGINT AS cents, (text->>'ordered_at')::TIMESTAMPTZ AS ordered_at
-        FROM lines_of('orders') WHERE is_good AND NOT json_exists(text, '$.is_bound');
+        SELECT (r->>'order_id')::BIGINT AS order_id, (r->>'customer')::BIGINT AS customer,
+               (r->>'cents')::BIGINT AS cents, (r->>'ordered_at')::TIMESTAMPTZ AS ordered_at FROM rows_of('orders');
     CREATE TABLE payments AS
-        SELECT (text->>'payment_id')::BIGINT AS payment_id, (text->>'order_id')::BIGINT AS order_id,
-               (text->>'paid_cents')::BIGINT AS paid_cents, (text->>'paid_at')::TIMESTAMPTZ AS paid_at
-        FROM lines_of('payments') WHERE is_good AND NOT json_exists(text, '$.is_bound');
+        SELECT (r->>'payment_id')::BIGINT AS payment_id, (r->>'order_id')::BIGINT AS order_id,
+               (r->>'paid_cents')::BIGINT AS paid_cents, (r->>'paid_at')::TIMESTAMPTZ AS paid_at
+        FROM rows_of('payments');
     CREATE TABLE customers AS
-        SELECT DISTINCT (text->>'customer')::BIGINT AS customer, text->>'country' AS country,
-               (text->>'since')::TIMESTAMPTZ AS since
-        FROM lines_of('customers') WHERE is_good AND NOT json_exists(text, '$.is_bound');
+        SELECT (r->>'customer')::BIGINT AS customer, r->>'country' AS country, (r->>'since')::TIMESTAMPTZ AS since
+        FROM rows_of('customers');
     CREATE VIEW located AS
         SELECT order_id, coalesce(country, 'unknown') AS country, cents, ordered_at
         FROM (SELECT DISTINCT * FROM orders) o
-        ASOF LEFT JOIN customers c ON o.customer = c.customer AND o.ordered_at >= c.since;
+        ASOF LEFT JOIN (SELECT DISTINCT * FROM customers) c ON o.customer = c.customer AND o.ordered_at >= c.since;
     CREATE VIEW paid AS
-        SELECT * FROM located LEFT JOIN (SELECT DISTINCT * FROM payments) p USING (order_id)
+        SELECT payment_id, order_id, country, paid_cents, ordered_at, paid_at
+        FROM located JOIN (SELECT DISTINCT * FROM payments) USING (order_id)
         WHERE paid_at BETWEEN ordered_at AND ordered_at + INTERVAL 2 HOURS;
 """
 
 EXPECTED = {
-    "sales": "SELECT payment_id, order_id, country, paid_cents, ordered_at, paid_at FROM paid",
-    "open_orders": """
-        SELECT order_id, country, cents, ordered_at FROM located WHERE order_id NOT IN (SELECT order_id FROM paid)""",
+    "sales": "FROM paid",
+    "open_orders": "FROM located WHERE order_id NOT IN (SELECT order_id FROM paid)",
     "revenue": """
-        SELECT country, time_bucket(INTERVAL 1 HOUR, paid_at) AS window_start, window_start + INTERVAL 1 HOUR AS window_end,
-               count(*)::BIGINT AS payments, sum(paid_cents)::BIGINT AS cents
-        FROM paid GROUP BY ALL""",
+        SELECT country, time_bucket(INTERVAL 1 HOUR, paid_at) AS window_start,
+               window_start + INTERVAL 1 HOUR AS window_end, count(*) AS payments, sum(paid_cents)::BIGINT AS cents
+        FROM paid GROUP BY country, window_start""",
     "bad_rows": """
-        SELECT stream, file, text AS raw FROM (VALUES ('orders'), ('payments'), ('customers')) s(stream),
-        LATERAL (SELECT * FROM lines_of(stream)) WHERE NOT is_good""",
-    "orders": "FROM orders",
-    "payments": "FROM payments",
+        SELECT position, text AS raw
+        FROM (FROM lines_of('orders') UNION ALL FROM lines_of('payments') UNION ALL FROM lines_of('customers'))
+        WHERE NOT is_good""",
+    "archive/orders": "FROM orders",
+    "archive/payments": "FROM payments",
 }
+"""What the shop writes -> what it is to hold."""
+
+KEYS = {
+    "sales": "payment_id",
+    "open_orders": "order_id",
+    "revenue": "country, window_start",
+    "bad_rows": "position",
+    "archive/orders": "order_id, ordered_at",
+    "archive/payments": "payment_id, paid_at",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one table or directory holds against what it should hold."""
+
+    name: str
+    held: int
+    duplicates: int
+    """Rows of a key that are there more often than they should be."""
+    lost: int
+    """Rows of a key that are there less often."""
+    differences: int
+    """Rows that are there, and have other values."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the content is right."""
+        return self.duplicates == self.lost == self.differences == 0
+
+
+def verify(work: Path, dsn: str | None = None) -> list[Verdict]:
+    """Compare what the shop wrote, into PostgreSQL or else SQLite, with what its input says."""
+    with duckdb.connect() as sql:
+        sql.execute("SET TimeZone = 'UTC'")
+        sql.execute("SET VARIABLE arrived = $1", [str(work / "in")])
+        sql.execute(ARRIVED)
+        return [_compare(sql, name, work, dsn) for name in EXPECTED]
+
+
+def _compare(sql: duckdb.DuckDBPyConnection, name: str, work: Path, dsn: str | None) -> Verdict:
+    sql.execute(f"CREATE OR REPLACE TABLE expected AS {EXPECTED[name]}")
+    columns = [column for column, *_ in sql.execute("DESCRIBE expected").fetchall()]
+    sql.execute("CREATE OR REPLACE TABLE held AS FROM expected LIMIT 0")
+    if name.startswith("archive/"):
+        files = [str(path) for path in (work / name).glob("*.parquet")]
+        sql.execute(f"INSERT INTO held SELECT {', '.join(columns)} FROM read_parquet($1)", [files])
+    elif rows := _rows_of_table(name, columns, work, dsn):
+        sql.register("rows", pa.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))))
+        sql.execute("INSERT INTO held FROM rows")
+    if name == "bad_rows":  # the same wherever the shop lies
+        sql.execute("UPDATE held SET position = regexp_extract(position, '[^/]+/[^/]+$')")
+    keys = KEYS[name]
+    counts = f"""
+        SELECT coalesce(sum(greatest(n, 0)), 0), coalesce(sum(greatest(-n, 0)), 0) FROM (
+            SELECT sum(n) AS n FROM (SELECT {keys}, 1 AS n FROM held UNION ALL SELECT {keys}, -1 AS n FROM expected)
+            GROUP BY {keys})"""
+    ((duplicates, lost),) = sql.execute(counts).fetchall()
+    ((other,),) = sql.execute("SELECT count(*) FROM (FROM held EXCEPT ALL FROM expected)").fetchall()
+    ((held,),) = sql.execute("SELECT count(*) FROM held").fetchall()
+    return Verdict(name, held, int(duplicates), int(lost), other - int(duplicates))
+
+
+def _rows_of_table(name: str, columns: Sequence[str], work: Path, dsn: str | None) -> list[tuple[object, ...]]:
+    query = f"SELECT {', '.join(columns)} FROM {name}"
+    if dsn is not None:
+        with psycopg.connect(dsn) as postgres:
+            return postgres.execute(query.encode()).fetchall()
+    with closing(sqlite3.connect(work / "shop.db")) as sqlite:
+        return sqlite.execute(query).fetchall()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what is there; return 0 when it is what should be."""
+    parser = argparse.ArgumentParser(prog="python -m examples.shop.verify", description="Is everything there once?")
+    parser.add_argument("work", type=Path, nargs="?", default=Path(__file__).parent / "out")
+    parser.add_argument("--postgres", metavar="DSN", help="where the tables are, if not in WORK/shop.db")
+    options = parser.parse_args(arguments)
+    verdicts = verify(options.work, options.postgres)
+    for verdict in verdicts:
+        print(verdict)
+    return 0 if all(verdict.is_exact for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
