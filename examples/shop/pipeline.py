@@ -37,15 +37,15 @@ customers = arriving("customers", "customer BIGINT, country STRING", "since")
 new_orders = orders | hf.distinct(by="order_id", horizon="1 h", name="new_orders")
 new_payments = payments | hf.distinct(by="payment_id", horizon="1 h", name="new_payments")
 
-# The country is that of the customer when the order was made.
-addresses = hf.table(customers, key="customer", disorder="1 d")
-placed = hf.lookup(new_orders, addresses, on="customer", disorder="1 d", name="placed")
+# The country is that of the customer when the order was made.  Rows come up to ten minutes out of order.
+addresses = hf.table(customers, key="customer", disorder="10 min")
+placed = hf.lookup(new_orders, addresses, on="customer", disorder="10 min", name="placed")
 located = placed | hf.select(
     "order_id", "coalesce(country, 'unknown') AS country", "cents", "ordered_at", name="located"
 )
 
 # An order is paid within two hours, or it stays open.
-paid = hf.join(located, new_payments, on="order_id", within=("0 s", "2 h"), how="left", disorder="1 d", name="paid")
+paid = hf.join(located, new_payments, on="order_id", within=("0 s", "2 h"), how="left", disorder="10 min", name="paid")
 after = paid | hf.split(open="payment_id IS NULL", otherwise="sold", name="after")
 open_orders = after.open | hf.select("order_id", "country", "cents", "ordered_at", name="open_orders")
 sales = after.sold | hf.select(
@@ -55,7 +55,7 @@ revenue = sales | hf.aggregate(
     by="country",
     window=hf.tumbling("1 hour"),
     emit="changes",
-    disorder="1 d",
+    disorder="10 min",
     payments=hf.count(),
     cents=hf.sum("paid_cents"),
     name="revenue",

@@ -424,6 +424,11 @@ def rank_of(stage: int, number: int, ordinal: int) -> int:
     return stage << 56 | number << 32 | ordinal
 
 
+def is_of_operator(rank: int) -> bool:
+    """Return whether a bucket of an operator made the chunks of a rank, and not a task that read a source."""
+    return rank >> 56 > 0
+
+
 def reported(chunks: Iterable[Chunk]) -> Iterator[EpochReport]:
     """Yield the reports among chunks."""
     for chunk in chunks:

@@ -187,6 +187,14 @@ class CountsHeld(Protocol):
 
 
 @runtime_checkable
+class Timed(Protocol):
+    """What a step may say that goes by event time: rows that several buckets send to it are interleaved by that."""
+
+    def time_of(self, name: str) -> str | None:
+        """Return the timestamp column of an input."""
+
+
+@runtime_checkable
 class Selective(Protocol):
     """What a step may offer: an output that it gives only where the graph reads it, as it costs something."""
 

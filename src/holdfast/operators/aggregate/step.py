@@ -104,6 +104,10 @@ class AggregateStep:
         """The tables with the open windows, and with the values collected for them."""
         return tuple(self._windows_table.declared)
 
+    def time_of(self, name: str) -> str | None:
+        """Return the timestamp column of an input."""
+        return self.time
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
         given, known, of_keys, of_windows = (

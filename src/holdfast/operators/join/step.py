@@ -115,6 +115,10 @@ class JoinStep:
         """Return how many rows wait: to settle, or for partners."""
         return sum(state[name].num_rows + state[f"waiting_{name}"].num_rows for name in SIDES)
 
+    def time_of(self, name: str) -> str:
+        """Return the timestamp column of an input."""
+        return self.times[name]
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Take in what arrived, give the pairs that have settled, drop what can have no further partner."""
         before = {name: known(state["inputs"], name) for name in SIDES}

@@ -142,6 +142,10 @@ class ApplyStep:
         """What ``fn`` returns."""
         return {"rows": self.out}
 
+    def time_of(self, name: str) -> str | None:
+        """Return the timestamp column of an input."""
+        return self.time
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Call the function for each key that has rows, in the order in which they first arrived, then for timers."""
         rows = arrivals[self.name].rows

@@ -116,6 +116,10 @@ class DistinctStep:
         late = keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)
         return {"rows": self.schema, "late": late}
 
+    def time_of(self, name: str) -> str:
+        """Return the timestamp column of an input."""
+        return self.time
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Drop late rows and duplicates; remember what was kept as long as it can matter."""
         given = arrivals[self.name]

@@ -82,6 +82,10 @@ class LimitStep:
         late = keyed.late_schema(self.key, schema.field(self.times[ROWS]).type, {ROWS: schema})
         return {"rows": schema, "shed": schema, "late": late}
 
+    def time_of(self, name: str) -> str:
+        """Return the timestamp column of an input."""
+        return self.times[name]
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Decide every new timestamp in the order of arrival; rows of one timestamp share its fate."""
         for name, given in arrivals.items():

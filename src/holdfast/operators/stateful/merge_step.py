@@ -132,6 +132,10 @@ class MergeStep:
     def _struct(self, name: str) -> pa.StructType:
         return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
 
+    def time_of(self, name: str) -> str:
+        """Return the timestamp column of an input."""
+        return self.times[name]
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add what arrived, emit what is settled, forget what is no longer needed."""
         for name, given in arrivals.items():

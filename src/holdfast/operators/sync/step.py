@@ -164,6 +164,10 @@ class SyncStep:
             return True
         return promise.is_strict and not (isinstance(self.policy, Custom) and self.policy.many)
 
+    def time_of(self, name: str) -> str:
+        """Return the timestamp column of an input."""
+        return dict(zip(self.inputs, self.times, strict=True))[name]
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Return the sets that the epoch settles."""
         epoch = gather(self, state, arrivals, at)

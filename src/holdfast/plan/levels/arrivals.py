@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import invariant
 from holdfast.plan.bounds import all_keys
-from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided
+from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided, is_of_operator
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
-from holdfast.state import tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step
+from holdfast.state import keyed, tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Step, Timed
+
+OF_SOURCE = -1
+"""Stands for the sender of rows that keep the order of their source."""
 
 
 class FeedBounds:
@@ -74,17 +78,19 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
     """Return what each input receives from the chunks of one bucket.
 
     Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds follow the rows, except
-    the bound rows of sources, which keep their place among them.
+    the bound rows of sources, which keep their place among them.  Rows of several buckets of operators are interleaved.
     """
     step: Step = hosted.step
     names = {number: name for name, number in hosted.targets.items()}
     rows: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
+    senders: dict[str, list[int]] = {name: [] for name in hosted.targets}
     bounds: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
     place = 0
     for chunk in chunks:
         if chunk.kind == ROWS:
             table = decode(chunk.data)
             rows[names[chunk.target]].append(_placed(table, place))
+            senders[names[chunk.target]].append(chunk.rank if is_of_operator(chunk.rank) else OF_SOURCE)
             place += table.num_rows
         elif chunk.kind == PLACED:
             name = names[chunk.target]
@@ -101,15 +107,48 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
     for name, schema in step.inputs.items():
         row_schema = schema.append(pa.field(PLACE, pa.int64()))
         bound_schema = tables.bounds_schema(step.key).append(pa.field(PLACE, pa.int64()))
-        found[name] = Arrivals(_united(rows[name], row_schema), _united(bounds[name], bound_schema))
+        found[name] = Arrivals(
+            _interleaved(
+                rows[name], row_schema, senders[name], step.time_of(name) if isinstance(step, Timed) else None
+            ),
+            _united(bounds[name], bound_schema),
+        )
     return found
+
+
+def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, senders: Sequence[int], time: str | None) -> pa.Table:
+    """Return the rows of an input; those of several buckets of operators by the newest time that each had reached.
+
+    Between buckets there is no order, and one after the other they would break what their input promised: rows of the
+    second may be as far below those of the first as an epoch is long, and were late for any ``disorder``.  Here the
+    rows of a bucket keep their order, and before a row there is none newer than the newest that its own bucket had sent
+    by then.  So where a source keeps its promise and rows pass in the order of their arrival, it is kept here.
+    """
+    of_operators = [at for at, sender in enumerate(senders) if sender != OF_SOURCE]
+    if time is None or len({senders[at] for at in of_operators}) < 2:
+        return _united(parts, schema)
+    reached: dict[int, int] = {}
+    newest = []
+    for at in of_operators:
+        times = _ticks(parts[at].column(time))
+        newest.append(np.maximum.accumulate(np.append(reached.get(senders[at], UNBOUNDED), times))[1:])
+        reached[senders[at]] = int(newest[-1][-1]) if len(times) else reached.get(senders[at], UNBOUNDED)
+    order = np.argsort(np.concatenate(newest), kind="stable")
+    sent = _united([parts[at] for at in of_operators], schema)
+    mixed = sent.take(pa.array(order)).set_column(len(schema) - 1, schema.field(PLACE), sent.column(PLACE))
+    return _united([*(part for part, of in zip(parts, senders, strict=True) if of == OF_SOURCE), mixed], schema)
+
+
+def _ticks(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return timestamps as numbers; a null, which the step refuses, is below all."""
+    return keyed.ticks(pc.fill_null(pc.cast(times, pa.int64()), UNBOUNDED))
 
 
 def _effective(bounds: pa.Table, name: str, source: str, key: pa.Schema, feeds: FeedBounds) -> Iterator[pa.Table]:
     everywhere = bounds.filter(bounds.column(ALL_KEYS))
-    keyed = bounds.filter(pc.invert(bounds.column(ALL_KEYS)))
-    if keyed.num_rows and feeds.takes_keyed(name):
-        yield keyed
+    of_keys = bounds.filter(pc.invert(bounds.column(ALL_KEYS)))
+    if of_keys.num_rows and feeds.takes_keyed(name):
+        yield of_keys
     if everywhere.num_rows:
         risen = feeds.raise_bound(name, source, pc.max(everywhere.column(BOUND)).as_py())
         if risen is not None:
