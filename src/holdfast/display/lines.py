@@ -59,15 +59,19 @@ def as_last_line(status: Status, now_us: int) -> str:
     line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
     line += f" ({status.rows_total / seconds:,.0f}/s)"
     for count, word in (
-        (sum(s.rejects for s in status.sources), "rejects"),
-        (sum(o.late for o in status.operators), "late"),
-        (sum(o.shed for o in status.operators), "shed"),
-        (sum(o.waiting_rows for o in status.operators), "still waiting"),
-        (status.retries, "retries"),
+        (_counted(sum(s.rejects for s in status.sources)), "rejects"),
+        (_by_operator(status, "late"), "late"),
+        (_by_operator(status, "shed"), "shed"),
+        (_counted(sum(o.waiting_rows for o in status.operators)), "still waiting"),
+        (_counted(status.retries), "retries"),
     ):
         if count:
-            line += f", {word} {count:,}"
+            line += f", {word} {count}"
     return line
+
+
+def _counted(count: int) -> str:
+    return f"{count:,}" if count else ""
 
 
 def stages_of(epoch: EpochStatus) -> str:

@@ -59,8 +59,9 @@ class TimedNode(Protocol):
 _KEPT = {
     "map": 'say which column of its rows holds event time: hf.map(..., timestamp="{column}")',
     "map_batches": 'keep the column {column!r} in its schema=, or name another: hf.map_batches(..., timestamp="...")',
-    "select": "keep the column {column!r} there as it is",
-    "sql": "keep the column {column!r} as it is in its select list, without a join, a group or an order",
+    "select": "keep the column {column!r} there, under any name but otherwise as it is",
+    "sql": "keep the column {column!r}, under any name but otherwise as it is, in its select list, without a join, a "
+    "group or an order",
     "apply": 'say which column of its rows holds event time: hf.apply(..., timestamp="...")',
     "stateful": 'say which column of its rows holds event time: hf.stateful(..., timestamp="...")',
     "aggregate": 'give it a window of event time, hf.aggregate(..., window=hf.tumbling("1 hour")): window_start is the '

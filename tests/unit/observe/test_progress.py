@@ -114,7 +114,7 @@ def test_a_line_of_a_pipeline_without_state_does_not_speak_of_it():
 
 
 def test_the_last_line_counts_late_and_shed_rows_and_what_still_waits():
-    assert as_last_line(STATEFUL, 1_000_000).endswith(", late 3, shed 4, still waiting 12")
+    assert as_last_line(STATEFUL, 1_000_000).endswith(", late sums=2 aligned=1, shed entry=4, still waiting 12")
 
 
 def test_the_display_has_a_row_for_each_stateful_operator():
