@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from types import FrameType
@@ -15,8 +16,11 @@ def main() -> None:
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, _leave)
+    gc.disable()  # what is loaded stays: to look through it again and again is an eighth of the time
     from holdfast.cli.app import app
 
+    gc.freeze()
+    gc.enable()
     if is_ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="holdfast")

@@ -358,6 +358,11 @@ def test_a_table_that_does_not_fit_is_refused_before_the_run(
         postgres_spec(postgres_plain, "words", **arguments).connect("w", "words", SCHEMA)
     for word in words:
         assert word in str(caught.value)
+    before = query(postgres_plain, "SELECT count(*) FROM pg_class")
+    with pytest.raises(InvalidPipeline) as examined:
+        postgres_spec(postgres_plain, "words", **arguments).examine("w", "words", SCHEMA)
+    assert str(examined.value) == str(caught.value)
+    assert query(postgres_plain, "SELECT count(*) FROM pg_class") == before
 
 
 @pytest.mark.parametrize(
