@@ -1,7 +1,8 @@
 """What arrives at the shop: files of orders, payments and customers, ten minutes of a day at a time.
 
-The same seed gives the same files.  Rows come up to ten minutes out of order, some of them twice, and some lines are no
-rows at all.  Each file ends with a line that says how far its stream is: nothing older follows.
+The same seed gives the same files.  Rows come up to ten minutes out of order, some of them twice; some lines are no
+rows at all, and some rows have no key.  Each file ends with a line that says how far its stream is: nothing older
+follows.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def _delivered(luck: random.Random, time_column: str, rows: Sequence[Row], tick_
         text = json.dumps(row, default=datetime.isoformat)
         texts = [text, text] if luck.random() < 0.02 else [text]
         if luck.random() < 0.01:
-            texts.append(luck.choice((text[: len(text) // 2].rstrip(), text + "}", text.replace(": 2", ": x"))))
+            keyless = json.dumps({**row, next(iter(row)): None}, default=datetime.isoformat)
+            texts.append(luck.choice((text[: len(text) // 2].rstrip(), text + "}", keyless)))
         arriving += [(row[time_column] + luck.random() * TICK, each) for each in texts]
     arriving.sort()
     ticks: list[list[str]] = [[] for _ in range(tick_count)]

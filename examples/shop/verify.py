@@ -37,11 +37,11 @@ ARRIVED = """
         FROM rows_of('customers');
     CREATE VIEW located AS
         SELECT order_id, coalesce(country, 'unknown') AS country, cents, ordered_at
-        FROM (SELECT DISTINCT * FROM orders) o
+        FROM (SELECT DISTINCT * FROM orders WHERE order_id IS NOT NULL) o
         ASOF LEFT JOIN (SELECT DISTINCT * FROM customers) c ON o.customer = c.customer AND o.ordered_at >= c.since;
     CREATE VIEW paid AS
         SELECT payment_id, order_id, country, paid_cents, ordered_at, paid_at
-        FROM located JOIN (SELECT DISTINCT * FROM payments) USING (order_id)
+        FROM located JOIN (SELECT DISTINCT * FROM payments WHERE payment_id IS NOT NULL) USING (order_id)
         WHERE paid_at BETWEEN ordered_at AND ordered_at + INTERVAL 2 HOURS;
 """
 
