@@ -24,7 +24,7 @@ def arriving(name: str, columns: str, time: str) -> hf.Stream:
 
 def table(name: str, **options: Any) -> hf.SinkNode:
     """Write a table: of PostgreSQL where SHOP_DSN says which, else of a SQLite file."""
-    if "SHOP_DSN" in os.environ:
+    if os.environ.get("SHOP_DSN"):
         return hf.write.postgres("${SHOP_DSN}", table=name, name=f"{name}_table", **options)
     return hf.write.sqlite(WORK / "shop.db", table=name, name=f"{name}_table", **options)
 
