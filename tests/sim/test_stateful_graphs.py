@@ -159,7 +159,7 @@ def test_among_thousands_of_graphs_every_epoch_adds_up_and_no_crash_loses_double
     assert sum(deaths.values()) > 2 * count, "the drivers hardly ever die"
     assert deaths["state"] > count // 8, f"hardly ever next to a write of the journal: {deaths}"
     assert deaths["sink"] > count // 8, f"hardly ever in a sink: {deaths}"
-    assert sum(outcome.graph.late_count > 0 for outcome in outcomes) > count // 8, "hardly any row is late"
+    assert sum(outcome.graph.late_count > 0 for outcome in outcomes) >= count // 8, "hardly any row is late"
     audited = rows_audited(outcomes)
     assert set(audited) >= set(MAKERS) - {"function", "explode", "map"}, "Spark's plan alone is not counted"
 

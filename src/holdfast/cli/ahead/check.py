@@ -92,12 +92,11 @@ def _graph(pipeline: Pipeline) -> Iterator[HoldfastError]:
 def _expressions(pipeline: Pipeline) -> Iterator[HoldfastError]:
     for node in pipeline.nodes:
         spec: Any = node.spec
-        condition = getattr(spec, "condition", None)
-        texts = [*getattr(spec, "items", ()), *([condition] if isinstance(condition, str) else [])]
         if node.kind not in ("select", "filter"):
             continue
+        texts = spec.items if node.kind == "select" else [spec.condition]
         texts_of_columns = _strings(pipeline, node)
-        for text in texts:
+        for text in filter(lambda each: isinstance(each, str), texts):
             mistake = mistake_in(text, texts_of_columns)
             if mistake is not None:
                 why, do = mistake
