@@ -37,7 +37,7 @@ payments = hf.read.rows(
     bounded=True,
     name="payments",
 )
-paid = hf.join(orders, payments, on="order_id", within=("0 s", "2 h"), how="left", name="paid")
+paid = hf.join(orders, payments, on="order_id", within=("0 s", "2 h"), how="left", disorder=0, name="paid")
 flat = paid | hf.select("order_id", "city", "amount", name="flat")
 
 pipeline = hf.Pipeline("orders", flat | hf.write.sqlite(WORK / "join_orders.db", table="paid", name="paid_table"))

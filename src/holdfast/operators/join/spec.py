@@ -41,7 +41,7 @@ class Join:
     how : str
         Which rows are given.
     disorder : mapping of str to (str or int)
-        Input -> how far a row may be below the newest of the whole input.
+        Input -> how far a row may be below the newest of the whole input; what is not there counts as 0.
     suffix, timestamp : str
         Of columns of the right input whose name is taken, and the column with the time of a pair.
     max_waiting_rows : int, optional
@@ -124,7 +124,7 @@ class Join:
             low,
             high,
             self.how,
-            {name: _disorder_ticks(self.disorder[name], time) for name in SIDES},
+            {name: _disorder_ticks(self.disorder.get(name, 0), time) for name in SIDES},
             self.suffix,
             self.timestamp,
             limit_of(self.max_waiting_rows),
@@ -191,7 +191,8 @@ def join(
         Instead of ``within``: how long, in event time, a row waits for partners.
     disorder : str, int or mapping, optional
         How far a row may be below the newest of its whole stream, whatever its key; for both streams or
-        ``{"left": ..., "right": ...}``.  By default 0: streams are in the order of time.  Rows further below are late.
+        ``{"left": ..., "right": ...}``.  Rows further below are late.  By default 0, with a warning in ``explain``,
+        ``plan`` and at the start: write ``disorder=0`` where streams are in the order of time.
     suffix : str
         Added to columns of right that have the name of a column of left.
     timestamp : str
@@ -326,4 +327,4 @@ def _disorder(value: Any) -> dict[str, str | int]:
     for amount in given.values():
         if amount is not None:
             keyed.check_duration(amount, "disorder", least=0)
-    return {name: given.get(name) or 0 for name in SIDES}
+    return {name: given[name] for name in SIDES if given.get(name) is not None}

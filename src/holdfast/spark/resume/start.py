@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.event_time import commit_every_ticks
+from holdfast.graph.explain import start_warnings
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
@@ -136,6 +137,8 @@ def start(
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen:
         settings = Settings(**{**settings.model_dump(), **chosen})
+    for warning in start_warnings(pipeline):
+        log.warning("%s", warning)
     lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
     begins = StartAt.of(pipeline, from_checkpoint=from_checkpoint, at=at, state=state)
     asked = StartOptions(
