@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,7 @@ from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows_given import Given
+from holdfast.types.units import time_us
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -179,6 +181,8 @@ def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     for column in schema:
         values = [row.get(column.name) for row in rows]
         try:
+            if pa.types.is_timestamp(column.type):
+                values = [_moment(each, column.name) if isinstance(each, str) else each for each in values]
             array = pa.array(values, column.type)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise InvalidPipeline(
@@ -194,6 +198,10 @@ def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
             )
         columns.append(array)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _moment(text: str, column: str) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us(text, argument=column))
 
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:
@@ -218,7 +226,7 @@ def rows(
     Parameters
     ----------
     epochs_or_rows : list of dict, or list of list of dict
-        The rows.
+        The rows.  A value of a TIMESTAMP column is a datetime, or ISO 8601 text (without a zone it is UTC).
     schema : str, StructType or pyarrow.Schema
         Their columns.
     timestamp : str, optional

@@ -126,7 +126,7 @@ def test_what_a_start_refuses_a_plan_refuses_with_its_words_and_exit_code(
 def test_a_time_is_told(tmp_path: Path) -> None:
     code, text, error = planned("--at", "2026-01-01", name="of_files")
     assert (code, error) == (0, "")
-    assert text.startswith("pipeline 'trips' has not begun; it would begin with at=1767225600000000.\n" + BEGINS)
+    assert text.startswith("pipeline 'trips' has not begun; it would begin with at=2026-01-01T00:00:00Z.\n" + BEGINS)
     assert not (tmp_path / "ckpt").exists()
 
 

@@ -105,6 +105,7 @@ def test_a_piece_of_a_password_in_the_place_of_a_host_or_database_is_refused_wit
         with pytest.raises(InvalidPipeline, match="has an @ in it") as told:
             refused()
         assert "%40" in told.value.do
+        assert "write.postgres" not in told.value.what  # a look-up says the same
         assert not any(piece in str(told.value) for piece in (SECRET, "top", "12/"))
     assert SECRET not in str(Dsn(text))
 

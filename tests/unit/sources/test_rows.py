@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast import read
@@ -13,7 +15,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source
 
 
-def opened(rows: Any, workspace: Path, schema: str = "id INT, word STRING") -> Source:
+def opened(rows: Any, workspace: Path, schema: Any = "id INT, word STRING") -> Source:
     spec = read.rows(rows, schema=schema, name="given").node.spec
     source: Source = pickle.loads(pickle.dumps(spec)).open("given", str(workspace))
     return source
@@ -119,3 +121,14 @@ def test_a_process_that_only_reads_needs_no_workspace(tmp_path: Path) -> None:
     reader: Source = pickle.loads(pickle.dumps(opened(lists(1, 2), tmp_path / "elsewhere")))
     assert [row["id"] for batch in reader.read(span) for row in batch.to_pylist()] == [2]
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_text_is_a_time_in_timestamp_columns(tmp_path: Path) -> None:
+    texts = ["2026-01-01T06:00:00Z", "2026-01-01 07:00:00+01:00", "2026-01-01T06:00", None]
+    for schema in ("at TIMESTAMP", pa.schema([("at", pa.timestamp("us", "UTC"))])):
+        source = opened([{"at": text} for text in texts], tmp_path, schema)
+        found = [row["at"] and row["at"].replace(tzinfo=None) for row in epochs_of(source)[0]]
+        assert found == [datetime(2026, 1, 1, 6), datetime(2026, 1, 1, 6), datetime(2026, 1, 1, 6), None]
+    with pytest.raises(InvalidPipeline, match="at='noon' is not a time") as refused:
+        read.rows([{"at": "noon"}], schema="at TIMESTAMP")
+    assert 'at="2026-01-01T06:00Z"' in refused.value.do

@@ -153,6 +153,12 @@ def test_sinks_that_hold_epochs_refuse_and_nothing_is_noted(original: LocalStore
     assert snapshot_keys(store) == []
 
 
+def test_a_time_is_noted_as_a_number_and_shown_as_a_time() -> None:
+    asked = StartAt(at_us=1_767_225_600_000_000)
+    assert (asked.noted, str(asked)) == ("at=1767225600000000", "at=2026-01-01T00:00:00Z")
+    assert str(StartAt("start", 7, has_ticks=True)) == "from_checkpoint='start', at=7"
+
+
 def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalStore, tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "own"))
     begin(original, tmp_path / "own", store)
@@ -160,6 +166,7 @@ def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalSt
     with pytest.raises(InvalidPipeline) as refused:
         StartAt("start", 5).is_due(store, "forked", has_begun=True)
     assert "began with from_checkpoint='start'" in refused.value.why
+    assert "at=1970-01-01T00:00:00.000005Z" in refused.value.what
     with pytest.raises(InvalidPipeline, match="has begun already"):
         ASKED.is_due(LocalStore(str(tmp_path / "plain")), "forked", has_begun=True)
 

@@ -46,7 +46,7 @@ class Dsn:
         def value(match: re.Match[str]) -> str:
             if match[1] not in environment:
                 raise InvalidPipeline(
-                    f"write.postgres: the DSN names the environment variable {match[1]}, which is not set.",
+                    f"the DSN names the environment variable {match[1]}, which is not set.",
                     why="it is filled in when the run starts, on the driver.",
                     do=f"set it: export {match[1]}=...",
                 )
@@ -75,7 +75,7 @@ class Dsn:
         if "@" in host + database:
             where = "host" if "@" in host else "database"
             raise InvalidPipeline(
-                f"write.postgres: what the DSN says of the {where} has an @ in it.",
+                f"what the DSN says of the {where} has an @ in it.",
                 why="a user or password with @ or / in it ends there, and its rest would be looked for as a "
                 f"{where} (and be shown in messages).",
                 do="write such characters as %40 and %2F; or name an environment variable for it, "

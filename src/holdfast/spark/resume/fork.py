@@ -10,10 +10,11 @@ writes again; a start that begins at the beginning instead removes such a snapsh
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,7 @@ from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.event_time import begin_at
+from holdfast.graph.event_time import TimeUnit, begin_at, common_unit
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
@@ -51,6 +52,17 @@ _WITHOUT_THE_TIME = (
 )
 
 
+_NOTED_TIME = re.compile(r"(?<![^ ])at=(-?\d+)")
+
+
+def _in_words(noted: re.Match[str]) -> str:
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(noted[1]))
+    except OverflowError:  # no year of four digits
+        return noted[0]
+    return f"at={time.isoformat().replace('+00:00', 'Z')}"
+
+
 @dataclass(frozen=True)
 class StartAt:
     """What a start is asked for.
@@ -63,11 +75,14 @@ class StartAt:
         The time, microseconds of Unix time.
     state : tuple of GivenState
         The state of operators.
+    has_ticks : bool
+        Whether the time is a number of ticks.
     """
 
     where: str | None = None
     at_us: int | None = None
     state: tuple[GivenState, ...] = ()
+    has_ticks: bool = field(default=False, compare=False)
 
     @staticmethod
     def of(
@@ -92,13 +107,24 @@ class StartAt:
                 "NEWNAME.",
             )
         at_us = begin_at(at, pipeline.sources)
-        return StartAt(from_checkpoint, at_us, () if state is None else given_states(state))
+        has_ticks = common_unit(pipeline.sources) is TimeUnit.TICKS
+        return StartAt(from_checkpoint, at_us, () if state is None else given_states(state), has_ticks)
 
     def __str__(self) -> str:
+        """Return it as people read it."""
+        return self._shown(self.noted)
+
+    @property
+    def noted(self) -> str:
+        """What a checkpoint notes of it and later starts are compared with; the time is a number there."""
         parts = [] if self.where is None else [f"from_checkpoint={self.where!r}"]
         parts += [] if self.at_us is None else [f"at={self.at_us}"]
         given = "; ".join(f"{each.operator}: {each.shown}" for each in self.state)
         return ", ".join([*parts, *([f"state=({given})"] if given else [])])
+
+    def _shown(self, noted: str) -> str:
+        """Return what was noted with its time in words, where that is a time."""
+        return noted if self.has_ticks else _NOTED_TIME.sub(_in_words, noted)
 
     def __bool__(self) -> bool:
         """Return whether anything is asked for."""
@@ -115,15 +141,16 @@ class StartAt:
         begun = noted_beginning(store)
         if begun is None and not has_begun:
             return True
-        if begun is not None and begun[0] == str(self):
+        if begun is not None and begun[0] == self.noted:
             return False  # a restart of the same program
         raise self.refused(pipeline, begun)
 
     def refused(self, pipeline: str, begun: tuple[str, DirectoryHeader] | None) -> InvalidPipeline:
         """Return the error of a pipeline that has begun otherwise."""
+        began = f"with {self._shown(begun[0])}" if begun else "at the beginning of its sources"
         return InvalidPipeline(
             f"pipeline {pipeline!r} cannot begin with {self}: it has begun already.",
-            why=f"this checkpoint began {'with ' + begun[0] if begun else 'at the beginning of its sources'}.",
+            why=f"this checkpoint began {began}.",
             do="leave the option out, to go on where it is; or begin with a new checkpoint, another name and new "
             "targets.",
             pipeline=pipeline,
@@ -219,8 +246,8 @@ class Fork:
 
     @property
     def given(self) -> str:
-        """The options that say so."""
-        return str(self.begins)
+        """The options that say so, as they are noted."""
+        return self.begins.noted
 
     def begun(self, header: DirectoryHeader) -> DirectoryHeader:
         """Copy what is needed, and return where the first directory begins.

@@ -259,9 +259,11 @@ def _fork(begins: StartAt, pipeline: Pipeline, store: Store, checkpoint: Path, t
 def _planned_beginning(first: Fork, converted: Mapping[str, Mapping[str, int]] | None = None) -> PlannedBeginning:
     state = {name: {table: rows.num_rows for table, rows in of.items()} for name, of in first.given_state.items()}
     if first.found is None:
-        return PlannedBeginning(first.given, state)
+        return PlannedBeginning(str(first.begins), state)
     manifest = first.found.manifest
-    return PlannedBeginning(first.given, converted or {}, first.found.shown, manifest.ended.epoch, manifest.pipeline)
+    return PlannedBeginning(
+        str(first.begins), converted or {}, first.found.shown, manifest.ended.epoch, manifest.pipeline
+    )
 
 
 def state_schemas(pipeline: Pipeline, settings: Settings) -> dict[str, StateSchema]:
