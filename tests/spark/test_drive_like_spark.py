@@ -145,7 +145,12 @@ def stateful_streams() -> dict[str, Stream]:
     # What leaves beside the rows, with them again; and what is alone, by its time.
     again = hf.sync({"sets": both, "late": both.late}, by="k", timestamps="ascending", disorder=99, name="again")
     alone = latest.unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="alone")
+    joined = hf.join(chosen, plain, on="k", within=(-3, 6), how="full", disorder=1, name="joined")
+    table = hf.table(marked | hf.select("k", "t", w="v", name="changes"), key="k")
+    looked = hf.lookup(once, table, on="k", name="looked")
     return {
+        "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched,
+        "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
         "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
@@ -214,6 +219,5 @@ def test_a_driven_graph_gives_what_a_run_gives(spark: SparkSession, tmp_path: Pa
     kinds |= {node.kind for node in pipeline.nodes}
     # A pipeline puts these before its sinks (commit_at="pts"), and no stream has them: tests/sim/test_commit_at_pts.py.
     of_pipelines = {"clock", "gate", "released"}
-    # Tables are compared in tests/spark/test_lookup_like_spark.py; a join is in tests/crash/test_join_kill.py only.
-    elsewhere = {"lookup", "lookup_as_of", "join"}
+    elsewhere = {"lookup"}  # tables of versions: tests/spark/test_lookup_like_spark.py
     assert kinds >= LOWERINGS.keys() - of_pipelines - elsewhere, "an operator kind is not compared"
