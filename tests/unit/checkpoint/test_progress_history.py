@@ -69,6 +69,21 @@ def test_what_is_older_than_its_time_goes():
     assert 300 * STEP_US - 13 * COARSE_US < oldest.batch_us <= 300 * STEP_US - 9 * COARSE_US
 
 
+def test_epochs_without_rows_take_no_history_away():
+    store, clock = SimulatedStore(), Clock()
+    ran(store, clock, range(1, 41))
+    notes = history(store, clock)
+    for epoch in range(41, 301):
+        clock.now = epoch * STEP_US
+        notes.note(at(40), EpochEnd(epoch, epoch, at(40), epoch * STEP_US))
+    steps = list(progress.read(store))
+    with_rows = [step.ended for step in steps if step.ended.epoch <= 40]
+    assert {end.batch_us // COARSE_US for end in with_rows} == {0, 1, 2, 3}, "one a minute, as without them"
+    followed = [end.positions["rides"]["log"] for end in chain(steps, at(0))]
+    assert followed == sorted(followed)
+    assert {end.positions["rides"]["log"] for end in with_rows} <= set(followed)
+
+
 def test_after_a_day_of_epochs_there_are_few_objects():
     store = SimulatedStore()
     ran(store, Clock(), range(1, 1_001), keep_us=24 * HOUR_US)
