@@ -262,7 +262,7 @@ def test_a_statement_with_a_common_table_expression_may_stand_behind_a_fan_out(s
     ("operator", "reason"),
     [
         (lambda: hf.map(lambda df: df.mapInPandas(lambda given: given, df.schema), name="burst"), "MapInPandas"),
-        (lambda: hf.map(lambda df: df.selectExpr("stack(2, n, n)"), name="stacked"), "the generator Stack"),
+        (lambda: hf.map(lambda df: df.dropDuplicates(["n"]), name="once"), "Deduplicate"),
     ],
 )
 def test_an_operator_that_cannot_share_a_plan_is_refused_with_a_cure(

@@ -61,6 +61,9 @@ _VARYING = frozenset(
 )
 """Functions that need not return the same value when the same row is computed again."""
 
+_CLOCKED = frozenset({"now", "current_timestamp", "current_date", "curdate", "current_time", "localtimestamp"})
+"""Functions that give the time of the batch."""
+
 _AGGREGATES = frozenset(
     {
         "any",
@@ -228,17 +231,31 @@ def across_rows(text: str, *, is_query: bool = False) -> str | None:
 
 
 def varying(expression: str) -> str | None:
-    """Return the first function in an expression that need not return the same value again, or None.
+    """Return the first function in an expression or query that need not return the same value again, or None.
 
     Examples
     --------
     >>> varying("rand() > 0.5"), varying("a > 0.5")
     ('rand', None)
     """
-    tree = _parsed(expression)
+    tree = _parsed(expression) or _statement(expression)
     if tree is None:
         return None
     return next((name for node in tree.walk() if (name := _function_name(node)) in _VARYING), None)
+
+
+def clocked(text: str) -> str | None:
+    """Return the first function in an expression or a query that gives the time of the batch, or None.
+
+    Examples
+    --------
+    >>> clocked("now() > t"), clocked("select current_date as d from input"), clocked("a > date'2026-01-01'")
+    ('now', 'current_date', None)
+    """
+    tree = _parsed(text) or _statement(text)
+    if tree is None:
+        return None
+    return next((name for node in tree.walk() if (name := _function_name(node)) in _CLOCKED), None)
 
 
 def generates(text: str) -> bool:

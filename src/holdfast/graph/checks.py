@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from holdfast.graph import naming
 from holdfast.graph.naming import Origin
 from holdfast.graph.row_ids import EARLY, EarlySpec
 from holdfast.ports import ClockDriven, StatefulSpec
+
+logger = logging.getLogger("holdfast.graph")
 
 if TYPE_CHECKING:
     from holdfast.graph.hooks import Hooks
@@ -224,6 +227,36 @@ def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode])
     _check_names(pipeline, nodes, sinks)
     _check_pasts(pipeline, nodes, sinks)
     _check_early(pipeline, sinks)
+    _warn_of_varying(pipeline, nodes)
+
+
+def _warn_of_varying(pipeline: str, nodes: Sequence[Node]) -> None:
+    """Log where state is built of values that need not be the same when an epoch is evaluated again."""
+    reaching: dict[Node, tuple[Node, str]] = {}
+    for node in nodes:
+        found = next((reaching[before] for before in node.inputs if before in reaching), None)
+        if found is not None and isinstance(node.spec, StatefulSpec):
+            logger.warning(
+                "pipeline %r: %s() of %s %r varies, and %s %r keeps state of it: where its journal is lost, a replay "
+                "computes other values than sinks hold.  Use it downstream of the last operator with state.",
+                pipeline, found[1], found[0].kind, found[0].name, node.kind, node.name,
+            )  # fmt: skip
+        if found is None and (function := _varying(node)) is not None:
+            found = (node, function)
+        if found is not None:
+            reaching[node] = found
+
+
+def _varying(node: Node) -> str | None:
+    """Return the function in a node's expressions that gives another value each time; None where there is none."""
+    if node.kind not in ("select", "filter", "sql"):
+        return None
+    texts = list(_texts(node.arguments()))
+    if not any("(" in text for text in texts):
+        return None
+    from holdfast.expressions import text as expressions  # workers load this module, and parse no expressions
+
+    return next((function for text in texts if (function := expressions.varying(text)) is not None), None)
 
 
 _SAME_AGAIN = frozenset(
@@ -266,6 +299,8 @@ def _not_again(node: Node) -> str | None:
     for text in _texts(node.arguments()):
         if (function := expressions.varying(text)) is not None:
             return f"{function}() varies"
+        if (function := expressions.clocked(text)) is not None:
+            return f"{function}() is the time of the batch, and another batch is planned where Spark's log is lost"
     return None
 
 

@@ -190,18 +190,20 @@ class WideFrame:
     def _generate(self, tag: int, layer: Any, step: CompileStep) -> None:
         """Let rows become several, or none; a row of another step stays one, with nothing in the new columns."""
         generator = layer.generator()
-        generate = _GENERATORS.get(private.kind_of(generator))
-        if generate is None:
-            raise self._not_row_wise(step, f"the generator {private.kind_of(generator)}")
+        kind = private.kind_of(generator)
+        if kind not in _GENERATORS:
+            raise self._not_row_wise(step, f"the generator {kind}")
         self._generated += 1
         name = f"g{self._generated}"
-        value = F.when(self._is(tag), self._column(tag, generator.child(), step))
-        self.frame = self.frame.select("*", value.alias(name))
-        if not layer.outer():
+        children = [self._column(tag, child, step) for child in private.listed(generator.children())]
+        given = F.array(*_stacked(generator, children)) if kind == "Stack" else children[0]
+        self.frame = self.frame.select("*", F.when(self._is(tag), given).alias(name))
+        if kind not in _OF_ONE_ROW and not layer.outer():
             self.frame = self.frame.filter(~self._is(tag) | (F.size(name) > 0))
+        made_by = _GENERATORS[kind](F.col(name), children[1:])
         output = private.listed(layer.generatorOutput())
         names = [f"{name}_{index}" for index in range(len(output))]
-        self.frame = self.frame.select("*", generate(name).alias(*names))
+        self.frame = self.frame.select("*", made_by.alias(*names))
         made = [self._resolved(F.col(each)) for each in names]
         columns = [catalyst.renamed(self._session, each, like) for each, like in zip(made, output, strict=True)]
         self.frame = self.frame.select("*", *columns)
@@ -229,8 +231,9 @@ class WideFrame:
             f"{step.node.kind} {step.node.name!r} is {self._where} and is more than a filter or a projection: "
             f"it adds {found}.",
             why="the rows of all branches go through one plan, so that what they share is computed once; only filters, "
-            "projections, explode, joins with static tables and map_batches can be made to ignore the other branches' "
-            "rows.  Where there is state, the bound rows of a source are a branch of it, and so are its timestamps "
+            "projections, generators (explode, inline, stack, json_tuple), joins with static tables and map_batches "
+            "can be made to ignore the other branches' rows.  Where there is state, the bound rows of a source are a "
+            "branch of it, and so are its timestamps "
             'with commit_at="pts".',
             do="move it before the point where the stream is used twice, or before the state, or write it as "
             "map_batches, or give this branch a pipeline of its own.",
@@ -238,9 +241,25 @@ class WideFrame:
         )
 
 
-_GENERATORS: Mapping[str, Callable[[str], Column]] = {
-    "Explode": F.explode_outer,
-    "PosExplode": F.posexplode_outer,
-    "Inline": F.inline_outer,
+_GENERATORS: Mapping[str, Callable[[Column, list[Column]], Column]] = {
+    "Explode": lambda given, _: F.explode_outer(given),
+    "PosExplode": lambda given, _: F.posexplode_outer(given),
+    "Inline": lambda given, _: F.inline_outer(given),
+    "Stack": lambda given, _: F.inline_outer(given),
+    "JsonTuple": lambda given, names: F.call_function("json_tuple", given, *names),
 }
-"""Catalyst's generators that can leave rows as they are -> the form that does."""
+"""Catalyst's generators -> one that leaves a row as it is where it is given null; of that, and of other arguments."""
+
+_OF_ONE_ROW = ("JsonTuple",)
+"""Generators that give one row for every row."""
+
+
+def _stacked(generator: Any, children: list[Column]) -> list[Column]:
+    """Return the rows that a ``stack`` gives: its arguments in rows, the last one filled with nulls."""
+    width = len(private.listed(generator.elementSchema()))
+    values = children[1:]
+    rows = [values[at : at + width] for at in range(0, len(values), width)]
+    return [
+        F.struct(*[(row[place] if place < len(row) else F.lit(None)).alias(f"col{place}") for place in range(width)])
+        for row in rows
+    ]

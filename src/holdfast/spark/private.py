@@ -268,8 +268,8 @@ STATEFUL = (
 Seen in 4.3: the names of Catalyst's classes.  If Spark gets another operator with state, add its name here.
 """
 
-TRANSPARENT = ("SubqueryAlias", "View")
-"""Kinds of plan nodes that change nothing: names of temporary views.  Seen in 4.3, in Catalyst."""
+TRANSPARENT = ("SubqueryAlias", "View", "PipeOperator")
+"""Kinds of plan nodes that change nothing: names of temporary views, places of ``|>``.  Seen in 4.3, in Catalyst."""
 
 
 def analyzed(frame: DataFrame) -> Any:

@@ -43,9 +43,10 @@ def test_behind_operators_that_give_the_same_rows_again_it_is_taken_and_shown(op
     [
         (lambda rows: rows | hf.filter("rand() > 0.5"), r"rand\(\) varies"),
         (lambda rows: rows | hf.map(lambda df: df) | hf.row_id("id", into="key"), "map computes what Holdfast"),
+        (lambda rows: rows | hf.filter("at < current_timestamp()"), r"current_timestamp\(\) is the time of the batch"),
         (lambda rows: counted(rows, idle_after="5 s"), "the time of the batch"),
     ],
-    ids=["varying", "function", "clock"],
+    ids=["varying", "function", "now", "clock"],
 )
 def test_rows_that_might_not_come_again_are_refused_with_the_reason(operators: Operator, why: str) -> None:
     with pytest.raises(InvalidPipeline, match=why):
