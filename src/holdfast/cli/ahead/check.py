@@ -101,7 +101,9 @@ def _expressions(pipeline: Pipeline) -> Iterator[HoldfastError]:
             if mistake is not None:
                 why, do = mistake
                 what = f"{node.kind} {node.name!r}, built at {node.origin}, has the expression {text!r}."
-                yield InvalidPipeline(what, why=why, do=do, pipeline=pipeline.name, participant=node.name)
+                yield InvalidPipeline(
+                    what, why=why, do=f"mend the expression: {do}", pipeline=pipeline.name, participant=node.name
+                )
 
 
 def _strings(pipeline: Pipeline, node: Any) -> frozenset[str]:
