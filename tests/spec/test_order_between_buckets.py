@@ -66,3 +66,18 @@ def test_buckets_make_no_row_late(build: Callable[[hf.Stream, hf.Stream], hf.Str
         found.append(sorted(out, key=repr))
     assert found[0]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+@pytest.mark.parametrize("build", [pairs, known])
+def test_a_row_leaves_when_both_inputs_are_past_it_whatever_the_keys_that_say_so(
+    build: Callable[[hf.Stream, hf.Stream], hf.Stream], buckets: int
+) -> None:
+    """Each bucket has few keys; what the others read tells it how far the sources are."""
+    sources = [hf.read.rows([], schema=COLUMNS, timestamp="t", name=name) for name in ("a", "b")]
+    keys = [f"k{number}" for number in range(8)]
+    first = [{"id": number, "k": key, "t": number} for number, key in enumerate(keys)]
+    later = [{"id": 100, "k": "k0", "t": 60}]
+    epochs = {name: [first, later, []] for name in ("a", "b")}
+    rows = [row for epoch in drive(build(*sources), epochs, buckets=buckets) for row in epoch]
+    assert {row["k"] for row in rows} >= set(keys)

@@ -16,9 +16,11 @@ from holdfast.graph.nodes import Node
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.operators.stateful.gate_step import GateStep
+from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, RowBounds
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.state.step import Step
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def bounding_of(
 
 
 def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted], operators: Sequence[Node]) -> dict[str, RowBounds]:
-    """Return the bounds that the rows of each source give: to joins, and to operators by event time upstream of a gate.
+    """Return the bounds that the rows of each source give: to joins, look-ups in a table, and by time before a gate.
 
     Parameters
     ----------
@@ -166,12 +168,21 @@ def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted], operators: 
                     continue
                 clock = None if gate is None else gate.clocks[feed.source]
                 disorder = clock.disorder if clock is not None and clock.by_rows else None
-                if isinstance(one.step, JoinStep) and _has_every_row(before):
-                    disorder = one.step.disorder[input_]
+                if _has_every_row(before) and (promised := _promise_of_all(one.step, input_)) is not None:
+                    disorder = promised
                 if disorder is not None:
                     target = (one.targets[input_], feed.offset - disorder)
                     found[feed.source] = (*found.get(feed.source, ()), target)
     return {node.name: RowBounds(found[node.name]) for node in sources if node.name in found}
+
+
+def _promise_of_all(step: Step, input_: str) -> int | None:
+    """Return by how many ticks a row of an input may be below the newest, whatever their keys; None: not promised."""
+    if isinstance(step, JoinStep):
+        return step.disorder[input_]
+    if isinstance(step, MergeStep) and step.promises[input_].is_whole:
+        return step.promises[input_].disorder or 0
+    return None
 
 
 def _has_every_row(node: Node) -> bool:
