@@ -48,7 +48,7 @@ def looks_across(argument: str, text: str, part: str) -> InvalidPipeline:
         f"{argument}={text!r} looks at several rows together: {part}.",
         why="a stateless operator sees each row alone; together it would see only the rows that happen to be in one "
         "epoch, and epochs end elsewhere in a replay or with another trigger.",
-        do="compute each row by itself here, and aggregate where the rows are read (a view in the target).",
+        do="compute each row by itself here, and aggregate with hf.aggregate or hf.reduce, which keep state.",
     )
 
 

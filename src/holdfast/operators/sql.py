@@ -106,7 +106,8 @@ def _check_tables(query: str) -> None:
         return
     others = sorted(set(known.tables) - {TABLE})
     if others:
-        why = f"it reads {', '.join(others)}, and a stateless operator sees only its stream."
+        read = ", ".join(name or "a table function" for name in others)
+        why = f"it reads {read}, and a stateless operator sees only its stream."
     else:
         why = f"the stream is the table {TABLE!r}, and it is read {'more than once' if known.tables else 'nowhere'}."
     raise InvalidPipeline(f"query={query!r} does not read {TABLE!r} alone and once.", why=why, do=f"write {_RIGHT}")
