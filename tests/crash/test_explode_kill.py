@@ -11,13 +11,13 @@ import pytest
 from tests.crash.lives import MODES, Lives
 from tests.spark.running import sqlite_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 
 FILES = 3
 CASES = [
     pytest.param("staged", "publish-uncommitted:2", id="staged-published-in-part"),
-    pytest.param("staged", "after-stage:2", id="staged", marks=pytest.mark.nightly),
-    pytest.param("carried", "publish-uncommitted:2", id="carried-published-in-part", marks=pytest.mark.nightly),
+    pytest.param("staged", "after-stage:2", id="staged"),
+    pytest.param("carried", "publish-uncommitted:2", id="carried-published-in-part"),
 ]
 
 

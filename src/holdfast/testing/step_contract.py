@@ -169,7 +169,7 @@ def check_cuts(case: StepCase) -> None:
         rng = random.Random(seed)
         events = case.events(rng, 40, 1 + seed)
         whole = _run(case, [events])
-        if seed % 3 == 0:  # forty epochs, ten times as many as the others
+        if seed == 1:  # of two keys; forty epochs, ten times as many as the others
             _alike(case, whole, _run(case, [[event] for event in events]), "one event an epoch gives other rows")
         _alike(case, whole, _run(case, list(_cut(events, rng, 4))), "other epochs give other rows")
 
