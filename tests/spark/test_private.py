@@ -152,7 +152,8 @@ def test_functions_of_another_environment_have_workers_of_their_own(spark: Spark
 
 @pytest.mark.parametrize("kind", [*private.STATEFUL, *private.TRANSPARENT, "Project", "Filter", "Join"])
 def test_catalyst_has_every_kind_of_node_that_is_looked_for(kind: str, spark: SparkSession) -> None:
-    found = class_named(spark, f"org.apache.spark.sql.catalyst.plans.logical.{kind}")
+    package = "expressions" if kind == "PipeOperator" else "plans.logical"
+    found = class_named(spark, f"org.apache.spark.sql.catalyst.{package}.{kind}")
     assert found.getSimpleName() == kind
 
 
