@@ -1,4 +1,4 @@
-"""SIGKILL with generators downstream of a fan-out: each of their rows is in its sink once (design/0035)."""
+"""SIGKILL with generators downstream of a fan-out: each of their rows is in its sink once (design/0034)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every expression of Spark in every place of a pipeline, and plain Spark gives the same rows (design/0035)."""
+"""Every expression of Spark in every place of a pipeline, and plain Spark gives the same rows (design/0034)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of values that vary is logged while the pipeline is built (design/0035)."""
+"""State of values that vary is logged while the pipeline is built (design/0034)."""
 
 from __future__ import annotations
 
