@@ -17,9 +17,10 @@ def sqlite_spec(
     key: Sequence[str] = (),
     delete: str | None = None,
     rewindable: bool = False,
+    on_new_column: Any = "add",
 ) -> SqliteSpec:
     """Return what ``write.sqlite`` declares."""
-    return SqliteSpec(path, table, TableMode.of(mode, key, delete, rewindable))
+    return SqliteSpec(path, table, TableMode.of(mode, key, delete, rewindable, on_new_column))
 
 
 def postgres_spec(
@@ -30,6 +31,7 @@ def postgres_spec(
     delete: str | None = None,
     stage: Any = "auto",
     rewindable: bool = False,
+    on_new_column: Any = "add",
 ) -> PostgresSpec:
     """Return what ``write.postgres`` declares."""
-    return PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage)
+    return PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable, on_new_column), stage)

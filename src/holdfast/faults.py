@@ -29,6 +29,7 @@ POINTS: dict[str, str] = {
     "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
     "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, not yet published",
     "repair-uncommitted": "inside the repair of a sink: everything is written, its COMMIT is not sent",
+    "columns-uncommitted": "columns are added to a sink's table, its COMMIT is not sent",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 
@@ -40,6 +41,9 @@ RESOLVE_POINTS = ("rejected-kept", "rejected-decided")
 
 REPAIR_POINTS = ("repair-uncommitted",)
 """Those that only the repair of a sink reaches."""
+
+COLUMN_POINTS = ("columns-uncommitted",)
+"""Those that only a start with columns that a table lacks reaches."""
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None

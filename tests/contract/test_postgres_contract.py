@@ -10,9 +10,14 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.ports import LedgerSpec, Sink
-from tests.contract import comparable_contract
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import LedgerSpec, RunIdentity, Sink, Task
+from holdfast.sinks.postgres import sink as postgres_sink
+from holdfast.sinks.postgres.spec import PostgresSpec
+from tests.contract import column_contract, comparable_contract
+from tests.contract.column_contract import ColumnContract
 from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
@@ -24,6 +29,7 @@ from tests.specs import postgres_spec
 pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
+TestColumnContract = ColumnContract
 TestComparableContract = ComparableContract
 TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
@@ -91,6 +97,69 @@ def refusing(postgres_plain: str) -> PostgresTarget:
 @pytest.fixture(params=["prepared", "table"])
 def rewindable(request: pytest.FixtureRequest, postgres_prepared: str) -> PostgresTarget:
     return PostgresTarget(postgres_prepared, {"stage": request.param, "rewindable": True})
+
+
+@dataclass
+class GrowingPostgres:
+    dsn: str
+    stage: str
+
+    def spec(self, table: str = "words", **arguments: Any) -> PostgresSpec:
+        upserts = arguments.get("mode") == "upsert"
+        return postgres_spec(self.dsn, table, **{"stage": "auto" if upserts else self.stage, **arguments})
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn) as connection:
+            found = connection.execute(statement)
+            return found.fetchall() if found.description else []
+
+    def columns(self, table: str = "words") -> list[str]:
+        query = f"SELECT attname FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0 ORDER BY attnum"
+        return [name for (name,) in self.execute(query)]
+
+
+@pytest.fixture(params=["prepared", "table"])
+def growing(request: pytest.FixtureRequest, postgres_prepared: str) -> GrowingPostgres:
+    return GrowingPostgres(postgres_prepared, request.param)
+
+
+def test_a_column_waits_for_rows_that_are_still_prepared_and_is_added_when_they_are_swept(
+    postgres_prepared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a dead driver may prepare its rows when recovery has swept already: the next try sweeps again."""
+    monkeypatch.setattr(postgres_sink, "ADD_LOCK_TIMEOUT", "50ms")
+    target = GrowingPostgres(postgres_prepared, "prepared")
+    column_contract.before(target)
+    dead = target.spec().connect("target", PIPELINE, SCHEMA)
+    dead.open(RunIdentity(PIPELINE, 2))
+    writer = dead.writer_factory()(Task(PIPELINE, 2, 2, 0, 0))
+    writer.write(pa.record_batch({"id": [9], "word": ["late"]}))
+    writer.stage()
+    sink = column_contract.connected(target)
+    sink.open(RunIdentity(PIPELINE, 3))
+    growing = column_contract.evolving(sink)
+    with pytest.raises(Unavailable, match=r"cannot be added to table public\.words now"):
+        growing.add_columns()
+    sink.sweep(below_epoch=2)
+    assert [*growing.add_columns()] == ["cents", "at"]
+    sink.close()
+    dead.close()
+
+
+def test_a_role_that_does_not_own_the_table_is_told_the_statement(postgres_plain: str) -> None:
+    target = GrowingPostgres(postgres_plain, "auto")
+    column_contract.before(target)
+    target.execute("CREATE ROLE growing_writer LOGIN PASSWORD 'growing'")
+    try:
+        target.execute("GRANT USAGE, CREATE ON SCHEMA public TO growing_writer")
+        target.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO growing_writer")
+        address = conninfo_to_dict(postgres_plain)
+        writer = make_conninfo(**{**address, "user": "growing_writer", "password": "growing"})
+        with pytest.raises(InvalidPipeline, match=r'ALTER TABLE public\.words ADD COLUMN "cents" numeric') as caught:
+            postgres_spec(writer, "words").connect("target", PIPELINE, column_contract.WIDER)
+        assert "does not own the table" in str(caught.value)
+    finally:
+        target.execute("DROP OWNED BY growing_writer; DROP ROLE growing_writer")
 
 
 @dataclass

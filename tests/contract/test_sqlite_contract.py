@@ -8,13 +8,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from holdfast.ports import LedgerSpec, Sink
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.sinks.sqlite.table import declared_type
 from tests.contract import comparable_contract
+from tests.contract.column_contract import ColumnContract
 from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
@@ -24,6 +27,7 @@ from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
+TestColumnContract = ColumnContract
 TestComparableContract = ComparableContract
 TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
@@ -80,6 +84,26 @@ def refusing(target: SqliteTarget) -> SqliteTarget:
 @pytest.fixture
 def rewindable(tmp_path: Path) -> SqliteTarget:
     return SqliteTarget(tmp_path / "words.db", rewindable=True)
+
+
+@dataclass
+class GrowingSqlite:
+    path: Path
+
+    def spec(self, table: str = "words", **arguments: Any) -> SqliteSpec:
+        return sqlite_spec(str(self.path), table, **arguments)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def columns(self, table: str = "words") -> list[str]:
+        return [name for _, name, *_ in self.execute(f"PRAGMA table_info({table})")]
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> GrowingSqlite:
+    return GrowingSqlite(tmp_path / "growing.db")
 
 
 @dataclass

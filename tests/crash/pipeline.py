@@ -59,6 +59,8 @@ IN_ARROW = os.environ.get("CRASH_DRAW") == "arrow"
 """Whether rows stay out of the JVM."""
 drawing = hf.map_batches(draw_batch, f"{SCHEMA}, draw DOUBLE", name="drawn") if IN_ARROW else hf.map(draw, name="drawn")
 drawn = source | drawing
+if os.environ.get("CRASH_COLUMN"):
+    drawn = drawn | hf.select("*", minute="minute(at)", name="with_minute")
 delay_s = float(os.environ.get("CRASH_SLOW_S", "0"))
 marks = os.environ.get("CRASH_MARKS", "")
 pipeline = hf.Pipeline(

@@ -26,7 +26,7 @@ TIMES = 3
 CHAIN = (("carried", "after-publish:4"), ("staged", "after-decide"))
 """How a life stages its rows, and where it dies."""
 
-OTHERS = ("stage-write", *faults.SNAPSHOT_POINTS, *faults.RESOLVE_POINTS, *faults.REPAIR_POINTS)
+OTHERS = ("stage-write", *faults.SNAPSHOT_POINTS, *faults.RESOLVE_POINTS, *faults.REPAIR_POINTS, *faults.COLUMN_POINTS)
 """A worker dies at the first; a run of this pipeline reaches none of the others."""
 
 

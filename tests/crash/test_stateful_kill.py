@@ -158,6 +158,7 @@ def test_the_input_tries_what_it_should() -> None:
         *faults.SNAPSHOT_POINTS,
         *faults.RESOLVE_POINTS,
         *faults.REPAIR_POINTS,
+        *faults.COLUMN_POINTS,
     } == set(faults.POINTS)
 
 
@@ -206,6 +207,7 @@ def every_point(epochs: Sequence[int]) -> list[str]:
         *faults.SNAPSHOT_POINTS,
         *faults.RESOLVE_POINTS,
         *faults.REPAIR_POINTS,
+        *faults.COLUMN_POINTS,
     )
     points = [point for point in faults.POINTS if point not in others]
     return [f"{point}:{epochs[number % len(epochs)]}" for number, point in enumerate(points)]

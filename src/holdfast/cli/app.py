@@ -11,7 +11,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
-from holdfast.cli.ahead.changes import exit_code
+from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
@@ -33,6 +33,7 @@ from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.observe.configuration import configuration
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
+from holdfast.observe.targets import examined
 from holdfast.observe.time_index import time_index_lines
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
@@ -373,23 +374,23 @@ def plan_(
 
         given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
-        begins = StartAt.of(pipeline, **given)
-        directory = checkpoint_directory(checkpoint)
+        begins, directory = StartAt.of(pipeline, **given), checkpoint_directory(checkpoint)
         minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         dropped = frozenset(drop_state or ())
         found = foreseen(pipeline, checkpoint, directory, settings, inspection, drop_state=dropped, begins=begins)
-        planned = found.plan
+        targets, planned = examined(pipeline), found.plan
+        said = [*words.warning_lines(minded), *new_column_lines(targets)]
+        more = {"warnings": minded, "new_columns": targets.new_columns}
         if planned is None:
-            answer = {"directory": None, "change": None, "warnings": minded, **words.unasked_json(found)}
-            lines = [*words.first_lines(checkpoint, pipeline.name, found), *words.warning_lines(minded)]
-            frame.answer(answer, lines, as_json)
-            check_targets(pipeline)
+            answer = {"directory": None, "change": None, **more, **words.unasked_json(found)}
+            frame.answer(answer, [*words.first_lines(checkpoint, pipeline.name, found), *said], as_json)
+            check_targets(targets)
             return
         if as_json:
             behind = inspected_json(found.inspection.behind)
             indexes = inspected_json(found.inspection.time_indexes)
-            more = {"behind": behind, "time_indexes": indexes, "warnings": minded}
+            more |= {"behind": behind, "time_indexes": indexes}
             frame.print_json({**words.foreseen_json(found), **more})
         else:
             if found.is_lost and inspection is None:
@@ -399,14 +400,14 @@ def plan_(
                 frame.print_lines(
                     [*time_index_lines(found.inspection.time_indexes), *words.behind_lines(found.inspection)]
                 )
-            frame.print_lines(words.warning_lines(minded))
+            frame.print_lines(said)
         if planned.change is not None:
             is_forced = force or settings.force_graph_change
             check_change(planned.change, pipeline.name, is_forced=is_forced, drop_state=drop_state or settings.dropped)
         if planned.refusal is not None:
             raise planned.refusal
-        check_targets(pipeline)
-        if code := exit_code(planned):
+        check_targets(targets)
+        if code := exit_code(planned, targets):
             raise typer.Exit(code)
 
 

@@ -233,7 +233,8 @@ class Coordinator:
 
         Notes
         -----
-        Durable writes: the generation, one fence per sink, the ledger's fence, and what is left of dead runs' epochs.
+        Durable writes: the generation, one fence per sink, the ledger's fence, what is left of dead runs' epochs, and
+        columns that targets lack.
         Each may be repeated: a crash anywhere in here is followed by another ``open`` with a higher generation.
         """
         with self._failures.stopping():
@@ -260,6 +261,7 @@ class Coordinator:
             self._claims.begin(self._run, last_epoch)
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(last_epoch + 1)
+            self._delivery.add_columns()
             faults.reach("recovery-resolved", last_epoch)
         return Resumption(self._generation, dict(self._delivery.held), resolved, last_epoch)
 

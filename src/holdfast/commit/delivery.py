@@ -24,6 +24,7 @@ from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavaila
 from holdfast.ports import (
     Early,
     EpochRecord,
+    Evolving,
     Expiring,
     Guarantee,
     Held,
@@ -116,6 +117,21 @@ class Delivery:
             run = RunIdentity(self._pipeline, generation, self._is_grouped or name in self._paced)
             self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}
+
+    def add_columns(self) -> None:
+        """Let each sink add to its target what it lacks of the rows' columns.
+
+        Raises
+        ------
+        Unavailable
+            If one does not answer, or its target is in use, after the last attempt.
+        """
+        for name, sink in self._sinks.items():
+            if isinstance(sink, Evolving):
+                doing = f"add columns to the target of sink {name!r}"
+                added = self._patience.call(sink.add_columns, doing)
+                if added:
+                    log.info("sink %r: added %s; rows that were there have null in it", name, ", ".join(added))
 
     @property
     def explained(self) -> dict[str, Mapping[str, int]]:

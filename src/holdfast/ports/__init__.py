@@ -17,6 +17,7 @@ from holdfast.ports.sinks import (
     Comparable,
     Content,
     Early,
+    Evolving,
     ExaminedSpec,
     Expiring,
     Explaining,
@@ -56,8 +57,8 @@ from holdfast.values import (
 __all__ = [
     "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
     "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
-    "EpochRecord", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation", "Guarantee",
-    "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec",
+    "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation",
+    "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec",
     "LineageSpec", "Loss", "Losses", "Outcome", "Part", "Publication", "PublishedEpoch", "Refused", "Rejecting",
     "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec",
     "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer",

@@ -180,6 +180,30 @@ class Expiring(Protocol):
 
 
 @runtime_checkable
+class Evolving(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to add the columns that its target lacks (design/0035).
+
+    ``connect`` takes such a target, and every other question may be asked of it; rows are written only behind this.
+    """
+
+    def add_columns(self) -> Sequence[str]:
+        """Add them in one transaction of this generation; return their names.  Again, it adds none.
+
+        Called by each start behind recovery, when nothing of older generations is prepared in the target any more, and
+        before :meth:`Sink.writer_factory`.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has opened the sink.  Nothing is changed.
+        Unavailable
+            If the target is in use, or the system does not answer.  It may be called again.
+        InvalidPipeline
+            If somebody has added one meanwhile, and it does not fit.
+        """
+
+
+@runtime_checkable
 class Early(Protocol):
     """What a sink may offer beyond :class:`Sink`: to be given an epoch before it is decided (design/0025).
 
@@ -399,8 +423,8 @@ class LineageSpec(Protocol):
 class ExaminedSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to look at its target before anything runs."""
 
-    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
-        """Check that rows of a schema fit; a target that is not there is made by a start.
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> Sequence[str]:
+        """Check that rows of a schema fit; return the columns that a start adds to a target that is there.
 
         Creates and changes nothing.  Raises what ``connect`` would.
         """

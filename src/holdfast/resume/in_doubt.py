@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+
+import pyarrow as pa
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.clock import SystemClock
@@ -62,6 +64,45 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
         except _LeftToTheStart:
             return
         log.info("generation %d has resolved what a dead run left, before there is a session", resumption.generation)
+
+
+def resolve_with_former_columns(
+    pipeline: Pipeline, store: Store, settings: Settings, schemas: Mapping[str, pa.Schema]
+) -> None:
+    """Resolve what was decided with other columns than the rows of a start have, by sinks with those columns.
+
+    A start does so when it has checked everything else, and takes over next (design/0035).  Where it cannot be done
+    here, because a sink has lost what was in it or can only be written by a run, its sinks say what to do.
+
+    Parameters
+    ----------
+    pipeline, store, settings
+        Of the start.
+    schemas : mapping of str to pyarrow.Schema
+        Sink -> its rows in this start.
+
+    Raises
+    ------
+    HoldfastError
+        Whatever :meth:`Coordinator.open` raises.
+    """
+    named = sorted({name for several in open_decisions(store).values() for name in several} & schemas.keys())
+    changed = [name for name in named if _is_changed(noted_schema(store, name), schemas[name])]
+    if not changed:
+        return
+    with ExitStack() as closing:
+        try:
+            coordinator, _ = closing.enter_context(coordinator_alone(pipeline, store, settings))
+        except HoldfastError as error:
+            log.info("what was decided with other columns is not resolved first: %s", error.what)
+            return
+        log.info("sinks %s have other columns now: what was decided before is resolved first", ", ".join(changed))
+        with suppress(_LeftToTheStart):
+            coordinator.open(on_behind=_leave_to_the_start, on_expired=_leave_to_the_start)
+
+
+def _is_changed(before: pa.Schema | None, now: pa.Schema) -> bool:
+    return before is not None and [(of.name, of.type) for of in before] != [(of.name, of.type) for of in now]
 
 
 def _ran_last(pipeline: Pipeline, store: Store) -> bool:

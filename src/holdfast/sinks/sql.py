@@ -25,6 +25,7 @@ from holdfast.types.plain import json_text as json_text
 log = logging.getLogger("holdfast.sinks")
 
 Mode = Literal["append", "upsert"]
+OnNewColumn = Literal["add", "fail"]
 
 LEDGER = "holdfast_ledger"
 """The sink's own ledger, beside the target: one row for each (pipeline, sink)."""
@@ -50,22 +51,38 @@ class TableMode:
         Boolean column, upsert only: a true row deletes its key instead.  The column itself is not stored.
     rewindable : bool
         Keep the epoch of each row in a column of its own, so that rows can be withdrawn; append only.
+    on_new_column : {"add", "fail"}
+        What a start does where the rows have a column that the table has not (design/0035).
     """
 
     mode: Mode = "append"
     key: tuple[str, ...] = ()
     delete: str | None = None
     rewindable: bool = False
+    on_new_column: OnNewColumn = "add"
 
     @classmethod
-    def of(cls, mode: Mode, key: str | Sequence[str], delete: str | None, rewindable: bool) -> TableMode:
+    def of(
+        cls,
+        mode: Mode,
+        key: str | Sequence[str],
+        delete: str | None,
+        rewindable: bool,
+        on_new_column: OnNewColumn = "add",
+    ) -> TableMode:
         """Return it from arguments as users write them."""
-        return cls(mode, (key,) if isinstance(key, str) else tuple(key), delete, rewindable)
+        return cls(mode, (key,) if isinstance(key, str) else tuple(key), delete, rewindable, on_new_column)
 
     def arguments(self) -> dict[str, Any]:
         """Return what a sink's node shows of it."""
-        shown = {"mode": self.mode, "key": list(self.key), "delete": self.delete}
-        return {**shown, "rewindable": True} if self.rewindable else shown
+        shown: dict[str, Any] = {"mode": self.mode, "key": list(self.key), "delete": self.delete}
+        if self.rewindable:
+            shown["rewindable"] = True
+        return shown if self.on_new_column == "add" else {**shown, "on_new_column": self.on_new_column}
+
+    def adds(self, column: str) -> bool:
+        """Return whether a start adds a column to a table that lacks it: never one of the key."""
+        return self.on_new_column == "add" and column not in self.key
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table holds: all but the delete column."""
@@ -103,6 +120,12 @@ class TableMode:
                 f"{node}: key={list(self.key)!r}, delete={self.delete!r} name a column twice.",
                 why="each column has one role.",
                 do="name each column once.",
+            )
+        if self.on_new_column not in ("add", "fail"):
+            raise InvalidPipeline(
+                f"{node}: on_new_column={self.on_new_column!r} is not known.",
+                why="a column that the table lacks is added to it, or the start is refused.",
+                do='write on_new_column="add" or on_new_column="fail".',
             )
 
     def check_columns(self, node: str, columns: Collection[str] | None) -> None:
@@ -208,12 +231,32 @@ def misfit(node: str, table: str, column: str, ours: str, theirs: str, cure: str
 
 
 def unknown_column(node: str, table: str, column: str, present: Collection[str]) -> InvalidPipeline:
-    """Return the error of a column that the table lacks."""
+    """Return the error of a column that the table lacks, and that no start may add."""
     return InvalidPipeline(
         f"{node}: column {column!r} does not exist in table {table}.",
-        why=f"the table has {', '.join(present)}.",
+        why=f'the table has {", ".join(present)}; a start adds a column by on_new_column="add", and none of a key.',
         do="add it to the table, or leave it out with select(...) before the sink.",
     )
+
+
+def not_added_yet(node: str, table: str, columns: Collection[str]) -> InvalidPipeline:
+    """Return the error of a question about columns that only the next start adds."""
+    return InvalidPipeline(
+        f"{node}: table {table} has no column {', '.join(map(repr, columns))} yet.",
+        why="the pipeline has got it since its last run, and a start adds it to the table.",
+        do="start the pipeline once (holdfast run ...), then ask again.",
+    )
+
+
+def check_columns(node: str, schema: pa.Schema, rows: pa.RecordBatch | pa.Table) -> None:
+    """Refuse rows that were decided with other columns than this run has, where recovery could not publish them."""
+    if set(schema.names) != set(rows.schema.names):
+        raise InvalidPipeline(
+            f"{node}: rows of an epoch that was decided before the pipeline was changed have other columns than now.",
+            why=f"they have {', '.join(rows.schema.names)}; now there are {', '.join(schema.names)}; and their epoch "
+            "could not be published first.",
+            do="start the pipeline once as it was before the change; then with the change.",
+        )
 
 
 def unfilled_columns(node: str, table: str, columns: Collection[str]) -> InvalidPipeline:

@@ -329,7 +329,7 @@ UPSERT = {"mode": "upsert", "key": ("id",)}
 @pytest.mark.parametrize(
     ("ddl", "arguments", "words"),
     [
-        ("TABLE words (id bigint)", {}, ["column 'word' does not exist"]),
+        ("TABLE words (id bigint)", {"on_new_column": "fail"}, ["column 'word' does not exist"]),
         (
             "TABLE words (id integer, word text)",
             {},

@@ -216,7 +216,7 @@ def test_keys_alone_can_be_upserted(path: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "arguments", "words"),
     [
-        ("(id INTEGER)", {}, ["column 'word' does not exist", "id"]),
+        ("(id INTEGER)", {"on_new_column": "fail"}, ["column 'word' does not exist", "id"]),
         ("(id TEXT, word TEXT)", {}, ["'id' is int64, but TEXT"]),
         ("(id INTEGER, word INTEGER)", {}, ["'word' is string, but INTEGER"]),
         ("(id REAL, word TEXT)", {}, ["'id' is int64, but REAL"]),

@@ -10,6 +10,7 @@ from holdfast.resume.graph_diff import REREADS, GraphChange, NodeChange, NodeVer
 from holdfast.resume.graph_record import Role
 
 if TYPE_CHECKING:
+    from holdfast.observe.targets import Targets
     from holdfast.spark.resume.directory import Directory
     from holdfast.spark.resume.plan import Plan
 
@@ -65,11 +66,18 @@ def summary(change: GraphChange) -> str:
     return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in _ORDER if counts[verdict]) or "no nodes"
 
 
-def exit_code(plan: Plan) -> int:
+def new_column_lines(targets: Targets) -> Iterator[str]:
+    """Say which columns a start adds to tables."""
+    for sink, columns in targets.new_columns.items():
+        several = "columns" if len(columns) > 1 else "column"
+        yield f"+ sink {sink}: {several} {', '.join(columns)} will be added to its table; older rows get null"
+
+
+def exit_code(plan: Plan, targets: Targets) -> int:
     """Return 0 where a start goes on as if nothing had been asked, and :data:`CHANGED` where anything changes."""
     change = plan.change
     is_same = change is None or change.is_empty
-    return 0 if is_same and not plan.directory.reasons else CHANGED
+    return 0 if is_same and not plan.directory.reasons and not targets.new_columns else CHANGED
 
 
 def _mark(node: NodeChange) -> str:

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.expressions.findings import mistake_in
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import ask_ledgers
-from holdfast.observe.targets import misfits
+from holdfast.observe.targets import Targets, examined
 from holdfast.store.paths import checkpoint_directory
 
 FREE_LEAST = 1 << 30
@@ -67,7 +67,7 @@ def unchecked_by(pipeline: Pipeline) -> list[str]:
     return [node.name for node in left_to_spark(pipeline) if node.kind in ("map", "sql")]
 
 
-def check_targets(pipeline: Pipeline) -> None:
+def check_targets(targets: Targets) -> None:
     """Refuse tables into which the rows of a pipeline do not fit, as a start does; those out of reach are left out.
 
     Raises
@@ -75,7 +75,7 @@ def check_targets(pipeline: Pipeline) -> None:
     InvalidPipeline
         Of the first sink, with a note for each of the others.
     """
-    refused = [error for error in misfits(pipeline) if isinstance(error, InvalidPipeline)]
+    refused = [error for error in targets.misfits if isinstance(error, InvalidPipeline)]
     for other in refused[1:]:
         refused[0].add_note(f"Also: {other.what}")
     if refused:
@@ -134,7 +134,7 @@ def _sinks(pipeline: Pipeline, *, are_rows_known: bool) -> Iterator[HoldfastErro
 
     refused = {}
     if are_rows_known:
-        for error in misfits(pipeline):
+        for error in examined(pipeline).misfits:
             refused[error.participant] = error
             yield error
     for name, why in ask_ledgers(pipeline).unknown.items():

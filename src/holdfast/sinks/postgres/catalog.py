@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.explained import EXPLANATIONS
 from holdfast.sinks.postgres.session import Connection
 from holdfast.sinks.postgres.table import PostgresTable
-from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, qualified_type
+from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, modifier_of, qualified_type
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import CONTROL, LEDGER, TableMode
 
@@ -88,11 +89,17 @@ def look(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
             do="name the table behind it.",
         )
     _check_privileges(connection, node, schema_name, name, oid, _wanted_privileges(mode))
-    columns = _checked_columns(node, f"{schema_name}.{name}", _columns(connection, oid), mode.stored(schema))
+    full_name, stored = f"{schema_name}.{name}", mode.stored(schema)
+    present = _columns(connection, oid)
+    added = _added(connection, present, stored, mode)
+    if added:
+        _check_owner(connection, node, full_name, oid, added)
+    columns = _checked_columns(node, full_name, [*present, *added], stored)
     is_upsert = mode.mode == "upsert"
     key_equals = _key_equals(connection, node, schema_name, name, oid, mode) if is_upsert else ()
     obstacle = _obstacle(connection, oid, mode)
-    return PostgresTable(node, schema_name, name, columns, schema, mode, obstacle, key_equals)
+    missing = tuple(column.name for column in added)
+    return PostgresTable(node, schema_name, name, columns, schema, mode, obstacle, key_equals, missing)
 
 
 def _with_epoch(schema: pa.Schema, mode: TableMode) -> pa.Schema:
@@ -108,11 +115,13 @@ def examine(
     stage: str,
     *,
     with_commands: bool,
-) -> None:
-    """Raise what :func:`find` and :func:`checked_way` would; creates and changes nothing."""
+) -> tuple[str, ...]:
+    """Raise what :func:`find` and :func:`checked_way` would, and return what is missing; changes nothing."""
     target = look(connection, node, table, schema, mode)
-    if target is not None:
-        checked_way(connection, target, stage, with_commands=with_commands)
+    if target is None:
+        return ()
+    checked_way(connection, target, stage, with_commands=with_commands)
+    return target.missing
 
 
 def checked_way(connection: Connection, target: PostgresTable, stage: str, *, with_commands: bool) -> bool:
@@ -143,6 +152,29 @@ def again(connection: Connection, table: PostgresTable, schema: pa.Schema) -> Po
     name = f"{table.schema_name}.{table.name}"
     columns = _checked_columns(table.node, name, _columns(connection, oid), table.mode.stored(schema))
     return replace(table, columns=columns, schema=schema)
+
+
+def add_columns(connection: Connection, table: PostgresTable) -> None:
+    """Add the columns that are missing, and check that all fit.  The caller holds the transaction, and the ledger row.
+
+    Raises
+    ------
+    Unavailable
+        If another session uses the table for longer than the caller's ``lock_timeout``.
+    InvalidPipeline
+        If somebody has added one meanwhile that does not fit.
+    """
+    names = ", ".join(repr(name) for name in table.missing)
+    try:
+        connection.execute(table.add_columns())
+    except psycopg.errors.LockNotAvailable as error:
+        raise Unavailable(
+            f"{table.node}: column {names} cannot be added to table {table.schema_name}.{table.name} now.",
+            why="another session uses the table: a long query, or a transaction that was prepared and not ended.",
+            do="it is tried again; if it stays so, end that session (pg_stat_activity, pg_prepared_xacts).",
+            participant=table.node,
+        ) from error
+    again(connection, table, table.schema)
 
 
 def has_table(connection: Connection, schema_name: str, name: str) -> bool:
@@ -295,6 +327,48 @@ def _columns(connection: Connection, oid: int) -> list[TableColumn]:
         (oid,),
     ).fetchall()
     return [TableColumn(*row) for row in rows]
+
+
+def _added(
+    connection: Connection, present: Sequence[TableColumn], stored: pa.Schema, mode: TableMode
+) -> list[TableColumn]:
+    """Return the columns that a start adds, as the catalog will describe them."""
+    names = {column.name for column in present}
+    found = []
+    for field in stored:
+        if field.name in names or field.name == rewinds.EPOCH or not mode.adds(field.name):
+            continue
+        declared, kind = declared_type(field.type), sql.flat_type(field.type)
+        row = connection.execute(
+            "SELECT t.typname::pg_catalog.text, t.typcategory::pg_catalog.text FROM pg_catalog.pg_type t"
+            " WHERE t.oid OPERATOR(pg_catalog.=) pg_catalog.to_regtype(%s)::pg_catalog.oid",
+            (qualified_type(field.type).partition("(")[0],),
+        ).fetchone()
+        assert row is not None
+        is_decimal = "(" in declared
+        modifier = modifier_of(kind) if is_decimal else -1
+        found.append(
+            TableColumn(
+                field.name, declared, qualified_type(field.type), row[0], row[1], modifier, False, False, False, None
+            )
+        )
+    return found
+
+
+def _check_owner(connection: Connection, node: str, table: str, oid: int, added: Sequence[TableColumn]) -> None:
+    row = connection.execute(
+        "SELECT current_user, pg_catalog.pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c"
+        " WHERE c.oid OPERATOR(pg_catalog.=) %s",
+        (oid,),
+    ).fetchone()
+    assert row is not None
+    if not row[1]:
+        ddl = ", ".join(f'ADD COLUMN "{column.name}" {column.declared}' for column in added)
+        raise InvalidPipeline(
+            f"{node}: column {added[0].name!r} cannot be added to table {table}.",
+            why=f"role {row[0]} does not own the table, and only an owner may change it.",
+            do=f"as owner: ALTER TABLE {table} {ddl};",
+        )
 
 
 def _checked_columns(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast import faults
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -63,6 +63,9 @@ from holdfast.sinks.sql import LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
+ADD_LOCK_TIMEOUT = "2s"
+"""How long a new column waits for those who read the table: meanwhile others wait behind it."""
+
 TAKEOVER_LOCK_TIMEOUT = "500ms"
 """How long a takeover waits for the ledger row before it ends the session that holds it: a frozen main's, mostly."""
 
@@ -108,6 +111,7 @@ class PostgresSink:
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._explanations = PostgresExplanations(table, pipeline, name)
         self._generation = 0
+        self._has_all_columns = not table.missing
         self._attempt: Attempt | None = None
 
     @staticmethod
@@ -131,9 +135,8 @@ class PostgresSink:
         except BaseException:
             session.drop()
             raise
-        is_asked = stage == "prepared"
         return PostgresSink(
-            name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=is_asked, control=control
+            name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=stage == "prepared", control=control
         )
 
     @property
@@ -202,6 +205,23 @@ class PostgresSink:
                     self._explanations.set_step_time(connection, before.epoch, before.step_time)
         held = LedgerRow(before.epoch, row.generation, before.positions, before.pts).held()
         return replace(held, step_time=before.step_time)
+
+    def add_columns(self) -> tuple[str, ...]:
+        """Add the columns that the table lacked, in a transaction of this generation; return them."""
+        if self._has_all_columns:
+            return ()
+        try:
+            with self._session.transaction() as connection:
+                connection.execute(set_lock_timeout(ADD_LOCK_TIMEOUT))
+                row = sql.check_generation(
+                    self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
+                )
+                catalog.add_columns(connection, self._table)
+                faults.reach("columns-uncommitted", row.epoch)
+        except InDoubt as doubt:  # they are there or they are not: to add them again is the same
+            raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.") from doubt
+        self._has_all_columns = True
+        return self._table.missing
 
     # --- publish ------------------------------------------------------------------------------------------------------
 
@@ -322,6 +342,7 @@ class PostgresSink:
             self._control.write(connection, self._control.batches(connection, part), epoch)
             return
         if isinstance(part, Carried):
+            sql.check_columns(self._node, self._table.declared, part.rows)
             self._write_rows(connection, self._table, part.rows, epoch)
             return
         for name in tables_of([part]):
@@ -425,6 +446,8 @@ class PostgresSink:
     @contextmanager
     def content(self) -> Iterator[PostgresContent]:
         """Open a view of the rows, on a connection of its own."""
+        if not self._has_all_columns:
+            raise sql.not_added_yet(self._node, self._table.name, self._table.missing)
         session = replace(self._session, _connection=None)
         try:
             with comparing.opened(session, self._table, self._ledger) as content:

@@ -16,7 +16,7 @@ from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.sql import APPEND, Mode, TableMode
+from holdfast.sinks.sql import APPEND, Mode, OnNewColumn, TableMode
 
 Stage = Literal["auto", "prepared", "table"]
 
@@ -33,6 +33,7 @@ def postgres(
     control: str | None = None,
     extra: str | None = None,
     commit_every: str | int | None = None,
+    on_new_column: OnNewColumn = "add",
     name: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
@@ -68,6 +69,9 @@ def postgres(
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
         What it lacks until then is in the checkpoint: ``docs/sinks/README.md``.  Default: every epoch.
+    on_new_column : {"add", "fail"}
+        A start whose rows have a column that the table has not adds it (rows that are there get null), or is refused.
+        ``holdfast plan`` says which.  A column of the key is never added.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -85,7 +89,7 @@ def postgres(
     """
     with building("sink", name):
         columns = ControlColumns.of("write.postgres", control, extra)
-        spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage, columns)
+        spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable, on_new_column), stage, columns)
         own_pace = pace(
             commit_every, node="write.postgres", key=() if columns else spec.mode.key
         )  # commands have no key
@@ -174,14 +178,14 @@ class PostgresSpec:
             from holdfast.sinks.postgres.sink import PostgresSink
         return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage, self.control)
 
-    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> Sequence[str]:
         """Check that every column fits, as ``connect`` does, without creating anything."""
         with _driver(name):
             from holdfast.sinks.postgres.catalog import examine
         schema = self._data(name, schema)
         with self._session(name, pipeline) as session, session.snapshot() as connection:
             commands = self.control is not None
-            examine(connection, session.node, self.table, schema, self.mode, self.stage, with_commands=commands)
+            return examine(connection, session.node, self.table, schema, self.mode, self.stage, with_commands=commands)
 
     def _data(self, name: str, schema: pa.Schema) -> pa.Schema:
         """Return the columns that are no commands, checked."""

@@ -38,6 +38,8 @@ class PostgresTable:
     key_equals : tuple of str
         For each column of an upsert's key the equality of the unique index, as a statement writes it: of another type
         than the catalog's, only its own operator finds the rows that the index finds.
+    missing : tuple of str
+        Those of ``columns`` that the table had not when it was looked at, described as they will be.
     """
 
     node: str
@@ -48,6 +50,21 @@ class PostgresTable:
     mode: TableMode
     obstacle: str = ""
     key_equals: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> pa.Schema:
+        """The columns of the rows as they come: without the epoch's."""
+        return pa.schema([field for field in self.schema if field.name != rewinds.EPOCH])
+
+    def add_columns(self) -> pg.Composed:
+        """Return the statement that adds the columns that are missing."""
+        added = [
+            pg.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(pg.Identifier(column.name), pg.SQL(column.qualified))
+            for column in self.columns
+            if column.name in self.missing
+        ]
+        return pg.SQL("ALTER TABLE {} {}").format(self.identifier(), pg.SQL(", ").join(added))
 
     def numbered(self, batch: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
         """Return rows with the epoch they are published with, where the table keeps it."""

@@ -98,6 +98,12 @@ def fits(kind: pa.DataType, column: TableColumn) -> bool:
     return is_text(kind) and column.category in _ANY_TEXT and base != "bytea"
 
 
+def modifier_of(kind: pa.DataType) -> int:
+    """Return ``atttypmod`` of a column that is created for decimals, or for the largest integers."""
+    precision, scale = (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (20, 0)
+    return ((precision << 16) | scale) + 4
+
+
 def _has_digits(column: TableColumn, before: int, after: int) -> bool:
     """``atttypmod`` of numeric is ((precision << 16) | scale) + 4."""
     if column.modifier < 0:

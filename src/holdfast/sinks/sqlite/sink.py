@@ -126,6 +126,17 @@ class SqliteSink:
         self._generation = run.generation
         return replace(row.held(), explained=explained, step_time=step_time)
 
+    def add_columns(self) -> list[str]:
+        """Add the columns that the table lacks, in a transaction of this generation; return them."""
+        with self._explained():
+            missing = self._table.missing(self._file.connection())
+        if missing:
+            with self._transaction() as connection:
+                row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
+                self._table.add_columns(connection)
+                faults.reach("columns-uncommitted", row.epoch)
+        return missing
+
     def writer_factory(self) -> ArrowWriterFactory:
         """Return the factory of writers: each leaves one Arrow file."""
         return self._staging.factory()
@@ -324,6 +335,8 @@ class SqliteSink:
                 connection = file.connection()
                 connection.execute("BEGIN")
                 row = self._row(connection)
+                if missing := self._table.missing(connection):
+                    raise sql.not_added_yet(self._node, self._table.name, missing)
                 yield SqliteContent(connection, self._table_now(connection), row.held() if row else Held())
         finally:
             file.close()

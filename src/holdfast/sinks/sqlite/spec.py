@@ -17,7 +17,7 @@ from holdfast.ports import Guarantee, PublishedEpoch, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, TableMode
+from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, OnNewColumn, TableMode
 from holdfast.sinks.sqlite import ledger, lineage
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
@@ -32,6 +32,7 @@ def sqlite(
     delete: str | None = None,
     rewindable: bool = False,
     commit_every: str | int | None = None,
+    on_new_column: OnNewColumn = "add",
     control: str | None = None,
     extra: str | None = None,
     name: str | None = None,
@@ -63,6 +64,9 @@ def sqlite(
     extra : str, optional
         Column with values of columns that commands have added: a JSON object as text, or a map of text to text.  Not
         stored.
+    on_new_column : {"add", "fail"}
+        A start whose rows have a column that the table has not adds it (rows that are there get null), or is refused.
+        ``holdfast plan`` says which.  A column of the key is never added.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -80,7 +84,7 @@ def sqlite(
     """
     with building("sink", name):
         columns = ControlColumns.of("write.sqlite", control, extra)
-        spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable), columns)
+        spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable, on_new_column), columns)
         own_pace = pace(commit_every, node="write.sqlite", key=() if columns else spec.mode.key)  # commands have no key
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
 
@@ -160,14 +164,16 @@ class SqliteSpec:
             raise
         return sink
 
-    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> None:
+    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> list[str]:
         """Check that every column fits, as ``connect`` does, without creating anything."""
         table = self._table(name, schema)
         if not os.path.exists(self.path):
-            return
+            return []
         with ledger.reading(os.path.abspath(self.path), name) as connection:
-            if table.exists(connection):
-                table.check(connection)
+            if not table.exists(connection):
+                return []
+            table.check(connection)
+            return table.missing(connection)
 
     def _table(self, name: str, schema: pa.Schema) -> SqliteTable:
         node = f"sink {name!r}"

@@ -79,13 +79,12 @@ class SqliteTable:
         InvalidPipeline
             Naming the column and both types, or the index that is missing.
         """
-        present = {
-            row[1].lower(): row for row in connection.execute(f"PRAGMA table_xinfo({quoted(self.name)})").fetchall()
-        }
+        present = self._present(connection)
         for field in self.stored:
-            if field.name.lower() not in present:
+            if field.name.lower() in present:
+                self._check_column(field, present[field.name.lower()])
+            elif not self.mode.adds(field.name):
                 raise sql.unknown_column(self.node, self.name, field.name, [row[1] for row in present.values()])
-            self._check_column(field, present[field.name.lower()])
         if self.mode.rewindable and rewinds.EPOCH not in present:
             ddl = f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(rewinds.EPOCH)} INTEGER"
             raise rewinds.no_epoch_column(self.node, self.name, ddl)
@@ -105,6 +104,22 @@ class SqliteTable:
             raise sql.no_unique_index(
                 self.node, self.name, self.mode.key, f"CREATE UNIQUE INDEX ... ON {quoted(self.name)} ({columns})"
             )
+
+    def missing(self, connection: sqlite3.Connection) -> list[str]:
+        """Return the columns that the table has not."""
+        present = self._present(connection)
+        return [name for name in self.stored.names if name.lower() not in present]
+
+    def add_columns(self, connection: sqlite3.Connection) -> None:
+        """Add the columns that are missing.  The caller holds the transaction."""
+        for name in self.missing(connection):
+            kind = declared_type(self.stored.field(name).type)
+            connection.execute(f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(name)} {kind}")
+        self.check(connection)
+
+    def _present(self, connection: sqlite3.Connection) -> dict[str, Any]:
+        rows = connection.execute(f"PRAGMA table_xinfo({quoted(self.name)})").fetchall()
+        return {row[1].lower(): row for row in rows}
 
     def misfit(self, connection: sqlite3.Connection, field: pa.Field) -> str:
         """Return why a column of the table does not take a column of rows; empty if it does."""
@@ -147,6 +162,7 @@ class SqliteTable:
 
     def check_values(self, batch: pa.RecordBatch) -> None:
         """Raise :class:`BadRow` if a row has a value that SQLite cannot keep, or no key.  Touches no single row."""
+        sql.check_columns(self.node, self.schema, batch)
         sql.check_keys(self.node, self.mode, batch)
         for field in self.stored:
             check_values(self.node, batch, field)
@@ -155,6 +171,7 @@ class SqliteTable:
         """Write a batch in its order, so that the last row of a key wins.  The caller holds the transaction."""
         if not batch.num_rows:
             return
+        sql.check_columns(self.node, self.schema, batch)
         sql.check_keys(self.node, self.mode, batch)
         columns = [values_of(self.node, batch, field) for field in self.stored]
         if self.mode.rewindable:

@@ -27,7 +27,7 @@ from holdfast.resume.decide import StartWay
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
-from holdfast.resume.in_doubt import coordinator_of
+from holdfast.resume.in_doubt import coordinator_of, resolve_with_former_columns
 from holdfast.resume.refusals import check_change
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, physical_plan_of
@@ -87,6 +87,7 @@ class Starting:
             given_state = self._given_state(context, physical)
             phase.say("asking the sinks")
             sinks = self._connected(context, physical)
+            self._resolve_former(context, physical)
             coordinator = coordinator_of(
                 pipeline,
                 context.store,
@@ -151,6 +152,11 @@ class Starting:
             return {}
         now_us = context.clock.now_us()
         return context.begins.tables(self.asked.pipeline.name, physical.state_schemas, physical.upgrades, now_us)
+
+    def _resolve_former(self, context: StartContext, physical: PhysicalPlan) -> None:
+        pipeline, schemas = self.asked.pipeline, physical.compiled.routes.schemas
+        named = {node.name: schema for node, schema in zip(pipeline.sinks, schemas, strict=True)}
+        resolve_with_former_columns(pipeline, context.store, self.asked.settings, named)
 
     def _connected(self, context: StartContext, physical: PhysicalPlan) -> dict[str, Sink]:
         pipeline = self.asked.pipeline
