@@ -7,7 +7,7 @@ fingerprinted and compared.  A cycle cannot be built: a node's inputs exist befo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -298,6 +298,13 @@ def _rejects(stream: Stream) -> Stream:
 def is_stateful(node: Node | SinkNode) -> bool:
     """Return whether a node's operator keeps state: whether its declaration has a step."""
     return isinstance(node.spec, StatefulSpec)
+
+
+def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the operators whose late rows something reads."""
+    return frozenset(
+        node.inputs[0].name for node in nodes if isinstance(node.spec, SideOutput) and node.spec.output == "late"
+    )
 
 
 def _side_output(stream: Stream, output: str) -> Stream:

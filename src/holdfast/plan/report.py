@@ -11,7 +11,7 @@ import heapq
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,16 +70,25 @@ class OperatorReports:
         Of this run.
     auditor : Auditor, optional
         Whose book is kept with the report.
+    drops_late : collection of str
+        Operators whose late rows go nowhere, because nothing reads their side output: the first ones are warned of.
     """
 
     def __init__(
-        self, kinds: Mapping[str, str], store: Store, clock: Clock, generation: int, auditor: Auditor | None = None
+        self,
+        kinds: Mapping[str, str],
+        store: Store,
+        clock: Clock,
+        generation: int,
+        auditor: Auditor | None = None,
+        drops_late: Collection[str] = (),
     ) -> None:
         self._kinds = kinds
         self._store = store
         self._clock = clock
         self._generation = generation
         self._auditor = auditor
+        self._drops_late = set(drops_late)
         self._kept_us: int | None = None
         self._epoch = 0
         self._book = None if auditor is not None else _kept_report(store).get("audit")
@@ -116,10 +125,22 @@ class OperatorReports:
             totals = counts.setdefault(bucket.partition("/")[0], {})
             for name, count in report.counts.items():
                 totals[name] = totals.get(name, 0) + count
+        self._warn_of_late(counts)
         # New mappings in place of the old: a thread that reads meanwhile has the one or the other.
         self._buckets, self._counts, self._rejects, self._epoch = buckets, counts, rejects, epoch
         if self._kept_us is None or self._clock.now_us() - self._kept_us >= KEEP_EVERY_S * 1e6:
             self.keep()
+
+    def _warn_of_late(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        for name in sorted(self._drops_late):
+            if late := counts.get(name, {}).get("late", 0):
+                self._drops_late.discard(name)
+                log.warning(
+                    "operator %r: %d rows came too late and go nowhere. Give its side output .late a sink, or allow "
+                    "more disorder=; the status counts them. Not said again in this run",
+                    name,
+                    late,
+                )
 
     def statuses(self) -> tuple[OperatorStatus, ...]:
         """Return the current status of each stateful operator."""

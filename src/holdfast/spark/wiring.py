@@ -19,6 +19,7 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
+from holdfast.graph.nodes import late_rows_read
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.counting.auditor import Auditor, kept_book
 from holdfast.plan.holds import hold_file
@@ -257,7 +258,10 @@ class Wiring:
 
     def _reports(self, auditor: Auditor | None) -> OperatorReports:
         kinds = {node.name: node.kind for node in self.asked.pipeline.nodes if is_stateful_node(node)}
-        return OperatorReports(kinds, self.context.store, self.context.clock, self.coordinator.generation, auditor)
+        drops = kinds.keys() - late_rows_read(self.asked.pipeline.nodes)
+        return OperatorReports(
+            kinds, self.context.store, self.context.clock, self.coordinator.generation, auditor, drops
+        )
 
     def _pressure(self) -> BackPressure | None:
         if self.physical.stateful is None:

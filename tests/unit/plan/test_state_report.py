@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import holdfast as hf
 from holdfast.errors import Corrupt
+from holdfast.graph.nodes import late_rows_read
 from holdfast.plan.report import KEEP_EVERY_S, OperatorReports, Pace
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.step import Result
@@ -45,6 +47,25 @@ def test_sizes_are_those_of_every_bucket_as_it_reported_last_and_counts_add_up(r
     assert (aligned.name, aligned.kind, aligned.state_rows, aligned.state_bytes) == ("aligned", "sync", 8, 80)
     assert (aligned.waiting_rows, aligned.late, aligned.counts) == (1, 3, {"sets": 5})
     assert (seen.name, seen.state_rows) == ("seen", 0)
+
+
+def test_late_rows_that_go_nowhere_are_warned_of_once_for_each_operator(
+    store: SimulatedStore, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = OperatorReports(KINDS, store, clock, 3, drops_late=["aligned"])
+    for epoch, late in enumerate((0, 2, 5), start=1):
+        reports.note(epoch, {"aligned/0": BucketReport({"late": late}), "seen/0": BucketReport({"late": 1})})
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "operator 'aligned': 2 rows came too late and go nowhere"
+    ]
+
+
+def test_who_reads_late_rows_is_known() -> None:
+    rows = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="rows")
+    counts = rows | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="counts")
+    main, late = counts | hf.write.memory(name="main"), counts.late | hf.write.memory(name="late")
+    assert late_rows_read(hf.Pipeline("p", main).nodes) == frozenset()
+    assert late_rows_read(hf.Pipeline("p", main, late).nodes) == {"counts"}
 
 
 def test_rejects_of_sources_are_kept_with_their_reasons_also_without_state(
