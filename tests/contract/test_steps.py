@@ -164,13 +164,14 @@ ALIKE = {
 """Like another in most (tumbling windows, other joins, merge, all timers): at night."""
 EVERYDAY = [case for case in CASES if case.name not in ALIKE]
 
-SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contract.check_many_keys)
+LARGE = (step_contract.check_one_huge_key, step_contract.check_many_keys)
+"""What takes many rows: at night."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(check, marks=[pytest.mark.slow] * (check in SLOW)) for check in step_contract.CHECKS],
+    [pytest.param(check, marks=[pytest.mark.nightly] * (check in LARGE)) for check in step_contract.CHECKS],
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize("case", EVERYDAY, ids=lambda case: case.name)

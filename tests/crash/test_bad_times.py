@@ -160,6 +160,7 @@ def test_a_missing_privilege_is_named_with_its_grant(tmp_path: Path, postgres_pr
         check_goes_on(case)
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_a_database_that_is_down_at_the_start_is_waited_for_a_while(
     tmp_path: Path, mortal_postgres: MortalPostgres
@@ -248,6 +249,7 @@ def test_a_minute_without_the_database_is_outlasted_with_the_default_settings(
 # --- the checkpoint -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sinks",
     [

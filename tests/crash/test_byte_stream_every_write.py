@@ -142,7 +142,9 @@ class Driver:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
+@pytest.mark.parametrize(
+    "is_decided", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["decided", "fast path"]
+)
 def test_a_death_before_or_in_any_write_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     changes = die_once(lambda n: Driver(tmp_path / str(n), is_decided=is_decided))
     assert changes > 50, "the audit hook saw the work"

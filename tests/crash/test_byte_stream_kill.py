@@ -60,6 +60,7 @@ def _start(store: Path, generation: int, last: int, fault: str = "") -> subproce
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.nightly
 def test_after_kills_at_any_moment_index_and_data_agree_and_every_message_is_there_once(tmp_path: Path) -> None:
     store, seed = tmp_path / "store", 20261123
     rng = random.Random(seed)

@@ -45,7 +45,7 @@ def _json_by_segment(name: str, directory: Path) -> SinkUnderTest:
 @pytest.mark.slow
 def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_path: Callable[[], Path]) -> None:
     """The fast path: the log entry of the sink is the decision."""
-    crash_loop(lambda: World([_parquet("out", new_path())], setting=_SHORT), second_stride=11)
+    crash_loop(lambda: World([_parquet("out", new_path())], setting=_SHORT), second_stride=23)
 
 
 @pytest.mark.nightly

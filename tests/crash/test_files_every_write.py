@@ -101,7 +101,9 @@ def _table(ids: range) -> pa.Table:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
-@pytest.mark.parametrize("partition_by", [(), ("word",)], ids=["flat", "partitioned"])
+@pytest.mark.parametrize(
+    "partition_by", [pytest.param((), marks=pytest.mark.nightly), ("word",)], ids=["flat", "partitioned"]
+)
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
     tmp_path: Path, is_decided: bool, partition_by: tuple[str, ...]
 ) -> None:

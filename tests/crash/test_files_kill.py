@@ -43,6 +43,7 @@ def _run(directory: Path, generation: int, fault: str = "") -> int:
     return subprocess.run(arguments, env=environment).returncode
 
 
+@pytest.mark.nightly
 def test_after_a_kill_at_each_point_of_each_epoch_every_row_is_there_once(tmp_path: Path) -> None:
     """One directory, killed again and again: what one kill left is what the next process has to recover."""
     directory = tmp_path / "out"

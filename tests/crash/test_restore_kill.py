@@ -28,6 +28,7 @@ def without_numbers(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {**rows, "counts": sorted(row[1:] for row in rows["counts"]), "beside": beside}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("deaths", [DEATHS[:1], pytest.param(DEATHS, marks=pytest.mark.nightly)], ids=" ".join)
 def test_the_sinks_are_exact_after_kills_that_each_cost_sparks_directory(
     tmp_path: Path, deaths: tuple[str, ...]

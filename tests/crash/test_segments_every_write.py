@@ -125,7 +125,9 @@ def often_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
+@pytest.mark.parametrize(
+    "is_decided", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["decided", "fast path"]
+)
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     changes = die_once(lambda n: Driver(tmp_path / str(n), is_decided=is_decided))
     assert changes > 60, "the audit hook saw the work"

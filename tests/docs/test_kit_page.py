@@ -48,6 +48,7 @@ def test_the_test_of_the_graph_passes_without_java(tmp_path):
     assert "2 passed" in result.stdout, result.stdout + result.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_test_of_the_rows_passes(tmp_path):
     saved(tmp_path)

@@ -247,6 +247,7 @@ def is_noticed(*ways: str, make_state: Callable[[], KeptState] = KeptState, seed
     return False
 
 
+@pytest.mark.nightly
 def test_a_replay_that_begins_with_the_state_of_its_own_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_noticed("InternalError", make_state=Newest, seeds=4 * FEW), "the versions of a bucket ascend"
     monkeypatch.setattr(store, "invariant", lambda *arguments, **named: None)

@@ -98,8 +98,13 @@ print("rows", sqlite3.connect(place + "/t.db").execute("SELECT count(*) FROM t")
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "is_damaged", [pytest.param(False, marks=pytest.mark.nightly, id="none"), pytest.param(True, id="damaged")]
+    "is_damaged",
+    [
+        pytest.param(False, marks=pytest.mark.nightly, id="none"),
+        pytest.param(True, marks=pytest.mark.nightly, id="damaged"),
+    ],
 )
 def test_a_start_with_no_archive_or_a_damaged_one_begins_its_jvm_and_runs(
     environment: dict[str, str], tmp_path: Path, is_damaged: bool

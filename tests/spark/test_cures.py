@@ -118,6 +118,7 @@ pipeline = hf.Pipeline("typed", inverted | hf.write.sqlite(path="out.db", table=
 """
 
 
+@pytest.mark.nightly
 def test_a_udf_declared_at_module_level_works_from_the_command_line(tmp_path):
     (tmp_path / "flow.py").write_text(MODULE)
     told = subprocess.run(

@@ -304,6 +304,7 @@ def hanging(work: Path, spark: SparkSession, bad: dict[int, str], limit: str) ->
     )
 
 
+@pytest.mark.nightly
 def test_a_run_in_which_a_function_hangs_ends_when_its_time_is_over_and_goes_on_when_it_is_mended(
     spark: SparkSession, tmp_path: Path
 ) -> None:

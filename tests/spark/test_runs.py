@@ -315,6 +315,7 @@ def test_a_graceful_stop_ends_at_an_epochs_boundary(mode: str, spark: SparkSessi
         assert ids == parquet_rows(tmp_path / "files") == list(range(len(ids)))
 
 
+@pytest.mark.nightly
 def test_a_graceful_stop_loses_nothing_of_a_source_that_only_spark_knows(spark: SparkSession, tmp_path: Path) -> None:
     """Such a source cannot be told to hand out no more: the stop comes between two of its epochs, or is made good."""
     ticks = hf.read.spark("rate", {"rowsPerSecond": 1000, "numPartitions": 1}, name="ticks") | hf.select(id="value")

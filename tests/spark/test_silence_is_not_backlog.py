@@ -29,6 +29,7 @@ def slowed(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.nightly
 def test_a_partner_that_was_delivered_is_found_however_slowly_its_source_is_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -277,6 +277,7 @@ def test_one_is_made_when_asked_and_while_the_run_goes_on(spark: SparkSession, t
     assert sqlite_rows(tmp_path / "first.db", "SELECT n FROM rows") == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.nightly
 def test_while_epochs_run_the_workers_write_their_own_part(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

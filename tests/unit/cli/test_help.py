@@ -11,6 +11,7 @@ import typer.main
 
 from holdfast.cli.app import app
 from holdfast.config import known_variables
+from tests.everyday import everyday
 
 ROOT = typer.main.get_command(app)
 JARGON = re.compile(
@@ -69,7 +70,7 @@ def script_of(shell, cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", everyday(["bash", "zsh", "fish"], ["bash"]))
 def test_a_shell_gets_a_script_and_is_offered_commands(shell, tmp_path):
     assert f"_HOLDFAST_COMPLETE=complete_{shell}" in script_of(shell, tmp_path)
     assert re.search(r"\binspect\b", completed(shell, "holdfast ins", cwd=tmp_path))
