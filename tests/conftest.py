@@ -22,6 +22,7 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from tests.everyday import examples  # noqa: E402
+from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
 from tests.servers import (  # noqa: E402
@@ -31,11 +32,15 @@ from tests.servers import (  # noqa: E402
     postgres_server_plain,
     postgres_server_prepared,
 )
+from tools.kafka_server import default_jars  # noqa: E402
 
 # Thousands of syncs to a disk take minutes, and tests cut no power.  The memory of small containers is too small.
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
+# Kafka's jars are those of the user's cache directory, which every tree shares.
+os.environ.setdefault("HOLDFAST_KAFKA", str(default_jars()))
 
 # The archive of classes that tests use is made in this tree, and none in the user's cache directory.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
@@ -51,14 +56,18 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 __all__ = [
+    "kafka_of_session",
+    "mortal_kafka",
     "mortal_postgres",
     "mortal_redis",
+    "new_topic",
     "postgres_plain",
     "postgres_prepared",
     "postgres_server_plain",
     "postgres_server_prepared",
     "redis_of_session",
     "redis_url",
+    "three_kafkas",
     "umask",
 ]
 

@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
-from tools import class_archive
+from tools import class_archive, kafka_server
 
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
@@ -108,7 +108,11 @@ def run(groups: Sequence[str]) -> list[Result]:
 def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Start one group's pytest."""
     # The archive of classes that the tests use is made in this tree, and none in the user's cache directory.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(class_archive.CACHE)}
+    environment = {
+        **os.environ,
+        "HOLDFAST_KAFKA": str(kafka_server.default_jars()),
+        "XDG_CACHE_HOME": str(class_archive.CACHE),
+    }
     if group in WITH_JVM:
         environment.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
     command = [sys.executable, "-m", "pytest", *GROUPS[group]]

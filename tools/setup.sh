@@ -48,6 +48,10 @@ install --editable .
 }
 
 # Java is needed by everything that starts Spark, and by nothing else: setup says what it found and goes on.
-sh tools/with_java.sh true || echo "setup: make check works without Java; make test, demo and bench need it."
+if sh tools/with_java.sh true; then
+  sh tools/with_java.sh .venv/bin/python -m tools.kafka_server || true # it says what is missing
+else
+  echo "setup: make check works without Java; make test, demo and bench need it."
+fi
 echo "$wanted" >"$stamp"
 echo "setup: done"
