@@ -29,19 +29,16 @@ def table(name: str, **options: Any) -> hf.SinkNode:
     return hf.write.sqlite(WORK / "shop.db", table=name, name=f"{name}_table", **options)
 
 
-orders = arriving("orders", "order_id BIGINT, customer BIGINT, cents BIGINT", "ordered_at")
-payments = arriving("payments", "payment_id BIGINT, order_id BIGINT, paid_cents BIGINT", "paid_at")
-customers = arriving("customers", "customer BIGINT, country STRING", "since")
+orders = arriving("orders", "order_id BIGINT NOT NULL, customer BIGINT NOT NULL, cents BIGINT", "ordered_at")
+payments = arriving("payments", "payment_id BIGINT NOT NULL, order_id BIGINT, paid_cents BIGINT", "paid_at")
+customers = arriving("customers", "customer BIGINT NOT NULL, country STRING", "since")
 
-# What has no key has no place in state, and is in the archive only.  What is delivered twice counts once.
-whole_orders = orders | hf.filter("order_id IS NOT NULL AND customer IS NOT NULL", name="whole_orders")
-whole_payments = payments | hf.filter("payment_id IS NOT NULL", name="whole_payments")
-whole_customers = customers | hf.filter("customer IS NOT NULL", name="whole_customers")
-new_orders = whole_orders | hf.distinct(by="order_id", horizon="1 h", name="new_orders")
-new_payments = whole_payments | hf.distinct(by="payment_id", horizon="1 h", name="new_payments")
+# What has no key is a bad row.  What is delivered twice counts once.
+new_orders = orders | hf.distinct(by="order_id", horizon="1 h", name="new_orders")
+new_payments = payments | hf.distinct(by="payment_id", horizon="1 h", name="new_payments")
 
 # The country is that of the customer when the order was made.  Rows come up to ten minutes out of order.
-addresses = hf.table(whole_customers, key="customer", disorder="10 min")
+addresses = hf.table(customers, key="customer", disorder="10 min")
 placed = hf.lookup(new_orders, addresses, on="customer", disorder="10 min", name="placed")
 located = placed | hf.select(
     "order_id", "coalesce(country, 'unknown') AS country", "cents", "ordered_at", name="located"

@@ -19,7 +19,12 @@ import pyarrow as pa
 
 ARRIVED = """
     CREATE MACRO lines_of(stream) AS TABLE
-        SELECT stream || '/' || parse_filename(filename) || ':' || line AS position, text, json_valid(text) AS is_good
+        SELECT stream || '/' || parse_filename(filename) || ':' || line AS position, text,
+               CASE WHEN NOT json_valid(text) THEN false
+                    WHEN json_exists(text, '$.is_bound') THEN true
+                    WHEN stream = 'orders' THEN text->>'order_id' IS NOT NULL AND text->>'customer' IS NOT NULL
+                    WHEN stream = 'payments' THEN text->>'payment_id' IS NOT NULL
+                    ELSE text->>'customer' IS NOT NULL END AS is_good
         FROM (SELECT filename, unnest(string_split(rtrim(content, chr(10)), chr(10))) AS text,
                      generate_subscripts(string_split(rtrim(content, chr(10)), chr(10)), 1) AS line
               FROM read_text(getvariable('arrived') || '/' || stream || '/*.json'));
@@ -37,11 +42,11 @@ ARRIVED = """
         FROM rows_of('customers');
     CREATE VIEW located AS
         SELECT order_id, coalesce(country, 'unknown') AS country, cents, ordered_at
-        FROM (SELECT DISTINCT * FROM orders WHERE order_id IS NOT NULL) o
+        FROM (SELECT DISTINCT * FROM orders) o
         ASOF LEFT JOIN (SELECT DISTINCT * FROM customers) c ON o.customer = c.customer AND o.ordered_at >= c.since;
     CREATE VIEW paid AS
         SELECT payment_id, order_id, country, paid_cents, ordered_at, paid_at
-        FROM located JOIN (SELECT DISTINCT * FROM payments WHERE payment_id IS NOT NULL) USING (order_id)
+        FROM located JOIN (SELECT DISTINCT * FROM payments) USING (order_id)
         WHERE paid_at BETWEEN ordered_at AND ordered_at + INTERVAL 2 HOURS;
 """
 

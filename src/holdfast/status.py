@@ -78,6 +78,8 @@ class Wait(_Picture):
         The input's bound for the key, ticks: what it has promised so far; None when it has never said anything.
     waiting_rows : int
         Rows of the key that wait.
+    is_time : bool
+        Whether the ticks of ``bound`` are microseconds of Unix time.
     """
 
     key: Mapping[str, Any]
@@ -85,6 +87,7 @@ class Wait(_Picture):
     since_us: int
     bound: int | None = None
     waiting_rows: int = 0
+    is_time: bool = False
 
     @staticmethod
     def from_json(value: Any) -> Wait:
@@ -98,7 +101,7 @@ class Wait(_Picture):
         Examples
         --------
         >>> Wait.from_json({"key": {"origin": "JFK"}, "input": "weather", "since_us": 7, "mood": 1})
-        Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0)
+        Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0, is_time=False)
         >>> Wait.from_json({"key": {"origin": "JFK"}, "input": "weather"})
         Traceback (most recent call last):
         ValueError: {'key': {'origin': 'JFK'}, 'input': 'weather'} is not a wait

@@ -45,7 +45,7 @@ def test_a_status_is_complete_as_json_and_survives_the_round_trip():
     assert answer["last_epoch"]["duration_ms"] == {"plan": 1.5, "publish": 4.0}
     assert answer["error"] is None
     assert answer["operators"][0]["waits"] == [
-        {"key": {"k": "a"}, "input": "weather", "since_us": 7, "bound": 4, "waiting_rows": 2}
+        {"key": {"k": "a"}, "input": "weather", "since_us": 7, "bound": 4, "waiting_rows": 2, "is_time": False}
     ]
 
 

@@ -396,10 +396,10 @@ def plan_(
             if found.is_lost and inspection is None:
                 frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
             else:
-                frame.print_lines(words.plan_lines(pipeline.name, planned, shows_kept=verbose))
-                frame.print_lines(
-                    [*time_index_lines(found.inspection.time_indexes), *words.behind_lines(found.inspection)]
-                )
+                refused = bool(targets.misfits)
+                lines = words.plan_lines(pipeline.name, planned, shows_kept=verbose, is_refused=refused)
+                indexes = time_index_lines(found.inspection.time_indexes)
+                frame.print_lines([*lines, *indexes, *words.behind_lines(found.inspection)])
             frame.print_lines(said)
         if planned.change is not None:
             is_forced = force or settings.force_graph_change

@@ -134,8 +134,8 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
     yield from (f"mind: {warning}" for warning in warnings)
 
 
-def plan_lines(pipeline: str, plan: Plan, *, shows_kept: bool = False) -> Iterator[str]:
-    """Say what a start would do, what happens to each node, and to its state; nodes that stay as they are if asked."""
+def plan_lines(pipeline: str, plan: Plan, *, shows_kept: bool = False, is_refused: bool = False) -> Iterator[str]:
+    """Say what happens to each node and its state, to kept ones if asked; and what a start would do, if it is one."""
     directory, change = plan.directory, plan.change
     if plan.begins is not None:
         yield from _beginning_lines(pipeline, plan.begins)
@@ -147,7 +147,8 @@ def plan_lines(pipeline: str, plan: Plan, *, shows_kept: bool = False) -> Iterat
         yield from change_lines(directory, change, shows_kept=shows_kept)
     for operator, why in plan.bounds_end.items():
         yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
-    yield from _start_lines(plan)
+    if not is_refused:  # what is said next is why
+        yield from _start_lines(plan)
 
 
 def _start_lines(plan: Plan) -> Iterator[str]:

@@ -27,7 +27,7 @@ def as_line(status: Status) -> str:
     if rejects := sum(source.rejects for source in status.sources):
         parts.append(f"rejects {rejects:,}")
     if dropped := [each for each in status.filters if each.filtered]:
-        parts.append("filtered " + " ".join(f"{each.name}={each.filtered:,}" for each in dropped))
+        parts.append("filtered out " + " ".join(f"{each.name}={each.filtered:,}" for each in dropped))
     for what in ("waiting", "late", "shed"):
         if some := _by_operator(status, "waiting_rows" if what == "waiting" else what):
             parts.append(f"{what} {some}")
@@ -62,7 +62,7 @@ def as_last_line(status: Status, now_us: int) -> str:
         (_counted(sum(s.rejects for s in status.sources)), "rejects"),
         (_by_operator(status, "late"), "late"),
         (_by_operator(status, "shed"), "shed"),
-        (_counted(sum(o.waiting_rows for o in status.operators)), "still waiting"),
+        (_by_operator(status, "waiting_rows"), "still waiting for later rows, and not in the sinks:"),
         (_counted(status.retries), "retries"),
     ):
         if count:

@@ -48,7 +48,10 @@ def wait_text(wait: Wait) -> str:
     'origin=JFK waits on weather since 2023-11-14T22:13:20Z, which has sent nothing yet: 7 rows'
     """
     who = " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything"
-    reached = "which has sent nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
+    if wait.bound is None:
+        reached = "which has sent nothing yet"
+    else:
+        reached = f"which has come to {utc(wait.bound) if wait.is_time else wait.bound}"
     return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {reached}: {wait.waiting_rows:,} rows"
 
 

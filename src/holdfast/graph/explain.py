@@ -308,7 +308,18 @@ def held_to_the_end(node: Node) -> str | None:
 
 
 def _in_no_order(node: Node) -> str | None:
-    """Return a warning where a join takes its inputs for ordered by time, and nobody has said that they are."""
+    """Return a warning where an operator takes its inputs for ordered by time, and nobody has said that they are."""
+    if node.kind == "lookup_as_of":
+        ways = ("hf.lookup(..., disorder=...)", "hf.table(..., disorder=...)")
+        if not (
+            unsaid := [way for way, given in zip(ways, node.arguments()["disorder"], strict=True) if given is None]
+        ):
+            return None
+        return (
+            f"lookup {node.name!r} ({node.origin}): a row that is below the newest one of its whole stream is late, "
+            f"and does not go on, for nothing is said of the order. Write {' and '.join(unsaid)}: how far rows may be "
+            'below, "5 min" (a number for BIGINT timestamps), or 0 where they ascend by time.'
+        )
     if node.kind != "join":
         return None
     given = node.arguments()["disorder"]

@@ -29,6 +29,9 @@ from holdfast.status import Status
 REFRESHES_PER_S = 4
 """Often enough to look alive, seldom enough to cost nothing."""
 
+REPEATED_EVERY = 12
+"""Of equal lines: with the default interval one in a minute."""
+
 _STYLES = {"running": "green", "stopping": "yellow", "starting": "cyan", "stopped": "bold", "failed": "bold red"}
 
 _log = logging.getLogger(__name__)
@@ -82,7 +85,8 @@ def progress_of(
     elif on_terminal:
         shown = _live(picture)
     else:
-        shown = _every(interval_s, lambda: _write(as_line(picture())))
+        news = _News()
+        shown = _every(interval_s, lambda: news.write(as_line(picture())))
     try:
         with shown:
             yield
@@ -129,6 +133,21 @@ class _Beginning:
 
     def status(self) -> Status:
         return self._status
+
+
+class _News:
+    """Lines of which one that says nothing new is left out for a while: nobody reads a log of equal lines."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._left_out = 0
+
+    def write(self, line: str) -> None:
+        """Write a line, unless it is the last one again; every twelfth time even so."""
+        self._left_out = self._left_out + 1 if line == self._last else 0
+        if self._left_out % REPEATED_EVERY == 0:
+            self._last = line
+            _write(line)
 
 
 class _LastGood:

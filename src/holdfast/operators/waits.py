@@ -53,8 +53,10 @@ def longest_waits(
     else:
         return []
     names = step.key.names
+    times = {name: schema.field(step.time_of(name)).type for name, schema in step.inputs.items()}
     return [
         {
+            "is_time": pa.types.is_timestamp(times[row["input"]]) and times[row["input"]].unit == "us",
             "key": {name: _plain(row[name]) for name in names},
             **{field: row[field] for field in ("input", "since_us", "bound", "waiting_rows")},
         }

@@ -343,7 +343,7 @@ def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
 
 def warn_of_empty(node: str, epoch: int) -> None:
     """Say that a table has no rows, of a sink whose ledger holds epochs: that may be right, or they were removed."""
-    log.warning(
+    log.info(
         "%s: the table is empty, and its ledger says that it holds everything up to epoch %d. If rows should be there, "
         "compare it with its sources: holdfast reconcile",
         node,

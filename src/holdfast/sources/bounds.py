@@ -35,8 +35,7 @@ class MarkedSpec(WrappedSpec):
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows: without the mark."""
-        schema = self.given.schema
-        return schema.remove(schema.get_field_index(self.marker))
+        return pa.schema([field.remove_metadata() for field in self.given.schema if field.name != self.marker])
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""

@@ -48,7 +48,7 @@ def plain(record: Any) -> dict[str, Any]:
     --------
     >>> from holdfast.status import Wait
     >>> plain(Wait({"origin": "JFK"}, "weather", 7))
-    {'key': {'origin': 'JFK'}, 'input': 'weather', 'since_us': 7, 'bound': None, 'waiting_rows': 0}
+    {'key': {'origin': 'JFK'}, 'input': 'weather', 'since_us': 7, 'bound': None, 'waiting_rows': 0, 'is_time': False}
     """
     kind: Any = type(record)
     return cast("dict[str, Any]", _adapter(kind).dump_python(record, mode="json"))
@@ -66,7 +66,7 @@ def read(kind: type[T], value: Any) -> T:
     --------
     >>> from holdfast.status import Wait
     >>> read(Wait, {"key": {"origin": "JFK"}, "input": "weather", "since_us": 7, "mood": 1})
-    Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0)
+    Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0, is_time=False)
     >>> read(Wait, {"key": {"origin": "JFK"}, "input": "weather"})
     Traceback (most recent call last):
     ValueError: since_us: field required

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from holdfast.observe import progress
 from holdfast.observe.progress import as_display, as_last_line, as_line, progress_of
 from holdfast.status import EpochStatus, FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
 
@@ -49,7 +50,7 @@ def test_a_line_says_epoch_rate_lag_sinks_stages_and_retries():
 def test_filtered_rows_are_shown_for_each_filter_and_none_where_nobody_counts():
     filters = (FilterStatus("late", 12_000, 345), FilterStatus("march", 345, 0), FilterStatus("odd"))
     status = replace(RUNNING, filters=filters)
-    assert ", filtered late=345, " in as_line(status)
+    assert ", filtered out late=345, " in as_line(status)
     lines = [line.split() for line in drawn(status).splitlines()]
     assert ["late", "12,000", "345"] in lines
     assert ["odd", "-", "-"] in lines
@@ -114,7 +115,9 @@ def test_a_line_of_a_pipeline_without_state_does_not_speak_of_it():
 
 
 def test_the_last_line_counts_late_and_shed_rows_and_what_still_waits():
-    assert as_last_line(STATEFUL, 1_000_000).endswith(", late sums=2 aligned=1, shed entry=4, still waiting 12")
+    assert as_last_line(STATEFUL, 1_000_000).endswith(
+        ", late sums=2 aligned=1, shed entry=4, still waiting for later rows, and not in the sinks: aligned=12"
+    )
 
 
 def test_the_display_has_a_row_for_each_stateful_operator():
@@ -229,3 +232,10 @@ def test_a_sink_with_a_pace_shows_it_and_what_waits():
     assert "carried, every 30 s" in drawn(replace(RUNNING, sinks=(slow,)))
     slow = replace(slow, waiting_epochs=12, waiting_rows=3_400, waiting_since_us=5)
     assert "carried, every 30 s, 12 epochs, 3,400 rows wait" in drawn(replace(RUNNING, sinks=(slow,)))
+
+
+def test_a_line_that_says_nothing_new_is_left_out_for_a_minute(capsys):
+    news = progress._News()
+    for line in ["a", *["b"] * 14, "a"]:
+        news.write(line)
+    assert capsys.readouterr().err == "a\nb\nb\na\n"

@@ -88,7 +88,7 @@ def test_a_sync_names_the_silent_input() -> None:
 
 def test_without_a_key_everything_waits() -> None:
     assert waits_of(aligned(), a=[[row(5)]]) == [
-        {"key": {}, "input": "b", "since_us": 0, "bound": None, "waiting_rows": 1}
+        {"is_time": False, "key": {}, "input": "b", "since_us": 0, "bound": None, "waiting_rows": 1}
     ]
 
 

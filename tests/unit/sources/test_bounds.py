@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast import read
-from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
 from holdfast.ports import REJECT_COLUMN
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
@@ -67,6 +69,57 @@ def test_a_malformed_row_is_no_bound(tmp_path: Path) -> None:
     stream = read.files(str(tmp_path / "in"), schema=SCHEMA, **options)
     rows = everything(stream, tmp_path)
     assert [row[REJECT_COLUMN] is None for row in rows] == [False]
+
+
+KEYED = "k STRING NOT NULL, n BIGINT NOT NULL, t BIGINT NOT NULL, is_bound BOOLEAN"
+MIXED: list[dict[str, Any]] = [
+    {"k": "a", "n": 1, "t": 1},
+    {"t": 5, "is_bound": True},
+    {"n": 2, "t": 6},
+    {"k": "b", "t": 7, "is_bound": False},
+    {"k": "b", "t": 8, "is_bound": True},
+    {"k": "c", "n": 3, "is_bound": True},
+    {"k": "d", "n": 4, "t": 9},
+]
+"""Two rows lack a value that is declared NOT NULL, and one bound its timestamp."""
+
+
+def mixed(format: str, tmp_path: Path, rows: list[dict[str, Any]], **options: Any) -> Any:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    names = ("k", "n", "t", "is_bound")
+    if format == "json":
+        (directory / "one.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif format == "csv":
+        lines = [",".join("" if row.get(name) is None else str(row[name]).lower() for name in names) for row in rows]
+        (directory / "one.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    else:
+        table = pa.table({name: [row.get(name) for row in rows] for name in names})
+        pq.write_table(table, directory / "one.parquet")
+    given = {"format": format, "schema": KEYED, "timestamp": "t", "bounds": "is_bound", "name": "given"}
+    return read.files(str(directory), **given, **options)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_only_a_bound_row_may_lack_what_is_not_null(format: str, tmp_path: Path) -> None:
+    stream = mixed(format, tmp_path, MIXED, on_bad_row="reject")
+    marked = everything(stream, tmp_path, "read_marked")
+    good = [row for row in marked if row[REJECT_COLUMN] is None]
+    assert [(row["k"], row["n"], row["t"]) for row in good if not row["is_bound"]] == [("a", 1, 1), ("d", 4, 9)]
+    assert [(row["k"], row["t"]) for row in good if row["is_bound"]] == [(None, 5), ("b", 8)]
+    bad = [row[REJECT_COLUMN] for row in marked if row[REJECT_COLUMN] is not None]
+    assert [(one["position"][-1], one["reason"].partition(" is ")[0]) for one in bad] == (
+        [("3", "'k'"), ("4", "'n'"), ("6", "'t'")] if format == "json" else [("4", "'k'"), ("5", "'n'"), ("7", "'t'")]
+    )
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_a_row_without_a_key_is_an_error_beside_bounds_too(format: str, tmp_path: Path) -> None:
+    stream = mixed(format, tmp_path, MIXED[:2])
+    assert [row["t"] for row in everything(stream, tmp_path, "read_marked")] == [1, 5]
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(HoldfastError, match="'k' is declared NOT NULL"):
+        everything(mixed(format, tmp_path / "bad", MIXED[:3]), tmp_path / "bad")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ import typer
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Target
 from holdfast.cli.target import load_target
+from holdfast.cli.words import warning_lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.expressions.findings import mistake_in
+from holdfast.graph.explain import waits_to_mind
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.targets import Targets, examined
@@ -38,8 +40,10 @@ def check_(
         directory = None if checkpoint is None else checkpoint_directory(checkpoint)
         errors = [*findings(pipeline, directory), *_memory(settings)]
         unchecked = unchecked_by(pipeline) if not errors else []
+        minded = [] if errors else waits_to_mind(pipeline)
         found = [{"what": each.what, "why": each.why, "do": each.do, "node": each.participant} for each in errors]
-        frame.answer({"findings": found, "not_checked": unchecked}, _lines(pipeline, errors, unchecked), as_json)
+        answer = {"findings": found, "not_checked": unchecked, "warnings": minded}
+        frame.answer(answer, _lines(pipeline, errors, unchecked, minded), as_json)
         if errors:
             raise typer.Exit(2)
 
@@ -170,11 +174,12 @@ def _disk(directory: Path) -> Iterator[HoldfastError]:
         )
 
 
-def _lines(pipeline: Pipeline, errors: list[HoldfastError], unchecked: list[str]) -> Iterator[str]:
+def _lines(pipeline: Pipeline, errors: list[HoldfastError], unchecked: list[str], minded: list[str]) -> Iterator[str]:
     for error in errors:
         yield f"! {error.what}"
         yield f"  Why: {error.why}"
         yield f"  Do:  {error.do}"
+    yield from warning_lines(minded)
     if unchecked:
         yield f"not checked without Spark: {', '.join(unchecked)}; holdfast explain --spark does"
     yield f"pipeline {pipeline.name!r}: " + (f"{len(errors)} to mend" if errors else "nothing to mend was found")

@@ -29,6 +29,7 @@ from holdfast.sources.files.numbering import places_of
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.sources.formats import csv_lines, json_lines
+from holdfast.sources.formats.convert import required_unless
 from holdfast.sources.identified import KnownPlace, Numbered
 from holdfast.store import sealed
 from holdfast.types import units
@@ -380,7 +381,9 @@ def files(
                 why=f"{spec.where.root} is on a file system whose links cannot be compared.",
                 do="leave follow_links out.",
             )
-        read = with_bounds(spec, bounds)
+        # What is declared NOT NULL is so in rows; a bound row holds for all keys where its columns are null.
+        relaxed = columns if bounds is None else required_unless(columns, bounds, but=(timestamp or "",))
+        read = with_bounds(replace(spec, schema=relaxed), bounds)
     return stream_from(read, name=name)
 
 

@@ -6,6 +6,8 @@ a number is seconds since 1970 in UTC.  TIMESTAMP is that instant, TIMESTAMP_NTZ
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -195,6 +197,47 @@ def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:
         inner = [(present.flatten(), field.type.value_field)]
     paths = (forbidden_null(values, member) for values, member in inner)
     return next((f"{field.name}.{path}" for path in paths if path is not None), None)
+
+
+_UNLESS = b"holdfast.unless"
+"""Metadata of a field: the boolean column that is true in rows which need no value there."""
+
+
+def required_unless(schema: pa.Schema, marker: str, *, but: Collection[str]) -> pa.Schema:
+    """Return a schema whose NOT NULL columns may be null in rows that a boolean column marks; some stay as they are.
+
+    Examples
+    --------
+    >>> schema = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("is_bound", pa.bool_())])
+    >>> relaxed = required_unless(schema, "is_bound", but=())
+    >>> rows = [pa.array([1, None, None]), pa.array([None, True, False])]
+    >>> (lacking([column.slice(0, 2) for column in rows], relaxed), lacking(rows, relaxed))
+    (None, 'a')
+    """
+    fields = [
+        field
+        if field.nullable or field.name in (marker, *but)
+        else field.with_nullable(True).with_metadata({_UNLESS: marker.encode()})
+        for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def unless_of(field: pa.Field) -> str | None:
+    """Return the column whose true values excuse a null in this one; None where nothing is required, or always."""
+    marker = (field.metadata or {}).get(_UNLESS)
+    return None if marker is None else str(marker.decode())
+
+
+def lacking(columns: Sequence[pa.Array], schema: pa.Schema) -> str | None:
+    """Return a column in which a row has no value that needs one, by :func:`required_unless`; or None."""
+    for field, column in zip(schema, columns, strict=True):
+        marker = unless_of(field)
+        if marker is not None and column.null_count and marker in schema.names:
+            is_excused = pc.fill_null(columns[schema.get_field_index(marker)], False)
+            if pc.any(pc.and_(pc.is_null(column), pc.invert(is_excused))).as_py():
+                return str(field.name)
+    return None
 
 
 def _restricts(data_type: pa.DataType) -> bool:

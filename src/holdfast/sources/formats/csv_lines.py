@@ -174,6 +174,8 @@ class CsvParser:
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is empty")
             columns.append(column)
+        if name := convert.lacking(columns, self.schema):
+            raise Unreadable(f"{name!r} is declared NOT NULL and is empty")
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 

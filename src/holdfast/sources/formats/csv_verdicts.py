@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sources.formats import blocks
+from holdfast.sources.formats.convert import unless_of
 from holdfast.sources.formats.lines import SHOWN, is_utf8
 from holdfast.sources.formats.unfit import all_fit, trimmed, unfit
 
 RETURN = "the line contains a carriage return"
 _QUOTE = b'"'
+_TRUE = pa.array([b"1", b"true", b"TRUE", b"True"], pa.binary())
+"""How Arrow's reader takes a text for true."""
 _PIECES = re.compile(rb"[^\r\n]+")
 
 
@@ -42,8 +45,9 @@ def judge(
     if not some:
         return reasons
     is_text = is_utf8(joined)
-    # Of a nullable text nothing has to be known but whether it is UTF-8.
-    names = [f.name for f in schema if not (is_text and f.nullable and pa.types.is_string(f.type))]
+    # Of a text that may always be null nothing has to be known but whether it is UTF-8.
+    is_free = {f.name: f.nullable and unless_of(f) is None and pa.types.is_string(f.type) for f in schema}
+    names = [f.name for f in schema if not (is_text and is_free[f.name])]
     table = _read(read, joined, names or list(schema.names[:1]), len(some))
     if table is None:  # some record has too many fields, or too few
         found = _of_counts(contents if not reasons else [contents[at] for at in some], joined, len(columns), separator)
@@ -57,7 +61,13 @@ def judge(
     for name in names:
         if len(reasons) == len(contents):
             break
-        found = _of_column(schema.field(name), pa.concat_arrays(table[name].chunks))
+        field = schema.field(name)
+        marker = unless_of(field)
+        found = _of_column(
+            field,
+            pa.concat_arrays(table[name].chunks),
+            None if marker is None else pa.concat_arrays(table[marker].chunks),
+        )
         if len(some) < len(contents):
             found = {some[at]: problem for at, problem in found.items()}
         reasons = {**found, **reasons}
@@ -128,8 +138,8 @@ def _quoted_fields(sep: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"(\A|" + re.escape(sep) + rb')"(?:[^"]++|"")*+"')
 
 
-def _of_column(field: pa.Field, column: pa.Array) -> dict[int, str]:
-    """Return the places of values that do not fit a column, and why."""
+def _of_column(field: pa.Field, column: pa.Array, excuses: pa.Array | None) -> dict[int, str]:
+    """Return the places of values that do not fit a column, and why; a row with a true excuse need not have one."""
     found: dict[int, str] = {}
     kind = field.type
     try:
@@ -138,9 +148,12 @@ def _of_column(field: pa.Field, column: pa.Array) -> dict[int, str]:
         texts = pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
         problem = f"column {field.name!r} is declared {kind} (invalid UTF8 data)"
         found = dict.fromkeys(_differ(texts.is_null(), column.is_null()), problem)
-    if not field.nullable and column.null_count:
+    if column.null_count and (not field.nullable or excuses is not None):
+        is_lacking = column.is_null()
+        if excuses is not None:
+            is_lacking = pc.and_(is_lacking, pc.invert(pc.fill_null(pc.is_in(excuses, _TRUE), False)))
         problem = f"{field.name!r} is declared NOT NULL and is empty"
-        found.update(dict.fromkeys(_places(column.is_null()), problem))
+        found.update(dict.fromkeys(_places(is_lacking), problem))
     texts = trimmed(texts, kind)
     if all_fit(texts, kind):
         return found

@@ -176,6 +176,8 @@ class JsonParser:
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is null or missing")
             columns.append(column)
+        if name := convert.lacking(columns, self.schema):
+            raise Unreadable(f"{name!r} is declared NOT NULL and is null or missing")
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 

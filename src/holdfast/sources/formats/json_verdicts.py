@@ -89,8 +89,9 @@ def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None
     lines: Sequence[int] = range(len(contents))
     if notes_twice or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
         lines, objects = _read_each(contents, reasons, notes_twice=notes_twice)
-    for field, values in zip(schema, _columns(objects, schema.names), strict=True):
-        for at, problem in _of_column(field, values):
+    columns = dict(zip(schema.names, _columns(objects, schema.names), strict=True))
+    for field, values in zip(schema, columns.values(), strict=True):
+        for at, problem in _of_column(field, values, columns.get(str(convert.unless_of(field)))):
             reasons.setdefault(lines[at], problem)
     if "surrogate" in said:
         for at, value in zip(lines, objects, strict=True):
@@ -165,8 +166,8 @@ def _is_of_arrow(content: bytes) -> bool:
     return b"Inf" in content or b"NaN" in content
 
 
-def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, str]]:
-    """Yield the places of values that do not fit a column, and why."""
+def _of_column(field: pa.Field, values: Sequence[Any], excuses: Sequence[Any] | None) -> Iterable[tuple[int, str]]:
+    """Yield the places of values that do not fit a column, and why; a row with a true excuse need not have one."""
     begin = f"column {field.name!r} is declared {field.type} and holds "
     shown_texts: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, repeatedly
     for at, why in _misfits(field.type, values):
@@ -181,9 +182,9 @@ def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, st
         if (text := shown_texts.get(key)) is None:
             text = shown_texts[key] = f"{begin}{shown(value)} ({why})"
         yield at, text
-    if not field.nullable:
+    if not field.nullable or excuses is not None:
         for at, value in enumerate(values):
-            if value is None:
+            if value is None and not (excuses is not None and excuses[at] is True):
                 yield at, f"{field.name!r} is declared NOT NULL and is null or missing"
 
 

@@ -147,9 +147,10 @@ class RowRules:
     @property
     def read_schema(self) -> pa.Schema:
         """The schema of the batches that are yielded."""
+        fields = [field.remove_metadata() for field in self.schema]  # it says to parsers what may be null
         if not self.rejects:
-            return self.schema
-        return pa.schema([*(field.with_nullable(True) for field in self.schema), pa.field(REJECT_COLUMN, REJECT_TYPE)])
+            return pa.schema(fields)
+        return pa.schema([*(field.with_nullable(True) for field in fields), pa.field(REJECT_COLUMN, REJECT_TYPE)])
 
     def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield good rows with the schema that is expected."""

@@ -245,4 +245,6 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if path := convert.forbidden_null(column, field):
             raise Misfit(f"{path!r} is declared NOT NULL and has a null")
         columns.append(column)
+    if name := convert.lacking(columns, schema):
+        raise Misfit(f"{name!r} is declared NOT NULL and has a null")
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -118,7 +118,7 @@ def find_directory(
         before, why = graph, why or error.what
     reasons = tuple(outgrown(below))
     if before != graph or reasons:
-        log.info("the graph has another state than that in %s: it goes to %s", below, following)
+        log.info("the pipeline has changed: its epochs go on in %s, behind those in %s", following, below)
         for reason in reasons:
             log.info("%s", reason)
         return Directory(following, Spark.OTHER, below, reasons)

@@ -64,7 +64,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
         If another run has begun the directory meanwhile: a newer one, or an older one that is fenced.
     """
     case = findings.case
-    log.info("case %s of the table of starts: pipeline %r %s", case.letter, beginning.pipeline, case.way.value)
+    log.info("row %s of the table of starts: pipeline %r %s", case.letter, beginning.pipeline, case.way.value)
     prepared = prepare(beginning, findings, last_epoch)
     if prepared is None:
         replay = present(findings.replay, _lacks(findings, "range to replay"), pipeline=beginning.pipeline)
