@@ -41,6 +41,7 @@ _SCHEMA = pa.schema(
         ("at", pa.timestamp("us", tz="UTC")),
         ("at2", pa.timestamp("us", tz="UTC")),
         ("local", pa.timestamp("us")),
+        pa.field("since", pa.timestamp("us", tz="UTC"), nullable=False),
         ("money", pa.decimal128(10, 2)),
         pa.field("n", pa.int32(), nullable=False),
         pa.field("q", pa.float64(), nullable=False),
@@ -50,7 +51,8 @@ _SCHEMA = pa.schema(
 )
 _DDL = (
     "t TINYINT, s SMALLINT, i INT, j INT, b BIGINT, f FLOAT, d DOUBLE, e DOUBLE, x STRING, y STRING, o BOOLEAN, "
-    "p BOOLEAN, day DATE, day2 DATE, at TIMESTAMP, at2 TIMESTAMP, local TIMESTAMP_NTZ, money DECIMAL(10, 2), "
+    "p BOOLEAN, day DATE, day2 DATE, at TIMESTAMP, at2 TIMESTAMP, local TIMESTAMP_NTZ, "
+    "since TIMESTAMP NOT NULL, money DECIMAL(10, 2), "
     "n INT NOT NULL, q DOUBLE NOT NULL, Name STRING NOT NULL, `odd name` BIGINT"
 )
 
@@ -69,8 +71,19 @@ _VALUES: dict[str, list[Any]] = {
     "day": [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)],
     "at": [dt.datetime(1960, 1, 1, 0, 0, 0, 1), dt.datetime(2024, 2, 29, 23, 59, 59, 999999), dt.datetime(2024, 3, 1)],
 }
-_LIKE = {"j": "i", "e": "d", "y": "x", "p": "o", "day2": "day", "at2": "at", "local": "at", "n": "i", "q": "d"}
-_LIKE |= {"Name": "x", "odd name": "b"}
+_LIKE = {
+    "j": "i",
+    "e": "d",
+    "y": "x",
+    "p": "o",
+    "day2": "day",
+    "at2": "at",
+    "local": "at",
+    "since": "at",
+    "n": "i",
+    "q": "d",
+}
+_LIKE |= {"Name": "x", "odd name": "b", "since": "at"}
 
 
 def _rows(seed: int, count: int, *, tame: bool) -> pa.RecordBatch:
@@ -205,6 +218,16 @@ i - (j - b)|- i * 2|- (i) % 3|-d|- f|+i|i = +1|i = - 1|i=-1|i<-1|day is null|at 
 i = j -- c|i /* c */|rand() > 0.5|current_date|year(day)|hour(at)|day > '2020-01-01'|day = DATE'2024-02-29'|exists(i)
 sum(i) over ()|abs(i)|i in (j, 1)|o in (i = j)|d + i|d - f|e * e|t / t|b / 2|b / 2.5|d / i|d / 2|f / 2|b * 1.0|q + n
 q > 1.0|i = 1 and not o|length(concat(x, y)) % 2
+date_trunc('hour', at)|date_trunc('HOUR', since)|date_trunc('day', at)|date_trunc('dd', at)|date_trunc('week', at)
+date_trunc('month', at)|date_trunc('mon', since)|date_trunc('MM', at)|date_trunc('quarter', at)|date_trunc('year', at)
+date_trunc('yyyy', at)|date_trunc('minute', at)|date_trunc('second', at)|date_trunc('millisecond', at)
+date_trunc('microsecond', at)|date_trunc('century', at)|date_trunc('hour', local)|date_trunc('hour', day)
+date_trunc(x, at)|date_trunc(`x`, at)|date_trunc("hour", at)|date_trunc('hour', at) = at2|date_trunc(x, at) = 'a'
+hour(since)|hour(local)|hour(day)|minute(at)|second(at)|second(local)|year(at)|year(local)|year(since)|month(day)
+month(at)|day(at)|day(day)|dayofmonth(at)|quarter(at)|quarter(day)|year(x)|year('2024-01-01')|hour(at) = 3|dayofweek(at)
+hour(at) * 60 + minute(at)|cast(at as date)|cast(since as date)|cast(local as date)|cast(day as date)|date(at)
+cast(at as bigint)|cast(since as bigint)|cast(local as bigint)|cast(at as int)|cast(at as double)|cast(x as date)
+cast(at as bigint) % 60|cast(at as date) = day|if(hour(at) > 3, 'late', 'soon')|coalesce(date_trunc('hour', at), at2)
 """
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.expressions import kernels, logic
+from holdfast.expressions import kernels, logic, times
 from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -383,7 +383,12 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "to", "_type")
     kind = _CASTS.get(tree.args["to"].this)
     of = bound(tree.this, schema)
+    if tree.args["to"].this is exp.DataType.Type.DATE:
+        _require(of.type in _TIMES)
+        return times.DayOf(of)
     _require(kind is not None)
+    if of.type == times.TIMESTAMP and kind == pa.int64():
+        return times.SecondsOf(of)
     if isinstance(of, Constant) and of.type in _INTEGERS and kind in _INTEGERS:  # 5S and CAST(5 AS SMALLINT)
         bits = kind.bit_width - 1
         _require(-(2**bits) <= of.value < 2**bits)
@@ -391,6 +396,32 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     is_decimal = isinstance(of, Constant) and pa.types.is_decimal(of.type) and kind == pa.float64()  # 1.8D
     _require(is_decimal or (of.type in _NUMBERS and _common(of.type, kind) == kind))
     return _widened(of, kind)
+
+
+_TIMES = (times.TIMESTAMP, pa.timestamp("us"))
+
+
+def _truncated(tree: exp.Expression, schema: pa.Schema) -> Expression:
+    _only(tree, "this", "unit")
+    unit = tree.args["unit"]
+    _require(isinstance(unit, exp.Var) and unit.name in times.UNITS)
+    of = bound(tree.this, schema)
+    _require(of.type == times.TIMESTAMP)
+    return times.Truncated(times.UNITS[unit.name], of)
+
+
+def _part(part: str, *kinds: pa.DataType) -> Callable[[exp.Expression, pa.Schema], Expression]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
+        _only(tree, "this")
+        this = tree.this
+        if isinstance(this, exp.TsOrDsToDate):  # of sqlglot's making
+            _only(this, "this")
+            this = this.this
+        of = bound(this, schema)
+        _require(of.type in kinds and not isinstance(of, Constant))
+        return times.PartOfTime(part, of)
+
+    return bind
 
 
 def _length(tree: exp.Expression, schema: pa.Schema) -> Expression:
@@ -439,6 +470,15 @@ _BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Expression]] = 
     exp.If: _if,
     exp.Cast: _cast,
     exp.TryCast: _cast,
+    exp.TimestampTrunc: _truncated,
+    exp.Year: _part("year", pa.date32(), *_TIMES),
+    exp.Quarter: _part("quarter", pa.date32(), *_TIMES),
+    exp.Month: _part("month", pa.date32(), *_TIMES),
+    exp.Day: _part("day", pa.date32(), *_TIMES),
+    exp.DayOfMonth: _part("day", pa.date32(), *_TIMES),
+    exp.Hour: _part("hour", *_TIMES),
+    exp.Minute: _part("minute", *_TIMES),
+    exp.Second: _part("second", *_TIMES),
     exp.Length: _length,
     exp.Concat: _concat,
 }

@@ -29,9 +29,12 @@ from holdfast.expressions.kernels import Expression, Reference
 from holdfast.expressions.nodes import Columnar
 from holdfast.expressions.text import item_of
 
-_CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "double"})
+_CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "double", "date"})
 _KEYWORDS = frozenset({"and", "or", "not", "in", "between", "when", "then", "else", "case", "as"})
-_FUNCTIONS = frozenset({"if", "cast", "coalesce", "length", "char_length", "character_length", "len", "concat"})
+_OF_TIMES = frozenset(
+    {"date_trunc", "year", "quarter", "month", "day", "dayofmonth", "hour", "minute", "second", "date"}
+)
+_FUNCTIONS = _OF_TIMES | {"if", "cast", "coalesce", "length", "char_length", "character_length", "len", "concat"}
 _BEFORE_PARENTHESIS = _KEYWORDS | _FUNCTIONS
 """Words that may precede ``(``: sqlglot takes functions of other databases for these, which Spark refuses."""
 
@@ -174,7 +177,13 @@ def _is_as_written(tree: exp.Expression, text: str) -> bool:
         and _count(tree, exp.Or) == kinds.count(sqlglot.TokenType.OR)
         and (sqlglot.TokenType.COMMA, sqlglot.TokenType.R_PAREN) not in pairwise(kinds)
         and sqlglot.TokenType.ALL not in kinds
+        # A unit is a text; sqlglot takes a column there for one, too.
+        and len(list(tree.find_all(exp.TimestampTrunc))) <= kinds.count(sqlglot.TokenType.STRING) - _texts(tree)
     )
+
+
+def _texts(tree: exp.Expression) -> int:
+    return sum(bool(literal.args.get("is_string")) for literal in tree.find_all(exp.Literal))
 
 
 def _count(tree: exp.Expression, *kinds: type[exp.Expression]) -> int:
