@@ -11,7 +11,7 @@ from holdfast.cli.ahead.changes import change_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.display.operators import rejects_text, state_text, wait_text
+from holdfast.display.operators import rejects_text, state_text, wait_lines
 from holdfast.display.times import utc
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
@@ -55,10 +55,10 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
     if inspection.state is not None:
         yield from _state(inspection.state)
-    yield from schema_lines(inspection.schemas)
     for sink in inspection.sinks:
         is_behind = sink.name in {each.sink for each in inspection.behind}
         yield from _sink(sink, inspection.owner, is_behind=is_behind)
+    yield from schema_lines(inspection.schemas)
     yield from findings(inspection)
 
 
@@ -414,8 +414,7 @@ def _state(report: StateReport) -> Iterator[str]:
         yield f"  {source}  {rejects_text(reasons)}"
     for operator in report.operators:
         yield f"  {operator.name}  {operator.kind}, {state_text(operator)}"
-        for wait in operator.waits:
-            yield f"    {wait_text(wait)}"
+        yield from (f"    {line}" for line in wait_lines(operator.waits))
 
 
 def _answer(answer: Answer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.display.times import utc
 from holdfast.status import OperatorStatus, Wait
@@ -53,6 +53,23 @@ def wait_text(wait: Wait) -> str:
     else:
         reached = f"which has come to {utc(wait.bound) if wait.is_time else wait.bound}"
     return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {reached}: {wait.waiting_rows:,} rows"
+
+
+def wait_lines(waits: Sequence[Wait]) -> Iterator[str]:
+    """Yield a line for each input that is waited on and how far it has come: the longest wait, and how many more.
+
+    Examples
+    --------
+    >>> waits = [Wait({"id": n}, "weather", 1_700_000_000_000_000, 5, 1) for n in range(3)]
+    >>> list(wait_lines(waits))
+    ['id=0 waits on weather since 2023-11-14T22:13:20Z, which has come to 5: 1 rows; so do 2 more keys']
+    """
+    alike: dict[tuple[str, int | None], list[Wait]] = {}
+    for wait in waits:
+        alike.setdefault((wait.input, wait.bound), []).append(wait)
+    for first, *others in alike.values():
+        more = "key" if len(others) == 1 else "keys"
+        yield wait_text(first) + (f"; so do {len(others)} more {more}" if others else "")
 
 
 def size_text(size_bytes: int) -> str:

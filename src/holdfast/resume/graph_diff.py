@@ -325,9 +325,20 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") 
         was, now = old.get(name), new.get(name)
         if isinstance(was, dict) and isinstance(now, dict):
             yield from _differing(was, now, f"{above}{name}.")
+        elif isinstance(was, list) and isinstance(now, list) and (changes := _of_list(was, now)):
+            yield f"{above}{name}: {', '.join(_cut(changes))}"
         elif was != now or (name in old) != (name in new):
             texts = [canonical_json(of[name]) if name in of else "not given" for of in (old, new)]
             yield f"{above}{name}: {' -> '.join(_cut(texts))}"
+
+
+def _of_list(was: Sequence[Any], now: Sequence[Any]) -> list[str]:
+    """Return which items of a list went (``-``) and came (``+``); none where that is not what differs."""
+    gone, come = [item for item in was if item not in now], [item for item in now if item not in was]
+    kept = [item for item in was if item in now]
+    if len(was) < 2 or kept != [item for item in now if item in was]:
+        return []
+    return [f"- {canonical_json(item)}" for item in gone] + [f"+ {canonical_json(item)}" for item in come]
 
 
 def _comparable(old: Described, new: Described) -> tuple[dict[str, Any], dict[str, Any]]:
