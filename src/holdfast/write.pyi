@@ -3,6 +3,7 @@ from holdfast.sinks.console import console as console
 from holdfast.sinks.files.spec import files as files
 from holdfast.sinks.foreach_batch import foreach_batch as foreach_batch
 from holdfast.sinks.http.spec import http as http
+from holdfast.sinks.kafka.spec import kafka as kafka
 from holdfast.sinks.memory import memory as memory
 from holdfast.sinks.postgres.spec import postgres as postgres
 from holdfast.sinks.redis.spec import redis as redis

@@ -42,9 +42,11 @@ parts = flights | hf.filter("dep_delay is not null") | hf.split(late="dep_delay 
 pipeline = hf.Pipeline(
     "p", parts.late | hf.write.sqlite("x.db", table="late"), parts.rest | hf.write.files("out"),
     flights | hf.write.redis("redis://h", key="k"), flights | hf.write.http("http://h/", auth="Bearer ${T}"),
+    flights | hf.write.kafka("h:9092", "flights", key="origin"),
 )
 pipeline.explain(), pipeline.diagram(), pipeline.fingerprint()
-print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", "py4j", "psycopg", "redis", "urllib3"}))
+heavy = {"pyspark", "py4j", "psycopg", "redis", "kafka", "confluent_kafka", "urllib3"}
+print(sorted({module.partition(".")[0] for module in sys.modules} & heavy))
 """
     assert python(program) == "[]\n"
 
@@ -73,7 +75,7 @@ def test_workers_and_planning_processes_start_without_what_builds_a_graph():
     program = """
 import sys
 import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.plan.levels.packing
-heavy = {"sqlglot", "typer", "psycopg", "pydantic", "redis", "urllib3", "urllib.request"}
+heavy = {"sqlglot", "typer", "psycopg", "pydantic", "redis", "kafka", "confluent_kafka", "urllib3", "urllib.request"}
 heavy |= {"holdfast.graph.pipeline", "holdfast.expressions.text"}
 print(sorted(heavy & sys.modules.keys()))
 """

@@ -1,0 +1,118 @@
+"""The address of a Kafka cluster and what it asks of its clients, in the words of both client libraries.
+
+Secrets are filled in from the environment on the driver when a run starts; no text of this class shows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import InvalidPipeline
+from holdfast.sinks.variables import filled_in
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+_CLIENT = {
+    "protocol": "security.protocol",
+    "mechanism": "sasl.mechanism",
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "ca": "ssl.ca.location",
+    "certificate": "ssl.certificate.location",
+    "key": "ssl.key.location",
+    "key_password": "ssl.key.password",
+}
+_ADMIN = {
+    "protocol": "security_protocol",
+    "mechanism": "sasl_mechanism",
+    "username": "sasl_plain_username",
+    "password": "sasl_plain_password",
+    "ca": "ssl_cafile",
+    "certificate": "ssl_certfile",
+    "key": "ssl_keyfile",
+    "key_password": "ssl_password",
+}
+"""Our word -> that of confluent-kafka, and that of kafka-python."""
+
+SECRETS = ("password", "key_password")
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """Where a cluster is.
+
+    Parameters
+    ----------
+    bootstrap : str
+        ``host:port``, several with commas between.
+    security : mapping of str to str
+        ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
+    """
+
+    bootstrap: str
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def check(self) -> None:
+        """Raise :class:`InvalidPipeline` if it cannot be one."""
+        hosts = [each.rpartition(":") for each in self.bootstrap.split(",")] if isinstance(self.bootstrap, str) else []
+        if "${" not in str(self.bootstrap) and not (
+            hosts and all(host and port.isdecimal() for host, _, port in hosts)
+        ):
+            raise InvalidPipeline(
+                f"write.kafka: {self.bootstrap!r} is no address of Kafka brokers.",
+                why="it is host:port, or several with commas between.",
+                do='write for instance "localhost:9092".',
+            )
+        unknown = sorted(set(self.security) - set(_CLIENT))
+        protocol, mechanism = self.security.get("protocol", "PLAINTEXT"), self.security.get("mechanism", "PLAIN")
+        if unknown or protocol not in PROTOCOLS or mechanism not in MECHANISMS:
+            what = f"key {unknown[0]!r}" if unknown else f"{protocol!r} with {mechanism!r}"
+            raise InvalidPipeline(
+                f"write.kafka: security= with {what} is not known.",
+                why=f"keys are {', '.join(_CLIENT)}; protocols {', '.join(PROTOCOLS)}; mechanisms "
+                f"{', '.join(MECHANISMS)}.",
+                do='write for instance security={"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", '
+                '"username": "app", "password": "${KAFKA_PASSWORD}"}.',
+            )
+
+    def expanded(self, environment: Mapping[str, str] = os.environ) -> Brokers:
+        """Return it with the variables filled in; raise :class:`InvalidPipeline` where one is not set."""
+        brokers = Brokers(
+            filled_in(self.bootstrap, "write.kafka: the address", environment=environment),
+            {
+                name: filled_in(str(text), f"write.kafka: security[{name!r}]", environment=environment)
+                for name, text in self.security.items()
+            },
+        )
+        brokers.check()
+        return brokers
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether a secret is in it."""
+        return any(name in self.security for name in SECRETS)
+
+    def client(self, **settings: Any) -> dict[str, Any]:
+        """Return settings of a client of confluent-kafka."""
+        said = {_CLIENT[name]: text for name, text in self.security.items()}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **said, **settings}
+
+    def admin(self, **settings: Any) -> dict[str, Any]:
+        """Return settings of a client of kafka-python."""
+        said = {_ADMIN[name]: text for name, text in self.security.items()}
+        return {"bootstrap_servers": self.bootstrap.split(","), **said, **settings}
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text of a broker or a library without what is secret here."""
+        for name in SECRETS:
+            if self.security.get(name):
+                text = text.replace(self.security[name], "***")
+        return text
+
+    def __str__(self) -> str:
+        """Return what may be shown."""
+        return self.bootstrap

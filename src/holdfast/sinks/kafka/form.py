@@ -1,0 +1,243 @@
+"""The form of rows in Kafka: of each its topic, partition, key, value, headers and time, made column by column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.sinks import json_lines, sql
+
+Format = Literal["json", "bytes"]
+FORMATS: tuple[Format, ...] = ("json", "bytes")
+Mode = Literal["append", "upsert"]
+MODES: tuple[Mode, ...] = ("append", "upsert")
+
+OVERHEAD_BYTES = 512
+"""What a batch and its one record need beyond key, value and headers, generously."""
+
+Message = tuple[str, int, bytes | None, bytes | None, "list[tuple[str, bytes | None]] | None", int]
+"""Topic, partition (-1: by the key), key, value, headers, time in milliseconds (0: when it is sent)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cluster takes, as it said when the run started.
+
+    Parameters
+    ----------
+    partitions : mapping of str to int
+        Topic -> how many partitions it has; every topic, where rows name theirs.
+    message_bytes : int
+        The largest record.
+    """
+
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    message_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """How a row is written.  Picklable: tasks write rows.  Columns as in :func:`holdfast.sinks.kafka.spec.kafka`."""
+
+    topic: str | None
+    format: Format = "json"
+    mode: Mode = "append"
+    key: tuple[str, ...] = ()
+    value: tuple[str, ...] = ()
+    headers: str | None = None
+    timestamp: str | None = None
+    partition: str | None = None
+    topic_by: str | None = None
+    delete: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it names."""
+        single = (self.headers, self.timestamp, self.partition, self.topic_by, self.delete)
+        return [*self.key, *self.value, *(name for name in single if name is not None)]
+
+    def check_schema(self, node: str, schema: pa.Schema) -> None:
+        """Raise :class:`InvalidPipeline` if rows with these columns have no such form."""
+        types = pa.types
+        wanted = {
+            self.headers: (types.is_map, "a map of text to bytes or text"),
+            self.timestamp: (lambda kind: types.is_timestamp(kind), "a timestamp"),
+            self.partition: (types.is_integer, "an integer"),
+            self.topic_by: (_is_text, "text"),
+            self.delete: (types.is_boolean, "a boolean"),
+        }
+        if self.format == "bytes":
+            wanted[self.value[0]] = (lambda kind: _is_text(kind) or _is_bytes(kind), "bytes or text")
+        for name, (is_right, words) in wanted.items():
+            if name is not None and not is_right(schema.field(name).type):
+                raise InvalidPipeline(
+                    f"{node}: the column {name!r} has the type {schema.field(name).type}.",
+                    why=f"write.kafka needs {words} there.",
+                    do=f"make one before the sink: select(..., '{name}'), or name another column.",
+                )
+
+    def check(self, node: str, rows: pa.RecordBatch, limits: Limits) -> None:
+        """Raise :class:`BadRow` if a row has no such form, or the cluster would not take it."""
+        for _ in self.messages(node, rows, limits):
+            pass
+
+    def messages(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[Message]:
+        """Yield what is sent, row by row."""
+        count = rows.num_rows
+        if not count:
+            return
+        deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
+        keys = self._keys(node, rows)
+        values = self._values(node, rows, deleted)
+        headers = self._headers(node, rows)
+        self._check_size(node, [keys, values], headers, limits)
+        topics = self._topics(node, rows, limits)
+        partitions = self._partitions(node, rows, topics, limits)
+        times = [0] * count if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
+        yield from zip(
+            topics,
+            partitions,
+            [None] * count if keys is None else keys.to_pylist(),
+            values.to_pylist(),
+            headers,
+            times,
+            strict=True,
+        )
+
+    def _keys(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
+        if not self.key:
+            return None
+        keys = _bytes(node, rows, self.key)
+        if self.mode == "upsert" and keys.null_count:
+            raise BadRow(
+                f"{node}: {keys.null_count} rows have a null in the key column {self.key[0]!r}.",
+                why="in a compacted topic a row is found again by its key, and Kafka takes none without one there.",
+                do=f'filter such rows out before the sink: hf.filter("{self.key[0]} is not null").',
+            )
+        return keys
+
+    def _values(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
+        if self.format == "bytes":
+            values = _bytes(node, rows, self.value)
+        else:
+            beside = (self.headers, self.partition, self.topic_by, self.delete)
+            names = self.value or tuple(name for name in rows.schema.names if name not in beside)
+            values = _json(rows.select(list(names)))
+        if deleted is not None:
+            values = pc.if_else(deleted, pa.scalar(None, values.type), values)
+        if self.mode == "upsert" and values.null_count > (0 if deleted is None else pc.sum(deleted).as_py() or 0):
+            raise BadRow(
+                f"{node}: a row has no value, and is not said to be deleted.",
+                why='in a topic of mode="upsert" a record without a value is a tombstone: it deletes its key.',
+                do="filter such rows out before the sink, or name a column that says which rows delete: delete=.",
+            )
+        return values
+
+    def _headers(self, node: str, rows: pa.RecordBatch) -> Sequence[Any]:
+        if self.headers is None:
+            return [None] * rows.num_rows
+        json_lines.check_text(rows.select([self.headers]))
+        return list(rows.column(self.headers).to_pylist())
+
+    def _check_size(
+        self, node: str, columns: Sequence[pa.Array | None], headers: Sequence[Any], limits: Limits
+    ) -> None:
+        size = pa.scalar(OVERHEAD_BYTES, pa.int64())
+        for column in columns:
+            if column is not None:
+                size = pc.add(size, pc.cast(pc.fill_null(pc.binary_length(column), 0), pa.int64()))
+        if self.headers is not None:
+            size = pc.add(size, pa.array([sum(len(k) + len(v or b"") for k, v in row or ()) for row in headers]))
+        largest = pc.max(size).as_py() - OVERHEAD_BYTES
+        if largest + OVERHEAD_BYTES > limits.message_bytes:
+            raise BadRow(
+                f"{node}: a row is a record of {largest} bytes.",
+                why=f"the topic takes {limits.message_bytes} at most, with what Kafka adds (max.message.bytes).",
+                do="filter such rows out before the sink, keep large values elsewhere and write where they are, or "
+                "raise max.message.bytes of the topic and start again.",
+            )
+
+    def _topics(self, node: str, rows: pa.RecordBatch, limits: Limits) -> list[str]:
+        if self.topic_by is None:
+            assert self.topic is not None
+            return [self.topic] * rows.num_rows
+        topics = rows.column(self.topic_by).cast(pa.string())
+        if self.topic is not None:
+            topics = pc.fill_null(topics, self.topic)
+        for name in pc.unique(topics).to_pylist():
+            if name is None or name not in limits.partitions:
+                raise BadRow(
+                    f"{node}: the column {self.topic_by!r} names the topic {name!r}, which is not there.",
+                    why="a row goes to the topic that its column names, among those that there were at the start.",
+                    do="create the topic and start again, or filter such rows out before the sink.",
+                )
+        return list(topics.to_pylist())
+
+    def _partitions(self, node: str, rows: pa.RecordBatch, topics: list[str], limits: Limits) -> Sequence[int]:
+        if self.partition is None:
+            return [-1] * rows.num_rows
+        partitions = pc.fill_null(pc.cast(rows.column(self.partition), pa.int64()), -1).to_pylist()
+        for topic, partition in set(zip(topics, partitions, strict=True)):
+            if not -1 <= partition < limits.partitions.get(topic, 1):
+                raise BadRow(
+                    f"{node}: the column {self.partition!r} names partition {partition} of the topic {topic!r}.",
+                    why=f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}.",
+                    do="correct the column; null leaves the choice to the key.",
+                )
+        return list(partitions)
+
+
+def check_names(form: MessageForm, columns: Collection[str] | None) -> None:
+    """Raise :class:`InvalidPipeline` if a column that the form names is not there."""
+    for name in form.columns:
+        if columns is not None and name not in columns:
+            raise InvalidPipeline(
+                f"write.kafka: there is no column {name!r}.",
+                why=f"the rows have the columns {', '.join(sorted(columns)[:20])}.",
+                do="correct the name, or add the column with select(...) before the sink.",
+            )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _bytes(node: str, rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.Array:
+    """Return text and bytes as they are, anything else as JSON; several columns as one JSON object."""
+    if len(names) > 1:
+        return _json(rows.select(list(names)))
+    (name,) = names
+    values = sql.flat(rows.column(name))
+    if _is_bytes(values.type):
+        return values.cast(pa.large_binary())
+    if _is_text(values.type):
+        json_lines.check_text(rows.select([name]))
+        return values.cast(pa.large_binary())
+    first = len(json.dumps({name: 0}, ensure_ascii=False, separators=(",", ":")).encode()) - 2  # {"name":
+    texts = pa.array([line[first:-1] for line in _lines(rows.select([name]))], pa.large_binary())
+    return pc.if_else(values.is_valid(), texts, pa.scalar(None, texts.type))
+
+
+def _json(rows: pa.RecordBatch) -> pa.Array:
+    return pa.array(_lines(rows), pa.large_binary())
+
+
+def _lines(rows: pa.RecordBatch) -> list[bytes]:
+    json_lines.check(rows)
+    return json_lines.encode(rows).split(b"\n")[:-1]
+
+
+def _milliseconds(column: pa.Array) -> list[int]:
+    local = column.cast(pa.timestamp(column.type.unit))
+    return list(pc.fill_null(local.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0).to_pylist())

@@ -1,0 +1,210 @@
+"""The ledger of a Kafka sink: records of a compacted topic of one partition, written in the transaction of the rows.
+
+Keys: ``<pipeline>/<sink>`` (what is held, as JSON) and ``<pipeline>/<sink>#<source>#<number>`` (what positions mean).
+The last record of a key counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from holdfast.errors import Corrupt
+from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
+from holdfast.sinks.kafka.form import Message
+from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.sql import LedgerRow, positions_text
+
+PROGRESS = "holdfast-progress"
+"""The topic, unless another one is named."""
+
+
+@dataclass(frozen=True)
+class KafkaNames:
+    """Names of what a sink keeps for itself.
+
+    Parameters
+    ----------
+    pipeline, sink : str
+        Whose it is.
+    progress : str
+        The topic of its ledger.
+    """
+
+    pipeline: str
+    sink: str
+    progress: str = PROGRESS
+
+    @property
+    def key(self) -> str:
+        """Key of the ledger's record."""
+        return f"{quote(self.pipeline, safe='')}/{quote(self.sink, safe='')}"
+
+    @property
+    def driver(self) -> str:
+        """Transactional id of the driver."""
+        return f"holdfast/{self.key}/driver"
+
+    @property
+    def staged(self) -> str:
+        """What transactional ids of tasks begin with."""
+        return f"holdfast/{self.key}/staged/"
+
+    def staged_by(self, task: Task, token: str) -> str:
+        """Return the transactional id of one attempt of a task; no other attempt ever has it."""
+        return f"{self.staged}{task.generation}.{task.epoch}.{task.task}.{task.attempt}.{token}"
+
+    def task_of(self, name: str) -> Task | None:
+        """Return whose transaction has a name; None where it is no such name."""
+        parts = name.removeprefix(self.staged).split(".")
+        if len(parts) != 5 or not all(part.isdecimal() for part in parts[:4]):
+            return None
+        generation, epoch, task, attempt = map(int, parts[:4])
+        return Task(self.pipeline, generation, epoch, task, attempt)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Transactions of tasks that the ledger has decided to commit.
+
+    Parameters
+    ----------
+    first : int
+        The first epoch of the decision.
+    transactions : mapping of str to (int, int)
+        Name -> producer id and epoch.
+    before : mapping, optional
+        What the ledger said before; None where more than these transactions was published with the decision.
+    """
+
+    first: int
+    transactions: Mapping[str, tuple[int, int]]
+    before: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class KafkaLedger:
+    """What the ledger says.
+
+    Parameters
+    ----------
+    row : LedgerRow
+        Epoch, generation, positions, pts.
+    step_time : (int, int), optional
+        Of the epoch.
+    owner : str
+        Drawn by the runtime that opened the sink last.
+    unfinished : Unfinished, optional
+        What is decided and perhaps not committed.
+    explained : mapping of str to int
+        Source -> how many explanations are kept.
+    """
+
+    row: LedgerRow
+    step_time: tuple[int, int] | None = None
+    owner: str = ""
+    unfinished: Unfinished | None = None
+    explained: Mapping[str, int] = ()  # type: ignore[assignment]
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        return replace(self.row.held(), step_time=self.step_time, explained=dict(self.explained))
+
+    def moved_to(self, record: EpochRecord) -> KafkaLedger:
+        """Return it at the end of an epoch."""
+        row = replace(self.row, epoch=record.epoch, positions=positions_text(record.positions), pts=record.pts)
+        return replace(self, row=row, step_time=record.step_time, unfinished=None)
+
+    def of_epoch(self) -> dict[str, Any]:
+        """Return what it says of the epoch that is held."""
+        row = self.row
+        return {"epoch": row.epoch, "positions": row.positions, "pts": row.pts, "step_time": self.step_time}
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        said = {**self.of_epoch(), "generation": self.row.generation, "owner": self.owner}
+        if self.unfinished is not None:
+            left = self.unfinished
+            said["unfinished"] = {
+                "first": left.first,
+                "transactions": {name: list(ids) for name, ids in left.transactions.items()},
+                "before": left.before,
+            }
+        return json.dumps(said)
+
+    def taken_back(self) -> KafkaLedger:
+        """Return it as it was before the decision that it notes."""
+        assert self.unfinished is not None
+        assert self.unfinished.before is not None
+        said = self.unfinished.before
+        row = replace(self.row, epoch=said["epoch"], positions=said["positions"], pts=said["pts"])
+        return replace(self, row=row, step_time=_step_time(said["step_time"]), unfinished=None)
+
+
+ABSENT = KafkaLedger(LedgerRow(0, 0, "{}", None), explained={})
+"""Where there is no ledger yet."""
+
+
+def read(
+    session: KafkaSession, names: KafkaNames, *, waits: bool = True
+) -> tuple[KafkaLedger | None, list[Explanation]]:
+    """Return what the ledger says, None where there is none; and all explanations, for each source in order.
+
+    Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.
+    """
+    if names.progress not in session.partitions():
+        return None, []
+    ours, beside = names.key.encode(), f"{names.key}#".encode()
+    marker: bytes | None = None
+    explained: dict[tuple[str, int], str] = {}
+    for key, value in session.records(names.progress, waits=waits):
+        if key == ours:
+            marker = value
+        elif key.startswith(beside) and value is not None:
+            source, _, number = key[len(beside) :].decode().rpartition("#")
+            explained[unquote(source), int(number)] = value.decode()
+    explanations = [Explanation(source, number, text) for (source, number), text in sorted(explained.items())]
+    if marker is None:
+        return None, explanations
+    return _parsed(names, marker, {each.source: each.number for each in explanations}), explanations
+
+
+def asked(session: KafkaSession, names: KafkaNames) -> SinkLedger | None:
+    """Return what the ledger says of a sink; None where there is none."""
+    found, explanations = read(session, names)
+    return None if found is None else SinkLedger(found.held(), tuple(explanations))
+
+
+def records(names: KafkaNames, found: KafkaLedger, explanations: Sequence[Explanation] = ()) -> list[Message]:
+    """Return the records that make the ledger say something."""
+    told = [(f"{names.key}#{quote(each.source, safe='')}#{each.number}", each.text) for each in explanations]
+    return [
+        (names.progress, 0, key.encode(), text.encode(), None, 0) for key, text in [*told, (names.key, found.text())]
+    ]
+
+
+def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> KafkaLedger:
+    try:
+        said = json.loads(marker)
+        row = LedgerRow(int(said["epoch"]), int(said["generation"]), said["positions"], said["pts"])
+        row.held()
+        left = said.get("unfinished")
+        unfinished = None
+        if left is not None:
+            transactions = {name: (int(ids[0]), int(ids[1])) for name, ids in left["transactions"].items()}
+            unfinished = Unfinished(int(left["first"]), transactions, left["before"])
+        return KafkaLedger(row, _step_time(said["step_time"]), str(said["owner"]), unfinished, explained)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"sink {names.sink!r}: its ledger in the topic {names.progress!r} cannot be read.",
+            why=f"{type(error).__name__}: {error}.",
+            do="see who else writes into that topic; or start over with another name= and another topic.",
+            participant=names.sink,
+        ) from error
+
+
+def _step_time(said: Any) -> tuple[int, int] | None:
+    return None if said is None else (int(said[0]), int(said[1]))

@@ -1,0 +1,372 @@
+"""The connections to a Kafka cluster, and what its errors mean.
+
+Invariant: a producer that has failed is dropped and never used again; the next one of its name ends what it left open
+(``init_transactions``) before it writes anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+
+from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.masking import masked
+from holdfast.sinks.kafka.brokers import Brokers
+from holdfast.sinks.kafka.form import Message
+
+TIMEOUT_S = 30.0
+"""How long an answer is waited for."""
+
+CONNECT_S = 10.0
+"""How long the first one."""
+
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+_REFUSED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+
+_PRODUCER: dict[str, Any] = {
+    "linger.ms": 5,
+    "batch.size": 1 << 20,
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.kbytes": 1 << 20,
+    "partitioner": "murmur2_random",  # Java's own: a key has one partition, whoever writes it
+    "delivery.report.only.error": True,
+    "reconnect.backoff.ms": 10,
+    "retry.backoff.ms": 10,
+    "compression.type": "lz4",
+}
+
+
+class ProducerGone(Exception):
+    """Another process has taken the name of a producer: whose the sink is says its ledger."""
+
+
+class KafkaSession:
+    """Connections, opened when they are first needed.  Picklable: without them.
+
+    Parameters
+    ----------
+    brokers : Brokers
+        With its variables filled in.
+    node, client_id : str
+        ``sink 'name'``, for errors, and the name that the brokers show of the connections.
+    """
+
+    def __init__(self, brokers: Brokers, node: str, client_id: str) -> None:
+        self.brokers = brokers
+        self.node = node
+        self.client_id = client_id
+        self._said: list[KafkaError] = []
+        self._admin: AdminClient | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (KafkaSession, (self.brokers, self.node, self.client_id))
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """Return what all clients are given, and more."""
+        said = {name.replace("_", "."): value for name, value in settings.items()}
+        return self.brokers.client(**{"client.id": self.client_id, "error_cb": self._said.append, **said})
+
+    @property
+    def admin(self) -> AdminClient:
+        """The client of questions."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = AdminClient(self.config())
+            return self._admin
+
+    def close(self) -> None:
+        """Let the connections go."""
+        with self._lock:
+            self._admin = None
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def partitions(self, timeout_s: float = TIMEOUT_S) -> dict[str, int]:
+        """Return topic -> number of partitions, of all that this user may see."""
+        with self.explained():
+            found = self.admin.list_topics(timeout=timeout_s).topics
+        return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+
+    def topic_setting(self, topic: str, name: str) -> str | None:
+        """Return a setting of a topic; None where this user may not ask."""
+        return self._setting(ConfigResource(ConfigResource.Type.TOPIC, topic), name)
+
+    def broker_setting(self, name: str) -> str | None:
+        """Return a setting of the brokers; None where this user may not ask."""
+        with self.explained():
+            brokers = self.admin.list_topics(timeout=TIMEOUT_S).brokers
+        return self._setting(ConfigResource(ConfigResource.Type.BROKER, str(min(brokers))), name) if brokers else None
+
+    def _setting(self, resource: ConfigResource, name: str) -> str | None:
+        try:
+            said = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+        except KafkaException:
+            return None
+        return said[name].value if name in said else None
+
+    def create_compacted(self, topic: str) -> None:
+        """Create a topic of one partition that keeps the last record of each key."""
+        settings = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.1",
+            "segment.bytes": str(4 << 20),
+            "max.message.bytes": str(16 << 20),
+        }
+        with self.explained():
+            new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
+            try:
+                self.admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            end = time.monotonic() + TIMEOUT_S
+            while topic not in self.partitions() and time.monotonic() < end:
+                time.sleep(0.02)
+
+    def records(self, topic: str, *, waits: bool = True) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield key and value of every committed record of a topic of one partition, up to its end of now.
+
+        An open transaction hides what was committed behind it, so the end of what may be read must have reached the
+        end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out.
+        """
+        with self.explained():
+            end = self._end(topic, IsolationLevel.READ_UNCOMMITTED)
+            patience = time.monotonic() + TIMEOUT_S
+            while (readable := self._end(topic, IsolationLevel.READ_COMMITTED)) < end and waits:
+                if time.monotonic() > patience:
+                    raise Unavailable(
+                        f"{self.node}: the topic {topic!r} cannot be read to its end.",
+                        why="a transaction of another process has been open there for long.",
+                        do="it is retried: the cluster ends a transaction whose process is gone after its timeout. "
+                        "Sinks that must not wait for each other have a topic of their own: progress=.",
+                        participant=self.node,
+                    )
+                time.sleep(0.01)
+            yield from self._read(topic, min(end, readable))
+
+    def _end(self, topic: str, isolation: IsolationLevel) -> int:
+        place = TopicPartition(topic, 0)
+        asked = self.admin.list_offsets(
+            {place: OffsetSpec.latest()}, isolation_level=isolation, request_timeout=TIMEOUT_S
+        )
+        return int(asked[place].result(TIMEOUT_S).offset)
+
+    def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        consumer = Consumer(
+            self.config(
+                group_id="holdfast",
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                enable_partition_eof=True,
+                fetch_wait_max_ms=10,
+            )
+        )
+        try:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            patience, reached = time.monotonic() + TIMEOUT_S, 0
+            while reached < end:
+                message = consumer.poll(1.0)
+                if message is None:
+                    if time.monotonic() > patience:
+                        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    continue
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                reached = message.offset() + (error is None)
+                if error is None and message.key() is not None:
+                    yield message.key(), message.value()
+        finally:
+            consumer.close()
+
+    # --- producers --------------------------------------------------------------------------------------------------
+
+    def producer(self, transactional_id: str, timeout_ms: int, message_bytes: int) -> TransactionalProducer:
+        """Return a producer of this name; what an earlier one left open is ended, and that one can write no more."""
+        failed: list[KafkaError] = []
+        settings = {
+            **_PRODUCER,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "message.max.bytes": min(max(message_bytes, 1_000_000), 1_000_000_000),
+            "on_delivery": lambda error, _: failed.append(error) if error is not None else None,
+        }
+        with self.explained():
+            producer = Producer({**self.config(), **settings})
+            _again(lambda: producer.init_transactions(TIMEOUT_S))
+        return TransactionalProducer(self, producer, failed)
+
+    # --- errors -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def explained(self, *, is_in_doubt: bool = False) -> Iterator[None]:
+        """Translate the library's errors."""
+        try:
+            yield
+        except (KafkaException, TimeoutError) as error:
+            raise self.translated(error, is_in_doubt=is_in_doubt) from error
+        except SystemError as error:  # what the library makes of a fatal error within one of its callbacks
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self.translated(error.__cause__, is_in_doubt=is_in_doubt) from error
+
+    def translated(self, error: Exception, *, is_in_doubt: bool) -> HoldfastError | ProducerGone:
+        """Return what an error of the library means."""
+        said = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
+        code = None if said is None else said.code()
+        if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and self._said:
+            told = next((each for each in self._said if each.code() in _REFUSED), self._said[-1])
+            if told.code() in _REFUSED:
+                code = told.code()
+            text = f"{said.str() if said else error}: {told.str()}"
+        else:
+            text = said.str() if said is not None else str(error)
+        self._said.clear()
+        text = masked(self.brokers.without_secrets(text))[:300].rstrip(".")
+        if code in _FENCED:
+            return ProducerGone(text)
+        if code in _REFUSED:
+            return InvalidPipeline(
+                f"{self.node}: the Kafka cluster {self.brokers} refuses this user.",
+                why=f"it said: {text}.",
+                do="correct security=, or let the user have Write and Describe on the topics, Read and Create on the "
+                "progress topic, and Write and Describe on transactional ids that begin with holdfast/.",
+                participant=self.node,
+            )
+        if code in _NO_TOPIC:
+            return InvalidPipeline(
+                f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
+                why=f"it said: {text}.",
+                do="create it, or correct its name; Holdfast creates no topic of yours.",
+                participant=self.node,
+            )
+        if code in _TOO_LARGE:
+            return BadRow(
+                f"{self.node}: the Kafka cluster {self.brokers} refuses a record for its size.",
+                why=f"it said: {text}.",
+                do="raise max.message.bytes of the topic, or filter such rows out before the sink.",
+                participant=self.node,
+            )
+        if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            return InvalidPipeline(
+                f"{self.node}: the Kafka cluster {self.brokers} takes no transaction that may last so long.",
+                why=f"it said: {text}; its limit is transaction.max.timeout.ms.",
+                do='write a lower one: transaction_timeout="10 minutes"; or raise the limit of the brokers.',
+                participant=self.node,
+            )
+        if is_in_doubt:
+            return InDoubt(
+                f"{self.node}: it is unknown whether the Kafka cluster {self.brokers} has committed a transaction.",
+                why=f"{text}.",
+                do="nothing by hand: the sink is asked next.",
+                participant=self.node,
+            )
+        return Unavailable(
+            f"{self.node}: the Kafka cluster {self.brokers} does not do what it is asked; nothing was changed.",
+            why=f"{text}.",
+            do="it is retried; if the problem persists, check the brokers and the way to them.",
+            participant=self.node,
+        )
+
+
+class TransactionalProducer:
+    """A producer of one name, good until its first error."""
+
+    def __init__(self, session: KafkaSession, producer: Producer, failed: list[KafkaError]) -> None:
+        self._session = session
+        self._producer = producer
+        self._failed = failed
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        with self._session.explained():
+            self._producer.begin_transaction()
+
+    def send(self, messages: Iterable[Message]) -> int:
+        """Hand messages over to be sent; return how many."""
+        produce, poll, count = self._producer.produce, self._producer.poll, 0
+        with self._session.explained():
+            for topic, partition, key, value, headers, time_ms in messages:
+                while True:
+                    try:
+                        produce(topic, value, key, partition, timestamp=time_ms, headers=headers)
+                        break
+                    except BufferError:  # a million wait: the brokers are slower than we are
+                        poll(0.05)
+                        self._check()
+                count += 1
+                if not count & 0xFFF:
+                    poll(0)
+        return count
+
+    def flush(self) -> None:
+        """Return when the brokers have everything."""
+        with self._session.explained():
+            left = self._producer.flush(TIMEOUT_S)
+            self._check()
+            if left:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def commit(self) -> None:
+        """Commit; raises :class:`InDoubt` where it is not known whether that was done."""
+        try:
+            _again(lambda: self._producer.commit_transaction(TIMEOUT_S))
+        except KafkaException as error:
+            is_in_doubt = not error.args[0].txn_requires_abort()
+            raise self._session.translated(error, is_in_doubt=is_in_doubt) from error
+
+    def abort(self) -> None:
+        """Abort, if that can be done; the next producer of the name does it else."""
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.abort_transaction(CONNECT_S)
+
+    def drop(self) -> None:
+        """Let it go, with its transaction as it is."""
+        with suppress(KafkaException):
+            self._producer.purge()
+
+    def _check(self) -> None:
+        if self._failed:
+            raise KafkaException(self._failed[0])
+
+
+def _again(step: Callable[[], Any]) -> None:
+    """Do a step until its errors are no longer such that the library says: again."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            step()
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or error.args[0].code() in _REFUSED or time.monotonic() > end:
+                raise
+
+
+def limits_of(session: KafkaSession, topics: Collection[str], partitions: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Return partitions of topics, and the size of the largest record that all of them take."""
+    sizes = [int(said) for topic in topics if (said := session.topic_setting(topic, "max.message.bytes"))]
+    return {topic: partitions[topic] for topic in topics}, min(sizes, default=1_000_000)

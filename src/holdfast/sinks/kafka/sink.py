@@ -1,0 +1,398 @@
+"""A Kafka topic during a run, on the driver.
+
+Invariants: rows and ledger are one transaction of a producer whose name all generations share, so a run that opens the
+sink ends what an earlier one had begun, and that one can write no more.  After a producer is made the ledger is read;
+until that producer fails nobody else has moved it.
+
+The durable writes of an epoch: 1. the transaction with carried rows and the ledger's record, which is the decision on
+the transactions that tasks left open; 2. the end of each of these; 3. the ledger's record without them.  What a crash
+after each leaves: design/0036.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.errors import Diverged, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import (
+    Carried,
+    Explanation,
+    Guarantee,
+    Held,
+    Outcome,
+    Publication,
+    RunIdentity,
+    Sink,
+    Staged,
+    WriterFactory,
+)
+from holdfast.sinks import sql
+from holdfast.sinks.believed import fresh, rows_gone
+from holdfast.sinks.explained import lacking
+from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
+from holdfast.sinks.kafka import ledger
+from holdfast.sinks.kafka.form import Limits, Message, MessageForm
+from holdfast.sinks.kafka.ledger import ABSENT, KafkaLedger, KafkaNames, Unfinished
+from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
+from holdfast.sinks.kafka.staging import KafkaWriterFactory
+from holdfast.sinks.kafka.transactions import COMMITTED, ONGOING, Transactions
+
+log = logging.getLogger("holdfast.sinks.kafka")
+
+DRIVER_TIMEOUT_MS = 60_000
+"""How long a transaction of the driver may stay open: the next run need not wait for it, only who reads the topics."""
+
+_TRIES = 5
+"""How often a name may be taken from us by runs that are not newer, before that is an error."""
+
+
+class KafkaSink:
+    """One Kafka topic, or several, during a run."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        names: KafkaNames,
+        session: KafkaSession,
+        form: MessageForm,
+        schema: pa.Schema,
+        *,
+        stages: bool,
+        timeout_ms: int,
+    ) -> None:
+        self.name = names.sink
+        self._names = names
+        self._pipeline = names.pipeline
+        self._session = session
+        self._form = form
+        self._schema = schema
+        self._stages = stages
+        self._timeout_ms = timeout_ms
+        self._limits = Limits()
+        self._node = f"sink {self.name!r}"
+        self._transactions = Transactions(session)
+        self._owner = secrets.token_hex(8)
+        self._generation = self._before = 0
+        self._producer: TransactionalProducer | None = None
+        self._ledger = ABSENT
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged."""
+        return "open transactions" if self._stages else "rows in the handles"
+
+    def prepare(self) -> None:
+        """See that the topics are there, and what they take."""
+        self._form.check_schema(self._node, self._schema)
+        there = self._session.partitions(CONNECT_S)
+        if self._form.topic is not None and self._form.topic not in there:
+            raise InvalidPipeline(
+                f"{self._node}: there is no topic {self._form.topic!r} on the Kafka cluster {self._session.brokers}.",
+                why="Holdfast creates no topic of yours: how many partitions and copies it has is for you to say. Or "
+                "this user may not describe it.",
+                do="create it, or correct its name.",
+                participant=self.name,
+            )
+        if self._form.topic_by is None:
+            there = {name: count for name, count in there.items() if name == self._form.topic}
+        topics = [self._form.topic] if self._form.topic is not None else list(there)[:100]
+        _, message_bytes = limits_of(self._session, topics, there)
+        self._limits = Limits(there, message_bytes)
+        longest = self._session.broker_setting("transaction.max.timeout.ms") if self._stages else None
+        if longest is not None and self._timeout_ms > int(longest):
+            raise InvalidPipeline(
+                f"{self._node}: transaction_timeout is {self._timeout_ms} ms, and the Kafka cluster "
+                f"{self._session.brokers} allows {longest} ms.",
+                why="a task's transaction stays open until its epoch is published; its brokers have the limit "
+                "transaction.max.timeout.ms.",
+                do='write a lower one: transaction_timeout="10 minutes"; or raise the limit of the brokers.',
+                participant=self.name,
+            )
+
+    # --- open -------------------------------------------------------------------------------------------------------
+
+    def open(self, run: RunIdentity) -> Held:
+        """Take the sink for this generation, end what an earlier run had begun, complete what it had decided."""
+        if self._names.progress not in self._session.partitions():
+            self._session.create_compacted(self._names.progress)
+        self._stages = self._stages and not run.is_grouped  # rows of several epochs would wait for their group
+        try:
+            found = self._read(waits=False)  # generations only grow: an earlier state can refuse, and not mislead
+            if not self._is_ours(found, run.generation):
+                self._check_is_lower(found, run.generation)
+                self._connect()
+                found = self._read()  # by now nobody else can move it
+                self._check_is_lower(found, run.generation)
+                self._before = found.row.generation
+                self._ledger = found
+                row = replace(found.row, generation=run.generation)
+                self._commit(replace(found, row=row, owner=self._owner))
+            self._generation = run.generation
+            found = self._current()
+            if found.unfinished is not None:
+                self._complete(found.unfinished)
+        except InDoubt as doubt:  # asking is what an opening does first
+            raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
+        except ProducerGone as gone:
+            raise self._taken(gone) from gone
+        return replace(self._ledger.held(), generation=self._before)
+
+    def _is_ours(self, found: KafkaLedger, generation: int) -> bool:
+        """Return whether the answer to an earlier try was lost."""
+        return found.row.generation == generation and found.owner == self._owner
+
+    def _check_is_lower(self, found: KafkaLedger, generation: int) -> None:
+        if found.row.generation >= generation:
+            self._drop()
+            raise sql.fenced(self._node, self._pipeline, generation, found.row.generation)
+
+    # --- publish ----------------------------------------------------------------------------------------------------
+
+    def writer_factory(self) -> WriterFactory:
+        """Return the factory that executors call."""
+        if not self._stages:
+            return HandleWriterFactory(self._schema)
+        session = KafkaSession(self._session.brokers, self._node, self._session.client_id)
+        return KafkaWriterFactory(session, self._names, self._form, self._schema, self._limits, self._timeout_ms)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """See that the rows have their form, and that the topics take them."""
+        for batch in self._batches([publication]):
+            self._form.check(self._node, batch, self._limits)
+        return False
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Write rows and ledger in one transaction; then commit what tasks left open, and note that that is done."""
+        for _ in range(_TRIES):
+            try:
+                self._publish(publications, believed)
+                return
+            except ProducerGone as gone:
+                self._drop()
+                taken = gone
+        raise self._taken(taken) from taken
+
+    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        found = self._current()
+        if found.unfinished is not None and not self._complete(found.unfinished):
+            found = self._ledger
+        new = fresh(self._node, self._pipeline, publications, self._ledger.row.held(), believed)
+        if not new:
+            return
+        staged = [name for part in _staged(new) for name in _names([part])]
+        states = self._transactions.describe(staged)
+        if gone := [part.name for part in _staged(new) if any(states[n].state != ONGOING for n in _names([part]))]:
+            raise self._gone(gone)
+        told = lacking(new, self._ledger.explained, self._node)
+        moved = self._ledger.moved_to(new[-1].record)
+        if staged:
+            ids = {name: (found.producer_id, found.epoch) for name, found in states.items()}
+            before = None if any(batch.num_rows for batch in self._batches(new)) else self._ledger.of_epoch()
+            moved = replace(moved, unfinished=Unfinished(new[0].record.epoch, ids, before))
+        self._commit(moved, told, self._messages(new))
+        if moved.unfinished is not None and not self._complete(moved.unfinished):
+            raise self._gone(sorted(self._tasks(staged)))
+
+    def _complete(self, left: Unfinished) -> bool:
+        """Commit transactions that the ledger has decided to commit; False if all were aborted: it is taken back."""
+        epoch = self._ledger.row.epoch
+        try:
+            states = self._transactions.describe(left.transactions)
+            aborted = [name for name, found in states.items() if found.state not in (ONGOING, *COMMITTED)]
+            is_seen = left.before is None or any(found.state in COMMITTED for found in states.values())
+            if aborted and not is_seen:
+                for name, (producer_id, number) in left.transactions.items():
+                    if name not in aborted and not self._transactions.end(name, producer_id, number, commit=False):
+                        is_seen = True  # somebody completes the same decision
+            if aborted and not is_seen:
+                log.warning(
+                    "%s: all transactions of epochs %d to %d have timed out: they are produced again",
+                    self._node,
+                    left.first,
+                    epoch,
+                )
+                self._commit(self._ledger.taken_back())
+                return False
+            for name, (producer_id, number) in left.transactions.items():
+                faults.reach("publish-begun", epoch)
+                if name not in aborted and not self._transactions.end(name, producer_id, number, commit=True):
+                    aborted.append(name)
+            if aborted:
+                raise self._published_in_part(left, aborted, epoch)
+            self._commit(replace(self._ledger, unfinished=None))
+        except Unavailable as error:
+            raise InDoubt(
+                f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
+                why=error.what,
+                do="nothing by hand: publishing or opening the sink again completes it.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=epoch,
+            ) from error
+        return True
+
+    def _commit(self, moved: KafkaLedger, told: Sequence[Explanation] = (), messages: Iterable[Message] = ()) -> None:
+        """Write rows and what the ledger says now, in one transaction."""
+        producer = self._producer
+        assert producer is not None
+        is_done = False
+        try:
+            producer.begin()
+            producer.send(chain(messages, ledger.records(self._names, moved, told)))
+            if moved.row.epoch > self._ledger.row.epoch:
+                producer.flush()
+                faults.reach("publish-uncommitted", moved.row.epoch)
+            producer.commit()
+            is_done = True
+        finally:
+            if not is_done:  # whatever it was: this producer is used no more, and the next one ends what it left
+                self._drop()
+        explained = {**self._ledger.explained, **{each.source: each.number for each in told}}
+        self._ledger = replace(moved, explained=explained)
+
+    def _current(self) -> KafkaLedger:
+        """Return the ledger if this generation owns it, with a producer that can write."""
+        if self._producer is None:
+            if (theirs := self._read(waits=False).row.generation) > self._generation:
+                raise sql.fenced(self._node, self._pipeline, self._generation, theirs)
+            self._connect()
+            try:
+                found, _ = ledger.read(self._session, self._names)
+                sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
+            except BaseException:
+                self._drop()
+                raise
+            self._ledger = found or ABSENT
+        return self._ledger
+
+    def _read(self, *, waits: bool = True) -> KafkaLedger:
+        return ledger.read(self._session, self._names, waits=waits)[0] or ABSENT
+
+    def _connect(self) -> None:
+        self._drop()
+        self._producer = self._session.producer(self._names.driver, DRIVER_TIMEOUT_MS, self._limits.message_bytes)
+
+    def _drop(self) -> None:
+        if self._producer is not None:
+            self._producer.drop()
+            self._producer = None
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger."""
+        try:
+            found = self._read()
+        except Unavailable:
+            return Outcome.UNKNOWN
+        if epoch > found.row.epoch:
+            return Outcome.ABSENT
+        left = found.unfinished
+        return Outcome.STAGED if left is not None and epoch >= left.first else Outcome.PUBLISHED
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return what is held, and the names of what is staged."""
+        found = self._read()
+        decided = set() if found.unfinished is None else set(found.unfinished.transactions)
+        names = [name for name in self._transactions.open_names(self._names.staged) if name not in decided]
+        return replace(found.held(), explained=None), sorted(set(self._tasks(names)))
+
+    def explanations(self) -> list[Explanation]:
+        """Return what is kept of the meaning of its positions."""
+        return ledger.read(self._session, self._names)[1]
+
+    def expired(self, parts: Sequence[Staged]) -> list[str]:
+        """Return the names of the parts whose transactions are no longer open."""
+        states = self._transactions.describe(_names(parts))
+        return [part.name for part in parts if any(states[name].state != ONGOING for name in _names([part]))]
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """End the transactions that lower generations left open, and this one below an epoch."""
+        found = self._read()
+        if found.row.generation != self._generation:
+            return 0
+        decided = set() if found.unfinished is None else set(found.unfinished.transactions)
+        orphans = [
+            name
+            for name in self._transactions.open_names(self._names.staged)
+            if name not in decided
+            and (task := self._names.task_of(name)) is not None
+            and (task.generation, task.epoch) < (self._generation, below_epoch)
+        ]
+        for name in orphans:
+            self._transactions.abort(name)
+        return len(orphans)
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self._drop()
+        self._transactions.close()
+        self._session.close()
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def _batches(self, publications: Iterable[Publication]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the driver writes, in their order."""
+        for publication in publications:
+            ours = tuple(part for part in publication.parts if not _names([part]))
+            yield from batches_of(replace(publication, parts=ours), self._schema)
+
+    def _messages(self, publications: Iterable[Publication]) -> Iterator[Message]:
+        for batch in self._batches(publications):
+            yield from self._form.messages(self._node, batch, self._limits)
+
+    def _tasks(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            task = self._names.task_of(name)
+            if task is not None:
+                yield task.name
+
+    # --- errors -----------------------------------------------------------------------------------------------------
+
+    def _gone(self, names: Sequence[str]) -> Diverged:
+        why = "their transactions are no longer open: they lasted longer than transaction_timeout=, or were swept."
+        return rows_gone(self._node, ", ".join(names), why, pipeline=self._pipeline, participant=self.name)
+
+    def _published_in_part(self, left: Unfinished, aborted: Sequence[str], epoch: int) -> Diverged:
+        visible = sorted(self._tasks(name for name in left.transactions if name not in aborted))
+        carried = " Rows that the driver wrote are visible." if left.before is None else ""
+        return Diverged(
+            f"{self._node}: rows of epoch {epoch} were aborted by the brokers, and others of it are visible.",
+            why=f"the transactions of {', '.join(sorted(self._tasks(aborted)))} had ended before the driver could "
+            f"commit them as it had decided: it was away for longer than transaction_timeout=, or "
+            f"somebody aborted them; "
+            f"visible are {', '.join(visible) or 'those of no task'}.{carried} (The names are "
+            "pipeline/generation/epoch/task/attempt.)",
+            do="load the rows of those tasks again from the source, then start over with another name=; and raise "
+            'transaction_timeout=, or write stage="driver".',
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=epoch,
+        )
+
+    def _taken(self, gone: ProducerGone) -> Unavailable:
+        return Unavailable(
+            f"{self._node}: the producer of this run was replaced while it wrote; nothing was changed.",
+            why=f"another run is taking the pipeline over; the brokers said: {gone}.",
+            do="it is retried: the ledger is read again.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
+
+
+def _staged(publications: Iterable[Publication]) -> list[Staged]:
+    return [part for each in publications for part in each.parts if isinstance(part, Staged) and _names([part])]
+
+
+def _names(parts: Iterable[Staged | Carried]) -> list[str]:
+    return [
+        part.reference["transaction"] for part in parts if isinstance(part, Staged) and "transaction" in part.reference
+    ]

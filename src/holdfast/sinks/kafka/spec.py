@@ -1,0 +1,257 @@
+"""``write.kafka``: rows in Kafka topics, written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
+from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.sinks.control.columns import check_no_control
+from holdfast.sinks.kafka.brokers import Brokers
+from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
+from holdfast.types import units
+
+Stage = Literal["auto", "transactions", "driver"]
+STAGES: tuple[Stage, ...] = ("auto", "transactions", "driver")
+
+
+def kafka(
+    bootstrap: str,
+    topic: str | None = None,
+    *,
+    key: str | Sequence[str] | None = None,
+    value: str | Sequence[str] | None = None,
+    headers: str | None = None,
+    timestamp: str | None = None,
+    partition: str | None = None,
+    topic_by: str | None = None,
+    format: Format = "json",
+    mode: Mode = "append",
+    delete: str | None = None,
+    security: Mapping[str, str] | None = None,
+    stage: Stage = "auto",
+    transaction_timeout: str = "15 minutes",
+    progress: str = "holdfast-progress",
+    control: None = None,
+    name: str | None = None,
+    backfill: bool = False,
+) -> nodes.SinkNode:
+    """Write rows to Kafka topics, exactly once for readers with ``isolation.level=read_committed``.
+
+    Parameters
+    ----------
+    bootstrap : str
+        ``host:port``, several with commas between; ``${NAME}`` is an environment variable.
+    topic : str, optional
+        The topic, which must be there.  With ``topic_by`` it is that of rows whose column is null.
+    key : str or sequence of str, optional
+        Column of the record's key: text and bytes as they are, anything else as JSON; several become one JSON object.
+    value : str or sequence of str, optional
+        Columns of the value.  JSON: by default all but those of headers, partition, ``topic_by`` and ``delete``.
+        Bytes: the one column that holds the value.
+    headers : str, optional
+        Column of type map: name -> bytes or text.
+    timestamp : str, optional
+        Column of the record's time; without one it is the time of writing.
+    partition : str, optional
+        Column of the partition's number; null, and no column: by the key, as Java's own producers do.
+    topic_by : str, optional
+        Column that names the topic of each row.
+    format : {"json", "bytes"}
+        What the value is.
+    mode : {"append", "upsert"}
+        ``"upsert"``: for compacted topics; each record has a key, and ``delete`` makes tombstones.
+    delete : str, optional
+        Column that says which rows are written without a value: ``mode="upsert"`` only.
+    security : mapping of str to str, optional
+        ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
+    stage : {"auto", "transactions", "driver"}
+        Who writes the rows of a large epoch.  ``"transactions"``: its tasks, each in a transaction that it leaves open.
+        ``"driver"``: the driver, in the order of the rows.  ``"auto"``: the driver where rows have a key, else tasks.
+    transaction_timeout : str
+        How long a transaction of a task may stay open; at most the brokers' ``transaction.max.timeout.ms``.
+    progress : str
+        The compacted topic of one partition that has the ledger; created if absent.
+    control : None
+        Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
+    name : str, optional
+        The sink's name: its ledger is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
+
+    Returns
+    -------
+    SinkNode
+        To be used to the right of ``stream |``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the arguments contradict each other.
+
+    Notes
+    -----
+    Needs brokers of version 3.0 or newer and ``pip install 'holdfast[kafka]'``: ``docs/sinks/kafka.md``.
+    """
+    with building("sink", name):
+        check_no_control("write.kafka", control)
+        timeout_ms = units.duration_us(transaction_timeout, argument="transaction_timeout") // 1_000
+        form = MessageForm(
+            topic, format, mode, _several(key), _several(value), headers, timestamp, partition, topic_by, delete
+        )
+        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress)
+    return nodes.sink(spec, name=name, backfill=backfill)
+
+
+def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass(frozen=True)
+class KafkaSpec:
+    """Declaration of Kafka topics as a sink; parameters as in :func:`kafka`."""
+
+    bootstrap: str
+    form: MessageForm
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stage: Stage = "auto"
+    timeout_ms: int = 900_000
+    progress: str = "holdfast-progress"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the sink."""
+        return "kafka"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        Brokers(self.bootstrap, self.security).check()
+        form = self.form
+        if form.topic is None and form.topic_by is None:
+            raise InvalidPipeline(
+                "write.kafka: no topic is named.",
+                why="a row needs one: topic=, or topic_by= with a column that names it.",
+                do='write for instance write.kafka("localhost:9092", "departures").',
+            )
+        for argument, said, known in (
+            ("format", form.format, FORMATS),
+            ("mode", form.mode, MODES),
+            ("stage", self.stage, STAGES),
+        ):
+            if said not in known:
+                raise InvalidPipeline(
+                    f"write.kafka: {argument}={said!r} is not known.",
+                    why=f"it is one of {', '.join(known)}.",
+                    do=f'write for instance {argument}="{known[0]}".',
+                )
+        if form.format == "bytes" and len(form.value) != 1:
+            raise InvalidPipeline(
+                'write.kafka: format="bytes" without the one column of the value.',
+                why="the value is what that column holds.",
+                do='name it: value="payload"; or write format="json".',
+            )
+        if (form.mode == "upsert") != bool(form.key) and form.mode == "upsert":
+            raise InvalidPipeline(
+                'write.kafka: mode="upsert" without key=.',
+                why="a compacted topic keeps the last record of each key.",
+                do='name the column of the key: key="order_id".',
+            )
+        if form.delete is not None and form.mode != "upsert":
+            raise InvalidPipeline(
+                f'write.kafka: delete={form.delete!r} with mode="append".',
+                why="a record without a value deletes its key, in a compacted topic only.",
+                do='write mode="upsert" and key=, or leave delete= out.',
+            )
+        if self.progress in (form.topic, ""):
+            raise InvalidPipeline(
+                f"write.kafka: progress={self.progress!r} cannot be the topic of the ledger.",
+                why="it has one partition and keeps the last record of each key; rows go elsewhere.",
+                do="leave progress= out, or name another topic.",
+            )
+
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a password travels to the executors, which stage rows by themselves."""
+        return self.stages and Brokers(self.bootstrap, self.security).has_secret
+
+    @property
+    def stages(self) -> bool:
+        """Whether tasks write the rows of large epochs."""
+        return self.stage == "transactions" or (self.stage == "auto" and not self.form.key)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: of the security nothing but the protocol."""
+        form = self.form
+        said = {
+            "bootstrap": self.bootstrap,
+            "topic": form.topic,
+            "topic_by": form.topic_by,
+            "format": form.format,
+            "mode": form.mode,
+            "key": list(form.key),
+            "value": list(form.value),
+            "headers": form.headers,
+            "timestamp": form.timestamp,
+            "partition": form.partition,
+            "delete": form.delete,
+            "protocol": self.security.get("protocol"),
+            "progress": self.progress,
+        }
+        return {name: each for name, each in said.items() if each}
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Raise if a column that is named is not there."""
+        check_names(self.form, columns)
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
+        """Connect, and check that the cluster can take the rows."""
+        with _driver(name):
+            from holdfast.sinks.kafka.ledger import KafkaNames
+            from holdfast.sinks.kafka.session import KafkaSession
+            from holdfast.sinks.kafka.sink import KafkaSink
+        brokers = Brokers(self.bootstrap, self.security).expanded()
+        session = KafkaSession(brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        names = KafkaNames(pipeline, name, self.progress)
+        sink = KafkaSink(names, session, self.form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
+        try:
+            sink.prepare()
+        except BaseException:
+            sink.close()
+            raise
+        return sink
+
+    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
+        """Return what the ledger in the cluster says."""
+        with _driver(name):
+            from holdfast.sinks.kafka.ledger import KafkaNames, asked
+            from holdfast.sinks.kafka.session import KafkaSession
+        brokers = Brokers(self.bootstrap, self.security).expanded()
+        session = KafkaSession(brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        try:
+            return asked(session, KafkaNames(pipeline, name, self.progress))
+        finally:
+            session.close()
+
+
+@contextmanager
+def _driver(name: str) -> Iterator[None]:
+    """Import what needs the client libraries in the block."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"sink {name!r}: the Kafka client libraries are not installed.",
+            why=f"{error}.",
+            do="pip install 'holdfast[kafka]'",
+        ) from error

@@ -1,0 +1,131 @@
+"""Kafka keeps the promises of a sink: with transactions that tasks leave open, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.admin import KafkaAdminClient
+
+from holdfast.errors import Fenced, HoldfastError
+from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
+from holdfast.sinks.kafka.form import MessageForm
+from holdfast.sinks.kafka.spec import KafkaSpec
+from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.ledger_contract import LedgerContract
+from tests.contract.sink_contract import (
+    PIPELINE,
+    SCHEMA,
+    Row,
+    SinkContract,
+    Target,
+    _carried,
+    _opened,
+    _publication,
+    _staged,
+)
+from tools.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.slow
+
+TestExplainingContract = ExplainingContract
+TestLedgerContract = LedgerContract
+
+
+class KafkaTarget:
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic, self.progress = topic, f"{topic}-progress"
+        self.place = {"bootstrap.servers": bootstrap}
+        self.spec: LedgerSpec = KafkaSpec(bootstrap, MessageForm(topic), progress=self.progress)
+        self._admin = AdminClient(self.place)
+        self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        assert isinstance(self.spec, KafkaSpec)
+        return self.spec.connect(name, pipeline, SCHEMA)
+
+    def is_there(self) -> bool:
+        return self.progress in self._admin.list_topics(timeout=30).topics
+
+    def rows(self) -> list[Row]:
+        """What a reader sees that is not this project's code, up to the first transaction that is open."""
+        settings = {
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 5,
+        }
+        consumer = Consumer({**self.place, **settings, "isolation.level": "read_committed"})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        found = []
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            said = json.loads(message.value())
+            found.append((said["id"], said["word"]))
+        consumer.close()
+        return found
+
+    def leftovers(self) -> list[str]:
+        client = KafkaAdminClient(bootstrap_servers=self.place["bootstrap.servers"])
+        found = client.list_transactions(state_filters=["Ongoing"])
+        client.close()
+        return [each.transactional_id for listed in found.values() for each in listed if "staged" in str(each)]
+
+    def refuse(self, word: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def target(kafka_of_session: KafkaServer, new_topic: Callable[[], str]) -> Iterator[KafkaTarget]:
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    yield target
+    for name in target.leftovers():  # the next test has the same names, and counts them
+        sink = target.connect()
+        sink._transactions.abort(name)  # type: ignore[attr-defined]
+        sink.close()
+
+
+class TestSinkContract(SinkContract):
+    """Readers wait for a transaction that is open: where the contract leaves one, it is ended before they look."""
+
+    def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
+        dead = _opened(target, 1)
+        dropped = _staged(dead, 1, [(2, "dropped")], task=1)
+        dead.close()
+        sink = _opened(target, 2)
+        kept = _staged(sink, 1, [(1, "kept")], generation=2, task=0)
+        sink.sweep(below_epoch=1)
+        with pytest.raises(HoldfastError):
+            sink.publish([_publication(1, [kept, dropped], generation=2)], Held())
+        sink.publish([_carried(1, [(3, "three")], generation=2)], Held())
+        assert target.rows() == []
+        assert sink.sweep(below_epoch=2) == 1
+        assert target.rows() == [(3, "three")]
+        sink.close()
+
+    def test_a_fenced_publish_changes_nothing(self, target: Target) -> None:
+        stale = _opened(target, 1)
+        handle = _staged(stale, 1, [(1, "stale")])
+        owner = _opened(target, 2)
+        for publication in (_publication(1, [handle]), _carried(1, [(2, "stale")])):
+            with pytest.raises(Fenced):
+                stale.publish([publication], Held())
+            assert owner.outcome(1) is Outcome.ABSENT
+        owner.publish([_carried(1, [(3, "owner")], generation=2)], Held())
+        with pytest.raises(Fenced):
+            stale.publish([_carried(2, [(4, "stale")])], Held())
+        assert owner.sweep(below_epoch=1) == 1
+        assert target.rows() == [(3, "owner")]
+        stale.close()
+        owner.close()
+
+
+def test_an_opened_sink_says_how_it_stages(target: KafkaTarget) -> None:
+    sink = target.connect()
+    sink.open(RunIdentity(PIPELINE, 1))
+    assert sink.staging == "open transactions"
+    sink.open(RunIdentity(PIPELINE, 2, is_grouped=True))
+    assert sink.staging == "rows in the handles"
+    sink.close()
