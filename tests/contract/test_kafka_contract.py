@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from types import FunctionType
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -31,8 +32,34 @@ from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 
-TestExplainingContract = ExplainingContract
-TestLedgerContract = LedgerContract
+EVERYDAY = {
+    "test_what_an_epoch_explains_is_kept_with_it_and_given_back",
+    "test_it_says_what_an_opening_finds_and_what_is_explained",
+    "test_open_refuses_a_generation_that_is_not_higher_and_changes_nothing",
+    "test_opening_keeps_what_a_lower_generation_staged_because_a_decision_may_name_it",
+    "test_staged_and_carried_parts_are_published_together",
+    "test_an_interrupted_epoch_is_completed_by_publishing_it_again",
+    "test_a_sink_that_went_back_refuses_to_publish_over_the_gap",
+    "test_a_fenced_publish_changes_nothing",
+    "test_publishing_rows_that_were_swept_fails_and_changes_nothing",
+}
+"""Each takes about half a second; the others wait for the night."""
+
+
+def chosen(contract: type) -> type:
+    """Return a contract of which most promises are looked at every night."""
+    for name in dir(contract):
+        if name.startswith("test_") and name not in EVERYDAY:
+            promise = getattr(contract, name)
+            copy = FunctionType(promise.__code__, promise.__globals__, name, promise.__defaults__, promise.__closure__)
+            copy.__kwdefaults__ = promise.__kwdefaults__
+            copy.pytestmark = [*getattr(promise, "pytestmark", ()), pytest.mark.nightly.mark]
+            setattr(contract, name, copy)
+    return contract
+
+
+TestExplainingContract = chosen(type("TestExplainingContract", (ExplainingContract,), {}))
+TestLedgerContract = chosen(type("TestLedgerContract", (LedgerContract,), {}))
 
 
 class KafkaTarget:
@@ -51,6 +78,9 @@ class KafkaTarget:
         return self.progress in self._admin.list_topics(timeout=30).topics
 
     def rows(self) -> list[Row]:
+        return [(said["id"], said["word"]) for said in map(json.loads, self.values())]
+
+    def values(self) -> list[bytes]:
         """What a reader sees that is not this project's code, up to the first transaction that is open."""
         settings = {
             "group.id": "test",
@@ -62,8 +92,7 @@ class KafkaTarget:
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found = []
         while (message := consumer.poll(30)) is not None and message.error() is None:
-            said = json.loads(message.value())
-            found.append((said["id"], said["word"]))
+            found.append(message.value())
         consumer.close()
         return found
 
@@ -87,6 +116,7 @@ def target(kafka_of_session: KafkaServer, new_topic: Callable[[], str]) -> Itera
         sink.close()
 
 
+@chosen
 class TestSinkContract(SinkContract):
     """Readers wait for a transaction that is open: where the contract leaves one, it is ended before they look."""
 
@@ -122,6 +152,7 @@ class TestSinkContract(SinkContract):
         owner.close()
 
 
+@pytest.mark.nightly
 def test_an_opened_sink_says_how_it_stages(target: KafkaTarget) -> None:
     sink = target.connect()
     sink.open(RunIdentity(PIPELINE, 1))

@@ -234,6 +234,8 @@ def _json(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _lines(rows: pa.RecordBatch) -> list[bytes]:
+    if not rows.num_columns:
+        return [b"{}"] * rows.num_rows
     json_lines.check(rows)
     return json_lines.encode(rows).split(b"\n")[:-1]
 

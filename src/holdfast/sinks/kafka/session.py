@@ -237,6 +237,8 @@ class KafkaSession:
         """Return what an error of the library means."""
         said = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
         code = None if said is None else said.code()
+        if self._admin is not None:
+            self._admin.poll(0)  # it tells of a refused login only when it is asked so
         if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and self._said:
             told = next((each for each in self._said if each.code() in _REFUSED), self._said[-1])
             if told.code() in _REFUSED:

@@ -181,6 +181,11 @@ class KafkaSpec:
             )
 
     @property
+    def brokers(self) -> Brokers:
+        """Where they are, with the variables filled in."""
+        return Brokers(self.bootstrap, self.security).expanded()
+
+    @property
     def sends_secret(self) -> bool:
         """Whether a password travels to the executors, which stage rows by themselves."""
         return self.stages and Brokers(self.bootstrap, self.security).has_secret
@@ -220,8 +225,7 @@ class KafkaSpec:
             from holdfast.sinks.kafka.ledger import KafkaNames
             from holdfast.sinks.kafka.session import KafkaSession
             from holdfast.sinks.kafka.sink import KafkaSink
-        brokers = Brokers(self.bootstrap, self.security).expanded()
-        session = KafkaSession(brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         names = KafkaNames(pipeline, name, self.progress)
         sink = KafkaSink(names, session, self.form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
         try:
@@ -236,8 +240,7 @@ class KafkaSpec:
         with _driver(name):
             from holdfast.sinks.kafka.ledger import KafkaNames, asked
             from holdfast.sinks.kafka.session import KafkaSession
-        brokers = Brokers(self.bootstrap, self.security).expanded()
-        session = KafkaSession(brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         try:
             return asked(session, KafkaNames(pipeline, name, self.progress))
         finally:

@@ -1,0 +1,366 @@
+"""Kafka under the real coordinator: killed before and after each request that changes something there (design/0036).
+
+Also the broker killed and started again, transactions that lasted too long, a driver that was frozen, and what a broker
+refuses.  A dead driver sends nothing more; its workers live on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from holdfast import faults
+from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka.form import MessageForm
+from holdfast.sinks.kafka.ledger import KafkaNames
+from holdfast.sinks.kafka.session import KafkaSession, TransactionalProducer
+from holdfast.sinks.kafka.sink import KafkaSink
+from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.sinks.kafka.transactions import ONGOING, Transactions
+from holdfast.store.local import LocalStore
+from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
+from holdfast.testing.simulation.world import PIPELINE
+from tests.contract.test_kafka_contract import KafkaTarget
+from tests.crash.mortal import as_killed
+from tests.sim.test_unlike_sinks import sqlite
+from tools.kafka_server import KafkaServer, NoKafka, kafka_server
+
+pytestmark = pytest.mark.slow
+
+NewPath = Callable[[], Path]
+NewTopicName = Callable[[], str]
+SHORT = {"row_count": 3, "epoch_rows_min": 1, "epoch_rows_max": 2, "carried_share": 0.5, "task_failure_rate": 0.2}
+SEED = 361
+
+
+class MortalSession(KafkaSession):
+    """A driver's session: each commit is a place to die, before and after it."""
+
+    process = Process()
+
+    def producer(self, transactional_id: str, timeout_ms: int, message_bytes: int) -> TransactionalProducer:
+        self.process.check()
+        made = super().producer(transactional_id, timeout_ms, message_bytes)
+        commit = made.commit
+
+        def mortal() -> None:
+            self.process.write("sink rows commit", commit)
+
+        made.commit = mortal  # type: ignore[method-assign]
+        return made
+
+
+class MortalTransactions(Transactions):
+    """The driver's requests: each is a place to die, before and after it."""
+
+    process = Process()
+
+    def end(self, *arguments: Any, **options: Any) -> bool:
+        return self.process.write("sink rows end", lambda: Transactions.end(self, *arguments, **options))
+
+    def abort(self, name: str) -> None:
+        self.process.write("sink rows abort", lambda: Transactions.abort(self, name))
+
+
+def made(server: KafkaServer, topic: str, way: str, new_path: NewPath, *, beside: bool = False) -> World:
+    """A new world with one topic, or with a database file that publishes before it."""
+    target = KafkaTarget(server.bootstrap, topic)
+    names = KafkaNames(PIPELINE, "rows", target.progress)
+
+    def connect(process: Process, _: Failures) -> Sink:
+        session = MortalSession(KafkaSpec(server.bootstrap, MessageForm(topic)).brokers, "sink 'rows'", "test")
+        session.process = process
+        form = MessageForm(topic, key=("segment",))
+        sink = KafkaSink(names, session, form, SCHEMA, stages=way == "transactions", timeout_ms=60_000)
+        sink._transactions = MortalTransactions(session)
+        sink._transactions.process = process
+        sink.prepare()
+        return sink
+
+    def rows() -> list[tuple[Any, ...]]:
+        return [(row["id"], row["segment"], row["seq"], row["value"]) for row in map(json.loads, target.values())]
+
+    def leftovers() -> list[str]:
+        return [name for name in target.leftovers() if name.startswith(names.staged)]
+
+    several = [as_killed(sqlite, "embedded", new_path())] if beside else []
+    store = LocalStore(os.fspath(new_path())) if beside else None
+    sink = SinkUnderTest("rows", connect, rows, leftovers, is_ordered=way == "driver")
+    world = World([*several, sink], seed=SEED, setting=Setting(Load(**SHORT)), store=store)
+    for name in target.leftovers():  # of a world before: this one has the same names
+        transactions = Transactions(
+            KafkaSession(KafkaSpec(server.bootstrap, MessageForm(topic)).brokers, "test", "test")
+        )
+        transactions.abort(name)
+        transactions.close()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("way", "stride"),
+    [
+        ("transactions", 17),
+        pytest.param("driver", 1, marks=pytest.mark.nightly),
+        pytest.param("transactions", 1, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_topic_survives_a_crash_at_every_write(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, new_path: NewPath, way: str, stride: int
+) -> None:
+    traces: list[list[str]] = []
+
+    def world() -> World:
+        made_ = made(kafka_of_session, new_topic(), way, new_path)
+        traces.append(made_.trace)
+        return made_
+
+    crash_loop(world, pairs=False, stride=stride)
+    if stride == 1:
+        deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
+        for place in ("commit", *(["end"] if way == "transactions" else [])):
+            assert {f"crash before sink rows {place}", f"crash after sink rows {place}"} <= deaths
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", ["driver", "transactions"])
+def test_beside_another_sink_it_survives_pairs_of_crashes(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, new_path: NewPath, way: str
+) -> None:
+    crash_loop(lambda: made(kafka_of_session, new_topic(), way, new_path, beside=True), stride=5, second_stride=7)
+
+
+# --- time, and other drivers ------------------------------------------------------------------------------------------
+
+
+def opened(target: KafkaTarget, generation: int = 1, timeout_ms: int = 60_000) -> KafkaSink:
+    spec = KafkaSpec(
+        target.place["bootstrap.servers"], MessageForm(target.topic), {}, "auto", timeout_ms, target.progress
+    )
+    sink = spec.connect("target", "words", ROWS)
+    sink.open(RunIdentity("words", generation))
+    assert isinstance(sink, KafkaSink)
+    return sink
+
+
+ROWS = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+def table(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "word": [str(each) for each in ids]}, ROWS)
+
+
+def staged(sink: KafkaSink, epoch: int, task: int, generation: int = 1) -> Staged:
+    writer = sink.writer_factory()(Task("words", generation, epoch, task, 0))
+    for batch in table(10 * epoch + task).to_batches():
+        writer.write(batch)
+    return writer.stage()
+
+
+def published(epoch: int, *parts: Part, generation: int = 1) -> Publication:
+    return Publication(EpochRecord("words", epoch, generation, {"s": {"log": epoch}}), parts)
+
+
+class _Killed(BaseException):
+    pass
+
+
+def killed_at(point: str, number: int) -> None:
+    """Die at the n-th time that a point is reached."""
+    seen = 0
+
+    def hook(reached: str, epoch: int) -> None:
+        nonlocal seen
+        seen += reached == point
+        if reached == point and seen == number:
+            raise _Killed
+
+    faults.install(hook)
+
+
+def test_transactions_that_lasted_too_long(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest
+) -> None:
+    """Before the decision; after it with nothing visible; after it with a part visible: told exactly, never guessed."""
+    request.addfinalizer(lambda: faults.install(None))
+    targets = [KafkaTarget(kafka_of_session.bootstrap, new_topic()) for _ in range(3)]
+    undecided, unseen, seen = (opened(target, timeout_ms=2_000) for target in targets)
+    parts = {sink: [staged(sink, 1, task) for task in (0, 1)] for sink in (undecided, unseen, seen)}
+    for sink, number in ((unseen, 1), (seen, 2)):
+        killed_at("publish-begun", number)
+        with pytest.raises(_Killed):
+            sink.publish([published(1, *parts[sink])], Held())
+        faults.install(None)
+    assert undecided.expired(parts[undecided]) == []
+    open_names = [part.reference["transaction"] for part in (*parts[undecided], *parts[unseen], parts[seen][1])]
+    end = time.monotonic() + 60
+    while any(found.state == ONGOING for found in undecided._transactions.describe(open_names).values()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    time.sleep(0.1)  # markers are being written
+
+    assert undecided.expired(parts[undecided]) == [part.name for part in parts[undecided]]
+    with pytest.raises(Diverged, match="gone") as caught:
+        undecided.publish([published(1, *parts[undecided])], Held())
+    assert caught.value.is_mended_by_start
+    undecided.publish([published(1, Carried(table(1)))], Held())
+    assert targets[0].rows() == [(1, "1")]
+
+    unseen.close()
+    again = opened(targets[1], 2)
+    assert again.outcome(1) is Outcome.ABSENT
+    again.publish([published(1, Carried(table(2)), generation=2)], Held())
+    assert targets[1].rows() == [(2, "2")]
+
+    seen.close()
+    with pytest.raises(Diverged) as caught:
+        opened(targets[2], 2)
+    assert not caught.value.is_mended_by_start
+    assert "words/1/1/1/0 had ended" in caught.value.why
+    assert "visible are words/1/1/0/0" in caught.value.why
+    for sink in (undecided, again):
+        sink.close()
+
+
+def test_a_driver_that_wakes_after_the_takeover_makes_nothing_visible(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest
+) -> None:
+    """Frozen within its transaction, with a decision in its hands."""
+    request.addfinalizer(lambda: faults.install(None))
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    frozen = opened(target)
+    handle = staged(frozen, 1, 0)
+
+    def takeover(point: str, epoch: int) -> None:
+        if point == "publish-uncommitted":
+            faults.install(None)
+            owner = opened(target, 2)
+            owner.publish([published(1, Carried(table(7)), generation=2)], Held())
+            assert owner.sweep(below_epoch=2) == 1
+            owner.close()
+
+    faults.install(takeover)
+    with pytest.raises(Fenced):
+        frozen.publish([published(1, handle, Carried(table(1)))], Held())
+    assert target.rows() == [(7, "7")]
+    frozen.close()
+
+
+def test_what_a_cluster_refuses_is_said_with_its_cure(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    with pytest.raises(InvalidPipeline, match="allows 900000 ms"):
+        opened(target, timeout_ms=900_001)
+    with pytest.raises(InvalidPipeline, match="there is no topic 'nowhere'"):
+        KafkaSpec(kafka_of_session.bootstrap, MessageForm("nowhere")).connect("target", "words", ROWS)
+    sink = opened(target)
+    long = pa.table({"id": [1], "word": ["x" * 2_000_000]}, ROWS)
+    with pytest.raises(BadRow, match="a record of 2000"):
+        sink.admit(published(1, Carried(long)))
+    writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+    with pytest.raises(BadRow, match="a record of 2000"):
+        writer.write(long.to_batches()[0])
+    writer.abort()
+    sink.close()
+    monkeypatch.setattr(kafka_sink, "CONNECT_S", 0.5)
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9 does not"):
+        KafkaSpec("127.0.0.1:9", MessageForm("t")).connect("target", "words", ROWS)
+
+
+# --- the broker dies --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_a_broker_that_is_killed_in_every_phase_has_each_row_once(
+    mortal_kafka: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.addfinalizer(lambda: faults.install(None))
+    target = KafkaTarget(mortal_kafka.bootstrap, new_topic())
+    sink = opened(target)
+    expected: list[int] = []
+
+    def killing(point: str, number: int = 1) -> None:
+        seen = 0
+
+        def hook(reached: str, epoch: int) -> None:
+            nonlocal seen
+            seen += reached == point
+            if reached == point and seen == number:
+                faults.install(None)
+                mortal_kafka.stop()
+                mortal_kafka.start()
+
+        faults.install(hook)
+
+    def given(epoch: int, *parts: Part) -> None:
+        end = time.monotonic() + 120
+        while sink.outcome(epoch) is not Outcome.PUBLISHED:
+            assert time.monotonic() < end
+            try:
+                sink.publish([published(epoch, *parts)], Held())
+            except (InDoubt, Unavailable):
+                continue
+
+    for epoch, point in enumerate(("publish-uncommitted", "publish-begun", "staged"), 1):
+        parts: list[Part] = [staged(sink, epoch, task) for task in (0, 1)]
+        expected += [10 * epoch, 10 * epoch + 1]
+        if point == "staged":
+            mortal_kafka.stop()
+            mortal_kafka.start()
+        else:
+            killing(point)
+        given(epoch, *parts, Carried(table(10 * epoch + 5)))
+        expected.append(10 * epoch + 5)
+    sink.close()
+    again = opened(target, 2)
+    again.sweep(below_epoch=9)
+    assert sorted(row for row, _ in target.rows()) == sorted(expected)
+    again.close()
+
+
+@pytest.mark.nightly
+def test_a_user_without_permission_is_told_what_he_needs(new_topic: NewTopicName) -> None:
+    users = 'username="admin" password="admin-secret" user_admin="admin-secret" user_app="app-secret"'
+    module = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.clients.plain.sasl.jaas.config": module,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    try:
+        with kafka_server(settings, protocol="SASL_PLAINTEXT") as server:
+            login = {
+                "protocol": "SASL_PLAINTEXT",
+                "mechanism": "PLAIN",
+                "username": "admin",
+                "password": "admin-secret",
+            }
+            topic = new_topic()
+            spec = KafkaSpec(server.bootstrap, MessageForm(topic), login)
+            admin = AdminClient(spec.brokers.client())
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            sink = spec.connect("target", "words", ROWS)
+            sink.open(RunIdentity("words", 1))
+            sink.publish([published(1, Carried(table(1)))], Held())
+            sink.close()
+            for user, word in (("app", "app-secret"), ("app", "wrong-secret")):
+                other = KafkaSpec(server.bootstrap, MessageForm(topic), {**login, "username": user, "password": word})
+                with pytest.raises((InvalidPipeline, HoldfastError)) as caught:
+                    other.connect("target", "words", ROWS).open(RunIdentity("words", 2))
+                assert isinstance(caught.value, InvalidPipeline), caught.value
+                assert word not in str(caught.value)
+    except NoKafka as error:
+        pytest.skip(str(error))

@@ -1,0 +1,179 @@
+"""How rows become records, what an address shows, and what a declaration refuses; no broker is asked."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.ports import Task
+from holdfast.sinks.kafka.brokers import Brokers
+from holdfast.sinks.kafka.form import Limits, MessageForm
+from holdfast.sinks.kafka.ledger import KafkaNames
+from holdfast.sinks.kafka.spec import KafkaSpec
+
+LIMITS = Limits({"t": 3, "other": 1}, 1_000)
+
+
+def messages(form: MessageForm, *, limits: Limits = LIMITS, **columns):
+    return list(form.messages("sink 's'", pa.RecordBatch.from_pydict(columns), limits))
+
+
+def test_by_default_a_value_is_the_row_as_json_and_there_is_no_key():
+    assert messages(MessageForm("t"), id=[1, 2], word=["a", None]) == [
+        ("t", -1, None, b'{"id":1,"word":"a"}', None, 0),
+        ("t", -1, None, b'{"id":2,"word":null}', None, 0),
+    ]
+
+
+def test_every_part_of_a_record_has_its_column():
+    form = MessageForm("t", "json", "append", ("k",), (), "h", "at", "p", "where")
+    at = pa.array([datetime.datetime(2024, 1, 1), None], pa.timestamp("us", "UTC"))
+    found = messages(
+        form,
+        k=["é", None],
+        h=pa.array([[("a", b"1"), ("b", None)], None], pa.map_(pa.string(), pa.binary())),
+        at=at,
+        p=[2, None],
+        where=[None, "other"],
+    )
+    assert found == [
+        (
+            "t",
+            2,
+            "é".encode(),
+            '{"k":"é","at":"2024-01-01T00:00:00.000000Z"}'.encode(),
+            [("a", b"1"), ("b", None)],
+            1704067200000,
+        ),
+        ("other", -1, None, b'{"k":null,"at":null}', None, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(("n",), b"7"), (("x",), b"1.5"), (("n", "w"), b'{"n":7,"w":"a"}'), (("raw",), b"\xff\x00"), (("w",), b"a")],
+)
+def test_a_key_is_text_or_bytes_as_they_are_and_anything_else_as_json(key, expected):
+    ((*_, found, _, _, _),) = messages(
+        MessageForm("t", key=key, value=("n",)), n=[7], x=[1.5], w=["a"], raw=[b"\xff\x00"]
+    )
+    assert found == expected
+
+
+def test_bytes_are_written_as_they_are_also_nulls():
+    form = MessageForm("t", "bytes", value=("raw",))
+    assert [value for _, _, _, value, _, _ in messages(form, raw=[b"\x00\n", None])] == [b"\x00\n", None]
+
+
+def test_an_upsert_has_tombstones_where_its_column_says_so():
+    form = MessageForm("t", "json", "upsert", ("k",), delete="gone")
+    assert [(key, value) for _, _, key, value, _, _ in messages(form, k=["a", "b"], gone=[True, None])] == [
+        (b"a", None),
+        (b"b", b'{"k":"b"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "columns", "words"),
+    [
+        (MessageForm("t", mode="upsert", key=("k",)), {"k": ["a", None]}, "null in the key column 'k'"),
+        (MessageForm("t", "bytes", "upsert", ("k",), ("v",)), {"k": ["a"], "v": [None]}, "has no value"),
+        (MessageForm("t"), {"k": ["x" * 1_000]}, "a record of 1008 bytes"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [3]}, "names partition 3"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [-2]}, "names partition -2"),
+        (MessageForm(None, topic_by="w"), {"w": ["nowhere"]}, "names the topic 'nowhere'"),
+        (MessageForm(None, topic_by="w"), {"w": [None]}, "names the topic None"),
+    ],
+)
+def test_what_a_cluster_would_refuse_is_refused_before(form, columns, words):
+    if "v" in columns:
+        columns = {**columns, "v": pa.array(columns["v"], pa.binary())}
+    if "w" in columns:
+        columns = {**columns, "w": pa.array(columns["w"], pa.string())}
+    with pytest.raises(BadRow) as caught:
+        messages(form, **columns)
+    assert words in caught.value.what
+    assert caught.value.do
+
+
+@pytest.mark.parametrize("format", ["json", "bytes"])
+def test_text_that_is_no_utf_8_is_refused(format):
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    form = MessageForm("t", format, key=("k",), value=("k",))
+    with pytest.raises(BadRow, match="'k'"):
+        messages(form, k=bad)
+
+
+def test_a_column_of_another_type_is_refused_when_a_run_starts():
+    with pytest.raises(InvalidPipeline, match="'h' has the type string"):
+        MessageForm("t", headers="h").check_schema("sink 's'", pa.schema([("h", pa.string())]))
+
+
+# --- the declaration ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"topic": None}, "no topic is named"),
+        ({"format": "xml"}, "format='xml' is not known"),
+        ({"mode": "update"}, "mode='update' is not known"),
+        ({"stage": "never"}, "stage='never' is not known"),
+        ({"format": "bytes"}, "without the one column of the value"),
+        ({"mode": "upsert"}, "without key="),
+        ({"delete": "gone"}, 'with mode="append"'),
+        ({"progress": "t"}, "cannot be the topic of the ledger"),
+        ({"bootstrap": "localhost"}, "is no address of Kafka brokers"),
+        ({"security": {"passwort": "x"}}, "key 'passwort' is not known"),
+        ({"security": {"protocol": "TLS"}}, "'TLS' with 'PLAIN' is not known"),
+        ({"security": {"mechanism": "MD5"}}, "'PLAINTEXT' with 'MD5' is not known"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(arguments, words):
+    with pytest.raises(InvalidPipeline) as caught:
+        hf.write.kafka(**{"bootstrap": "h:9092", "topic": "t", **arguments})
+    assert words in caught.value.what
+
+
+def test_a_column_that_is_not_there_is_named():
+    spec = KafkaSpec("h:9092", MessageForm("t", key=("k",)))
+    spec.check_columns(None)
+    spec.check_columns(["k"])
+    with pytest.raises(InvalidPipeline, match="no column 'k'"):
+        spec.check_columns(["id"])
+
+
+def test_no_secret_is_shown():
+    security = {"protocol": "SASL_SSL", "username": "app", "password": "${KAFKA_PASSWORD}"}
+    brokers = Brokers("h:9092", security).expanded({"KAFKA_PASSWORD": "s3cret"})
+    assert brokers.client()["sasl.password"] == brokers.admin()["sasl_plain_password"] == "s3cret"
+    assert "s3cret" not in repr(brokers) + str(brokers)
+    assert brokers.without_secrets("login with s3cret failed") == "login with *** failed"
+    node = hf.write.kafka("h:9092", "t", security={**security, "password": "s3cret"})
+    assert "s3cret" not in repr(node) + str(node.spec.arguments())
+    assert node.spec.sends_secret
+    assert not hf.write.kafka("h:9092", "t", key="k", security=security).spec.sends_secret
+
+
+def test_a_variable_that_is_not_set_is_named():
+    with pytest.raises(InvalidPipeline, match="KAFKA_PASSWORD, which is not set"):
+        Brokers("h:9092", {"password": "${KAFKA_PASSWORD}"}).expanded({})
+
+
+def test_names_of_transactions_say_whose_they_are():
+    names, other = KafkaNames("p/q", "s"), KafkaNames("p", "q/s")
+    task = Task("p/q", 3, 14, 0, 2)
+    assert names.task_of(names.staged_by(task, "ab12")) == task
+    assert names.staged != other.staged
+    assert names.task_of(names.staged + "a.b") is None
+    assert names.driver != names.staged
+
+
+def test_what_goes_to_executors_can_be_pickled():
+    spec = KafkaSpec("h:9092", MessageForm("t", key=("k",)), {"protocol": "SSL"})
+    assert pickle.loads(pickle.dumps(spec)) == spec
