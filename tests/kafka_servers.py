@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -47,3 +48,55 @@ def three_kafkas() -> Iterator[KafkaCluster]:
             yield cluster
     except NoKafka as error:
         pytest.skip(str(error))
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic of one partition, as seen by a reader that is not this project's code.
+
+    Parameters
+    ----------
+    bootstrap, name : str
+        Where it is, and its name.
+    """
+
+    bootstrap: str
+    name: str
+
+    def create(self) -> None:
+        """Create it; returns when it is there."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(30)
+
+    def values(self) -> list[bytes]:
+        """Return the values that ``read_committed`` shows, in order, up to the first transaction that is open."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 5,
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.assign([TopicPartition(self.name, 0, 0)])
+        found = []
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            found.append(message.value())
+        consumer.close()
+        assert message is not None, "the broker did not answer"
+        return found
+
+    def open_transactions(self) -> list[str]:
+        """Return the names of those of tasks that are open, of whichever pipeline."""
+        from kafka.admin import KafkaAdminClient
+
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        found = client.list_transactions(state_filters=["Ongoing"])
+        client.close()
+        return [each.transactional_id for listed in found.values() for each in listed if "staged" in str(each)]

@@ -256,6 +256,7 @@ def kafka_cluster(
         ports = [(free_port(), free_port()) for _ in range(size)]
         voters = ",".join(f"{number}@127.0.0.1:{ports[number - 1][1]}" for number in range(1, size + 1))
         copies = {
+            "default.replication.factor": str(min(size, 3)),
             "offsets.topic.replication.factor": str(min(size, 3)),
             "transaction.state.log.replication.factor": str(min(size, 3)),
             "transaction.state.log.min.isr": str(2 if size > 2 else 1),

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.admin import KafkaAdminClient
+from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
@@ -28,6 +26,7 @@ from tests.contract.sink_contract import (
     _publication,
     _staged,
 )
+from tests.kafka_servers import KafkaTopic
 from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
@@ -67,40 +66,24 @@ class KafkaTarget:
         self.topic, self.progress = topic, f"{topic}-progress"
         self.place = {"bootstrap.servers": bootstrap}
         self.spec: LedgerSpec = KafkaSpec(bootstrap, MessageForm(topic), progress=self.progress)
-        self._admin = AdminClient(self.place)
-        self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        self.outside = KafkaTopic(bootstrap, topic)
+        self.outside.create()
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         assert isinstance(self.spec, KafkaSpec)
         return self.spec.connect(name, pipeline, SCHEMA)
 
     def is_there(self) -> bool:
-        return self.progress in self._admin.list_topics(timeout=30).topics
+        return self.progress in AdminClient(self.place).list_topics(timeout=30).topics
 
     def rows(self) -> list[Row]:
         return [(said["id"], said["word"]) for said in map(json.loads, self.values())]
 
     def values(self) -> list[bytes]:
-        """What a reader sees that is not this project's code, up to the first transaction that is open."""
-        settings = {
-            "group.id": "test",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 5,
-        }
-        consumer = Consumer({**self.place, **settings, "isolation.level": "read_committed"})
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
-        found = []
-        while (message := consumer.poll(30)) is not None and message.error() is None:
-            found.append(message.value())
-        consumer.close()
-        return found
+        return self.outside.values()
 
     def leftovers(self) -> list[str]:
-        client = KafkaAdminClient(bootstrap_servers=self.place["bootstrap.servers"])
-        found = client.list_transactions(state_filters=["Ongoing"])
-        client.close()
-        return [each.transactional_id for listed in found.values() for each in listed if "staged" in str(each)]
+        return self.outside.open_transactions()
 
     def refuse(self, word: str) -> bool:
         return False

@@ -41,6 +41,8 @@ def sink_of(kind: str) -> Any:
         return hf.write.files(WORK / "files", name="files_rows")
     if kind == "redis":
         return hf.write.redis(os.environ["CRASH_REDIS"], key="rows", id="id", name="redis_rows")
+    if kind == "kafka":
+        return hf.write.kafka(os.environ["CRASH_KAFKA"], "rows", key=os.environ.get("CRASH_KEY"), name="kafka_rows")
     if kind == "http":
         return hf.write.http(os.environ["CRASH_HTTP"], id="id", name="http_rows")
     stage = os.environ.get("CRASH_STAGE", "auto")

@@ -21,6 +21,7 @@ import pyarrow.dataset
 import redis
 
 from tests.http_servers import KeyedServer
+from tests.kafka_servers import KafkaTopic
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 6
@@ -37,7 +38,8 @@ class Case:
     work : Path
         Empty directory for input, checkpoint and sinks.
     sinks : tuple of str
-        ``sqlite``, ``files``, ``postgres``, ``redis`` (at ``CRASH_REDIS``), ``http`` (at ``CRASH_HTTP``).
+        ``sqlite``, ``files``, ``postgres``, ``redis`` (at ``CRASH_REDIS``), ``kafka`` (at ``CRASH_KAFKA``),
+        ``http`` (at ``CRASH_HTTP``).
     environment : mapping of str to str
         Further variables of the process.
     server : KeyedServer, optional
@@ -143,6 +145,10 @@ class Case:
         with redis.Redis.from_url(self.environment["CRASH_REDIS"], decode_responses=True) as client:
             return [(int(entry["id"]), float(entry["draw"])) for _, entry in client.xrange("rows")]
 
+    def _kafka_rows(self) -> list[tuple[int, float]]:
+        rows = [json.loads(value) for value in KafkaTopic(self.environment["CRASH_KAFKA"], "rows").values()]
+        return [(row["id"], row["draw"]) for row in rows]
+
     def _http_rows(self) -> list[tuple[int, float]]:
         assert self.server is not None
         return [(row["id"], row["draw"]) for row in self.server.rows]
@@ -169,6 +175,8 @@ class Case:
         if "redis" in self.sinks:
             with redis.Redis.from_url(self.environment["CRASH_REDIS"], decode_responses=True) as client:
                 found += client.keys("holdfast:*staged*")
+        if "kafka" in self.sinks:
+            found += KafkaTopic(self.environment["CRASH_KAFKA"], "rows").open_transactions()
         return found
 
     def _is_leftover(self, path: Path) -> bool:

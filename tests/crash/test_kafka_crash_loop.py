@@ -32,8 +32,9 @@ from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnder
 from holdfast.testing.simulation.world import PIPELINE
 from tests.contract.test_kafka_contract import KafkaTarget
 from tests.crash.mortal import as_killed
+from tests.kafka_servers import KafkaTopic
 from tests.sim.test_unlike_sinks import sqlite
-from tools.kafka_server import KafkaServer, NoKafka, kafka_server
+from tools.kafka_server import KafkaCluster, KafkaServer, NoKafka, kafka_server
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +110,7 @@ def made(server: KafkaServer, topic: str, way: str, new_path: NewPath, *, beside
 @pytest.mark.parametrize(
     ("way", "stride"),
     [
-        ("transactions", 17),
+        ("transactions", 31),
         pytest.param("driver", 1, marks=pytest.mark.nightly),
         pytest.param("transactions", 1, marks=pytest.mark.nightly),
     ],
@@ -194,14 +195,16 @@ def test_transactions_that_lasted_too_long(
     """Before the decision; after it with nothing visible; after it with a part visible: told exactly, never guessed."""
     request.addfinalizer(lambda: faults.install(None))
     targets = [KafkaTarget(kafka_of_session.bootstrap, new_topic()) for _ in range(3)]
-    undecided, unseen, seen = (opened(target, timeout_ms=2_000) for target in targets)
-    parts = {sink: [staged(sink, 1, task) for task in (0, 1)] for sink in (undecided, unseen, seen)}
-    for sink, number in ((unseen, 1), (seen, 2)):
+    undecided, unseen, seen = (opened(target, timeout_ms=3_000) for target in targets)
+    parts = {}
+    for sink, number in ((unseen, 1), (seen, 2), (undecided, 0)):
+        parts[sink] = [staged(sink, 1, task) for task in (0, 1)]
+        if sink is undecided:
+            continue
         killed_at("publish-begun", number)
         with pytest.raises(_Killed):
             sink.publish([published(1, *parts[sink])], Held())
         faults.install(None)
-    assert undecided.expired(parts[undecided]) == []
     open_names = [part.reference["transaction"] for part in (*parts[undecided], *parts[unseen], parts[seen][1])]
     end = time.monotonic() + 60
     while any(found.state == ONGOING for found in undecided._transactions.describe(open_names).values()):
@@ -281,7 +284,14 @@ def test_what_a_cluster_refuses_is_said_with_its_cure(
 # --- the broker dies --------------------------------------------------------------------------------------------------
 
 
+AWAY = pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+)
+"""kafka-python leaves the sockets of connections that were refused to the garbage collector."""
+
+
 @pytest.mark.nightly
+@AWAY
 def test_a_broker_that_is_killed_in_every_phase_has_each_row_once(
     mortal_kafka: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +337,46 @@ def test_a_broker_that_is_killed_in_every_phase_has_each_row_once(
     again.sweep(below_epoch=9)
     assert sorted(row for row, _ in target.rows()) == sorted(expected)
     again.close()
+
+
+@pytest.mark.nightly
+@AWAY
+def test_a_coordinator_that_moves_changes_nothing(
+    three_kafkas: KafkaCluster, new_topic: NewTopicName, request: pytest.FixtureRequest
+) -> None:
+    """Each broker of three is killed once between the decision and the end of the tasks' transactions."""
+    request.addfinalizer(lambda: faults.install(None))
+    topic = new_topic()
+    place = {"bootstrap.servers": three_kafkas.bootstrap}
+    admin = AdminClient(place)
+    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(60)
+    spec = KafkaSpec(three_kafkas.bootstrap, MessageForm(topic), progress=f"{topic}-progress")
+    sink = spec.connect("target", "words", ROWS)
+    assert isinstance(sink, KafkaSink)
+    sink.open(RunIdentity("words", 1))
+    for epoch, broker in enumerate(three_kafkas.brokers, 1):
+        parts = [staged(sink, epoch, task) for task in (0, 1)]
+        killed: list[str] = []
+
+        def hook(reached: str, _: int, broker: KafkaServer = broker, killed: list[str] = killed) -> None:
+            if reached == "publish-begun" and not killed:
+                killed.append(reached)
+                broker.stop()
+
+        faults.install(hook)
+        end = time.monotonic() + 120
+        while sink.outcome(epoch) is not Outcome.PUBLISHED:
+            assert time.monotonic() < end
+            try:
+                sink.publish([published(epoch, *parts)], Held())
+            except (InDoubt, Unavailable):
+                continue
+        faults.install(None)
+        assert killed
+        broker.start()
+    rows = sorted(json.loads(value)["id"] for value in KafkaTopic(three_kafkas.bootstrap, topic).values())
+    assert rows == [10, 11, 20, 21, 30, 31]
+    sink.close()
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
@@ -19,6 +19,8 @@ from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Una
 from holdfast.masking import masked
 from holdfast.sinks.kafka.brokers import Brokers
 from holdfast.sinks.kafka.form import Message
+
+T = TypeVar("T")
 
 TIMEOUT_S = 30.0
 """How long an answer is waited for."""
@@ -41,6 +43,7 @@ _REFUSED = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_PASSING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _PRODUCER: dict[str, Any] = {
@@ -168,10 +171,14 @@ class KafkaSession:
 
     def _end(self, topic: str, isolation: IsolationLevel) -> int:
         place = TopicPartition(topic, 0)
-        asked = self.admin.list_offsets(
-            {place: OffsetSpec.latest()}, isolation_level=isolation, request_timeout=TIMEOUT_S
-        )
-        return int(asked[place].result(TIMEOUT_S).offset)
+
+        def ask() -> int:
+            asked = self.admin.list_offsets(
+                {place: OffsetSpec.latest()}, isolation_level=isolation, request_timeout=TIMEOUT_S
+            )
+            return int(asked[place].result(TIMEOUT_S).offset)
+
+        return _again(ask)
 
     def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         consumer = Consumer(
@@ -327,10 +334,13 @@ class TransactionalProducer:
     def flush(self) -> None:
         """Return when the brokers have everything."""
         with self._session.explained():
-            left = self._producer.flush(TIMEOUT_S)
+            before = None
+            while left := self._producer.flush(TIMEOUT_S):
+                self._check()
+                if left == before:  # in all that time the brokers took nothing
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                before = left
             self._check()
-            if left:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def commit(self) -> None:
         """Commit; raises :class:`InDoubt` where it is not known whether that was done."""
@@ -356,16 +366,17 @@ class TransactionalProducer:
             raise KafkaException(self._failed[0])
 
 
-def _again(step: Callable[[], Any]) -> None:
-    """Do a step until its errors are no longer such that the library says: again."""
+def _again(step: Callable[[], T]) -> T:
+    """Do a step until its errors are no longer such that pass: a partition that has no leader yet, for instance."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            step()
-            return
+            return step()
         except KafkaException as error:
-            if not error.args[0].retriable() or error.args[0].code() in _REFUSED or time.monotonic() > end:
+            said = error.args[0]
+            if not (said.retriable() or said.code() in _PASSING) or said.code() in _REFUSED or time.monotonic() > end:
                 raise
+            time.sleep(0.01)
 
 
 def limits_of(session: KafkaSession, topics: Collection[str], partitions: dict[str, int]) -> tuple[dict[str, int], int]:

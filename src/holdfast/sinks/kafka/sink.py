@@ -47,7 +47,8 @@ from holdfast.sinks.kafka.transactions import COMMITTED, ONGOING, Transactions
 log = logging.getLogger("holdfast.sinks.kafka")
 
 DRIVER_TIMEOUT_MS = 60_000
-"""How long a transaction of the driver may stay open: the next run need not wait for it, only who reads the topics."""
+"""How long a transaction of the driver may stay open where tasks write large epochs: if the driver has died in it,
+readers of the topic wait for so long, or until the next run."""
 
 _TRIES = 5
 """How often a name may be taken from us by runs that are not newer, before that is an error."""
@@ -106,7 +107,7 @@ class KafkaSink:
         topics = [self._form.topic] if self._form.topic is not None else list(there)[:100]
         _, message_bytes = limits_of(self._session, topics, there)
         self._limits = Limits(there, message_bytes)
-        longest = self._session.broker_setting("transaction.max.timeout.ms") if self._stages else None
+        longest = self._session.broker_setting("transaction.max.timeout.ms")
         if longest is not None and self._timeout_ms > int(longest):
             raise InvalidPipeline(
                 f"{self._node}: transaction_timeout is {self._timeout_ms} ms, and the Kafka cluster "
@@ -278,7 +279,9 @@ class KafkaSink:
 
     def _connect(self) -> None:
         self._drop()
-        self._producer = self._session.producer(self._names.driver, DRIVER_TIMEOUT_MS, self._limits.message_bytes)
+        # Small epochs take no time.  The ledger's record comes last, so its topic is never blocked for long.
+        timeout_ms = min(DRIVER_TIMEOUT_MS, self._timeout_ms) if self._stages else self._timeout_ms
+        self._producer = self._session.producer(self._names.driver, timeout_ms, self._limits.message_bytes)
 
     def _drop(self) -> None:
         if self._producer is not None:
