@@ -3,7 +3,7 @@
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties
-#   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, WIPE=1, SEED=n)
+#   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart

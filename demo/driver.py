@@ -26,10 +26,11 @@ from demo.cluster import ExecutorKiller, Rerun, read_events, read_rerun, standal
 from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
 from demo.verify import FILES, Verdict, expected, verify
-from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
+from demo.watch import Counter, Watch, kafka_rows, parquet_rows, postgres_rows, sqlite_rows
 from demo.wipe import FREQUENT, kept, wipe
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
+from tools.kafka_server import kafka_server
 from tools.postgres_server import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
@@ -72,11 +73,18 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         dsn = None
         if options.sink == "postgres":
             dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_demo"))
+        broker = None
+        if options.sink == "kafka":
+            broker = stack.enter_context(kafka_server()).bootstrap
+            _create_topics(broker, [stream for stream in rows if stream not in FILES])
+            environment["DEMO_KAFKA"] = broker
         watcher = stack.enter_context(psycopg.connect(dsn, autocommit=True)) if dsn else None
 
         def counter(stream: str) -> Counter:
             if stream in FILES:
                 return parquet_rows(work / stream)
+            if broker:
+                return kafka_rows(broker, stream, keyed=stream == "hourly")
             return postgres_rows(watcher, stream) if watcher else sqlite_rows(work / "flights.db", stream)
 
         counters = {stream: counter(stream) for stream in rows}
@@ -122,9 +130,17 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
                 waiting=waiting,
                 disturb=may_be_killed,
             )
-        verdicts = verify(work, dsn)
+        verdicts = verify(work, dsn, broker)
         rerun = _rerun(killer) if killer else None
     return _conclude(options, console, watch, experiment, verdicts, rerun)
+
+
+def _create_topics(broker: str, names: Sequence[str]) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    for each in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        each.result(30)
 
 
 def _conclude(
@@ -140,7 +156,7 @@ def _conclude(
         lost, again = sorted(rerun.lost), sorted(rerun.again)
         notes.append(f"Executor {rerun.executor} was killed while it ran {_listed(lost)}; ran again: {_listed(again)}.")
         console.print(notes[-1])
-    database = "PostgreSQL" if options.sink == "postgres" else "SQLite"
+    database = {"postgres": "PostgreSQL", "kafka": "Kafka", "sqlite": "SQLite"}[options.sink]
     sinks = [f"{v.stream} ({'Parquet files' if v.stream in FILES else database})" for v in verdicts]
     settings = f"Master {options.master}, seed {options.seed}."
     page = report.page(experiment, watch.samples, verdicts, sinks=sinks, settings=settings, notes=notes)
@@ -228,7 +244,9 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo.driver", description="Kill a pipeline, lose nothing.")
-    parser.add_argument("--sink", choices=("sqlite", "postgres"), default="sqlite", help="where the flights go")
+    parser.add_argument(
+        "--sink", choices=("sqlite", "postgres", "kafka"), default="sqlite", help="where the flights go"
+    )
     parser.add_argument("--master", choices=("local", "cluster"), default="local", help="threads, or real processes")
     parser.add_argument("--seed", type=int, help="seed of the kills; random and printed when absent")
     parser.add_argument("--wipe", action="store_true", help="remove the checkpoint after every kill, but one snapshot")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import holdfast as hf
 
@@ -86,7 +87,13 @@ hourly = departures | hf.aggregate(
     name="hourly",
 )
 
-if "DEMO_POSTGRES" in os.environ:
+if "DEMO_KAFKA" in os.environ:
+
+    def table(table: str, **arguments: Any) -> Any:
+        """Return a topic of the table's name."""
+        return hf.write.kafka(os.environ["DEMO_KAFKA"], table, **arguments)
+
+elif "DEMO_POSTGRES" in os.environ:
     table = partial(hf.write.postgres, os.environ["DEMO_POSTGRES"])
 else:
     table = partial(hf.write.sqlite, str(WORK / "flights.db"))

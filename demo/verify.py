@@ -15,6 +15,8 @@ from pathlib import Path
 
 import polars as pl
 
+from demo.watch import KafkaRecords
+
 FLIGHT: Mapping[str, pl.DataType] = {
     "carrier": pl.String(),
     "flight": pl.Int64(),
@@ -213,6 +215,16 @@ def held_in_postgres(dsn: str, table: str) -> pl.DataFrame:
         return _table(table, connection.execute(_select(table)).fetchall())
 
 
+def held_in_kafka(bootstrap: str, topic: str, keyed: bool = False) -> pl.DataFrame:
+    """Read a topic as any consumer with ``read_committed`` does; of each key the last record, where it has keys."""
+    records = list(KafkaRecords(bootstrap, topic).new(5.0))
+    values = [value for _, value in (dict(records).items() if keyed else records)]
+    if not values:
+        return pl.DataFrame(schema=dict(COLUMNS[topic]))
+    rows = pl.read_ndjson(b"\n".join(value for value in values if value is not None), infer_schema_length=None)
+    return rows.select(list(COLUMNS[topic]))
+
+
 def held_in_files(directory: Path, stream: str) -> pl.DataFrame:
     """Read a directory as any reader of Parquet sees it: the files that are not hidden."""
     files = sorted(path for path in directory.glob("**/*.parquet") if not _is_hidden(path.relative_to(directory)))
@@ -238,7 +250,7 @@ def expected(data: Path) -> dict[str, pl.DataFrame]:
     }
 
 
-def verify(work: Path, postgres: str | None = None) -> list[Verdict]:
+def verify(work: Path, postgres: str | None = None, kafka: str | None = None) -> list[Verdict]:
     """Compare every sink of the demo with the raw files, in the order of ``COLUMNS``.
 
     Parameters
@@ -247,11 +259,15 @@ def verify(work: Path, postgres: str | None = None) -> list[Verdict]:
         The demo's directory: ``data/`` and the sinks.
     postgres : str, optional
         DSN of the database that holds the tables; else they are in ``flights.db``.
+    kafka : str, optional
+        Address of the broker whose topics hold the rows.
     """
 
     def held(stream: str) -> pl.DataFrame:
         if stream in FILES:
             return held_in_files(work / stream, stream)
+        if kafka:
+            return held_in_kafka(kafka, stream, keyed=stream == "hourly")
         return held_in_postgres(postgres, stream) if postgres else held_in_sqlite(work / "flights.db", stream)
 
     return [compare(stream, rows, held(stream)) for stream, rows in expected(work / "data").items()]

@@ -18,6 +18,9 @@ FORMATS: tuple[Format, ...] = ("json", "bytes")
 Mode = Literal["append", "upsert"]
 MODES: tuple[Mode, ...] = ("append", "upsert")
 
+CHUNK_ROWS = 16_384
+"""Rows that are Python objects at a time."""
+
 OVERHEAD_BYTES = 512
 """What a batch and its one record need beyond key, value and headers, generously."""
 
@@ -84,14 +87,16 @@ class MessageForm:
 
     def check(self, node: str, rows: pa.RecordBatch, limits: Limits) -> None:
         """Raise :class:`BadRow` if a row has no such form, or the cluster would not take it."""
-        for _ in self.messages(node, rows, limits):
-            pass
+        for low in range(0, rows.num_rows, CHUNK_ROWS):
+            self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
 
     def messages(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[Message]:
         """Yield what is sent, row by row."""
+        for low in range(0, rows.num_rows, CHUNK_ROWS):
+            yield from self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
+
+    def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[Message]:
         count = rows.num_rows
-        if not count:
-            return
         deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
         keys = self._keys(node, rows)
         values = self._values(node, rows, deleted)
@@ -100,7 +105,7 @@ class MessageForm:
         topics = self._topics(node, rows, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = [0] * count if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
-        yield from zip(
+        return zip(
             topics,
             partitions,
             [None] * count if keys is None else keys.to_pylist(),

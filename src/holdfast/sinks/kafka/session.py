@@ -321,7 +321,10 @@ class TransactionalProducer:
             for topic, partition, key, value, headers, time_ms in messages:
                 while True:
                     try:
-                        produce(topic, value, key, partition, timestamp=time_ms, headers=headers)
+                        if headers is None:
+                            produce(topic, value, key, partition, None, time_ms)
+                        else:
+                            produce(topic, value, key, partition, None, time_ms, headers)
                         break
                     except BufferError:  # a million wait: the brokers are slower than we are
                         poll(0.05)
