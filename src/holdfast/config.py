@@ -34,14 +34,14 @@ from holdfast.types.units import duration_us, size_bytes
 PREFIX = "HOLDFAST_"
 
 OTHER_VARIABLES: dict[str, str] = {
-    "HOLDFAST_FAULT": "`<point>[:epoch]`: any process kills itself with SIGKILL at this named crash point "
-    "(`holdfast.faults.POINTS`), so that you can check that nothing is lost",
+    "HOLDFAST_FAULT": "`<point>[:epoch]`: a process kills itself there (`holdfast.faults.POINTS`), as SIGKILL does",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
+    "HOLDFAST_KAFKA": "directory of a Kafka broker's jars for tests and demo, instead of the user's cache directory",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",

@@ -32,12 +32,8 @@ from tools.kafka_server import KafkaServer
 pytestmark = pytest.mark.slow
 
 EVERYDAY = {
-    "test_what_an_epoch_explains_is_kept_with_it_and_given_back",
-    "test_it_says_what_an_opening_finds_and_what_is_explained",
-    "test_open_refuses_a_generation_that_is_not_higher_and_changes_nothing",
     "test_opening_keeps_what_a_lower_generation_staged_because_a_decision_may_name_it",
     "test_staged_and_carried_parts_are_published_together",
-    "test_an_interrupted_epoch_is_completed_by_publishing_it_again",
     "test_a_sink_that_went_back_refuses_to_publish_over_the_gap",
     "test_a_fenced_publish_changes_nothing",
     "test_publishing_rows_that_were_swept_fails_and_changes_nothing",

@@ -110,7 +110,7 @@ def made(server: KafkaServer, topic: str, way: str, new_path: NewPath, *, beside
 @pytest.mark.parametrize(
     ("way", "stride"),
     [
-        ("transactions", 31),
+        ("transactions", 61),
         pytest.param("driver", 1, marks=pytest.mark.nightly),
         pytest.param("transactions", 1, marks=pytest.mark.nightly),
     ],
@@ -189,6 +189,7 @@ def killed_at(point: str, number: int) -> None:
     faults.install(hook)
 
 
+@pytest.mark.nightly
 def test_transactions_that_lasted_too_long(
     kafka_of_session: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest
 ) -> None:
