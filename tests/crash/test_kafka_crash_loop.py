@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
@@ -258,6 +259,22 @@ def test_a_driver_that_wakes_after_the_takeover_makes_nothing_visible(
         frozen.publish([published(1, handle, Carried(table(1)))], Held())
     assert target.rows() == [(7, "7")]
     frozen.close()
+
+
+def test_a_topic_of_small_records_takes_large_epochs(kafka_of_session: KafkaServer, new_topic: NewTopicName) -> None:
+    """What a topic limits is a batch of records, as it arrives."""
+    topic = new_topic()
+    target = KafkaTarget(kafka_of_session.bootstrap, topic)
+    entry = ConfigEntry("max.message.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient(target.place)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    chance = random.Random(7)
+    rows = pa.table({"id": range(1_000), "word": [chance.randbytes(50).hex() for _ in range(1_000)]}, ROWS)
+    sink = opened(target)
+    sink.publish([published(1, Carried(rows))], Held())
+    assert len(target.rows()) == 1_000
+    sink.close()
 
 
 def test_what_a_cluster_refuses_is_said_with_its_cure(

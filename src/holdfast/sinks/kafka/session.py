@@ -25,6 +25,9 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 """How long an answer is waited for."""
 
+MARKER_BYTES = 16 << 20
+"""The largest record of a progress topic: positions of many segments, names of many transactions."""
+
 CONNECT_S = 10.0
 """How long the first one."""
 
@@ -48,7 +51,6 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _PRODUCER: dict[str, Any] = {
     "linger.ms": 5,
-    "batch.size": 1 << 20,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 2_000_000,
     "queue.buffering.max.kbytes": 1 << 20,
@@ -135,7 +137,7 @@ class KafkaSession:
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(4 << 20),
-            "max.message.bytes": str(16 << 20),
+            "max.message.bytes": str(MARKER_BYTES),
         }
         with self.explained():
             new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
@@ -218,7 +220,8 @@ class KafkaSession:
             **_PRODUCER,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
-            "message.max.bytes": min(max(message_bytes, 1_000_000), 1_000_000_000),
+            "message.max.bytes": max(message_bytes, MARKER_BYTES),
+            "batch.size": min(1 << 20, max(message_bytes - 1_000, 1)),  # a topic's limit is that of a batch
             "on_delivery": lambda error, _: failed.append(error) if error is not None else None,
         }
         with self.explained():
