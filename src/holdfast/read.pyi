@@ -3,6 +3,7 @@ from holdfast.sources.byte_stream.spec import byte_stream as byte_stream
 from holdfast.sources.callback import CallbackFeed as CallbackFeed
 from holdfast.sources.callback import callback as callback
 from holdfast.sources.files.spec import files as files
+from holdfast.sources.kafka.spec import kafka as kafka
 from holdfast.sources.rate import rate as rate
 from holdfast.sources.rows import rows as rows
 from holdfast.sources.spark import spark as spark

@@ -6,7 +6,7 @@ at a time are parsed with Arrow, and where Arrow refuses them the parser judges 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,7 +29,9 @@ _HEAD = 1 << 15
 _HEAD_OF = 1 << 20
 """Of more bytes the first few are parsed before all of them: where every record is bad, that is known soon."""
 
-_PARSED_TOGETHER = 4000
+PARSED_TOGETHER = 4000
+"""Records of the exact way that Arrow sees at once."""
+
 _TRIED = 2
 """Bad records that Arrow may name, one after the other, before all records around them are judged.  Where there were
 more, the next records are judged before Arrow sees them."""
@@ -81,7 +83,7 @@ def _read_together(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordB
 def _read_apart(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatch]:
     """Yield the rows of texts that have bad ones, in order."""
     parser = texts[0].parser
-    sieve = _Sieve(parser)
+    sieve = Sieve(parser)
     for chunk in _chunks(texts):
         batches, reasons = sieve.sifted(chunk.contents, chunk.problems)
         if not reasons:
@@ -91,7 +93,7 @@ def _read_apart(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatc
             part, line = chunk.place(at)
             raise _bad_row(part, line, reasons[at], _text(chunk.contents[at]))
         else:
-            yield from _mixed(chunk, batches, reasons, rows)
+            yield from mixed(chunk.contents, chunk.positions, batches, reasons, rows)
 
 
 class _Places:
@@ -152,13 +154,13 @@ def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
         first = 0
         while first < len(starts):
             before = len(chunk.contents)
-            last = min(len(starts), first + _PARSED_TOGETHER - before)
+            last = min(len(starts), first + PARSED_TOGETHER - before)
             chunk.contents += _contents(data, starts[first:last], ends[first:last])
             chunk.texts.append((places, starts[first:last]))
             if problems:
                 known = {before + at - first: problems[at] for at in range(first, last) if at in problems}
                 chunk.problems.update(known)
-            if len(chunk.contents) == _PARSED_TOGETHER:
+            if len(chunk.contents) == PARSED_TOGETHER:
                 yield chunk
                 chunk = _Chunk()
             first = last
@@ -193,7 +195,7 @@ class _Suspects(NamedTuple):
     taken_out: int = 0
 
 
-class _Sieve:
+class Sieve:
     """Separates good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
 
     Parameters
@@ -279,22 +281,39 @@ def _split(suspects: _Suspects, row: int | None) -> list[_Suspects]:
     return [_Suspects(part, suspects.judged_from, taken_out) for part in parts if part]
 
 
-def _mixed(
-    chunk: _Chunk, batches: list[pa.RecordBatch], reasons: dict[int, str], rows: RowRules
+def mixed(
+    contents: Sequence[bytes],
+    positions: Callable[[blocks.Offsets], pa.Array],
+    batches: list[pa.RecordBatch],
+    reasons: dict[int, str],
+    rows: RowRules,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield good and rejected rows in the order of their records."""
+    """Yield good and rejected rows in the order of their records.
+
+    Parameters
+    ----------
+    contents : sequence of bytes
+        The records.
+    positions : callable
+        Returns, for people, where some of them are from, by their indices.
+    batches : list of pyarrow.RecordBatch
+        The rows of the good ones.
+    reasons : dict of int to str
+        Why the others are bad.
+    rows : RowRules
+        They reject.
+    """
     bad = sorted(reasons)
-    raws = chunk.contents if len(bad) == len(chunk.contents) else [chunk.contents[at] for at in bad]
+    raws = contents if len(bad) == len(contents) else [contents[at] for at in bad]
     try:
         raw = pa.array(raws, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:  # not UTF-8
         raw = pa.array([_text(one) for one in raws], pa.string())
-    positions = chunk.positions(np.array(bad))
-    rejected = rows.rejected(pa.array([reasons[at] for at in bad], pa.string()), raw, positions)
-    if len(bad) == len(chunk.contents):
+    rejected = rows.rejected(pa.array([reasons[at] for at in bad], pa.string()), raw, positions(np.array(bad)))
+    if len(bad) == len(contents):
         yield rejected
         return
-    is_bad = np.zeros(len(chunk.contents), np.bool_)
+    is_bad = np.zeros(len(contents), np.bool_)
     is_bad[bad] = True
     # Rejected rows follow the good ones in the table, and each record names its row.
     table = pa.Table.from_batches([*rows.good(batches), rejected], rows.read_schema).combine_chunks()

@@ -1,0 +1,1 @@
+"""``read.kafka``: the topics of a Kafka cluster."""

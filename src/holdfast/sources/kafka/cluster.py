@@ -1,0 +1,153 @@
+"""What the driver asks a Kafka cluster: which topics and partitions there are, and where they begin and end.
+
+Each question is asked again while the answer may still come (a leader moves, a broker restarts, a topic was created a
+moment ago), for half a minute in all.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
+
+from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.sources.kafka.refusals import is_no_topic, is_passing, translated
+
+TIMEOUT_S = 30.0
+"""So long a cluster is asked before a run ends: a broker restarts in less."""
+
+_UNKNOWN_FOR_S = 2.0
+"""So long a topic may be unknown: one just created is not known to every broker for some milliseconds."""
+
+_AGAIN_S = 0.05
+_ATTEMPT_S = 3.0
+_UNANSWERED = -1001
+T = TypeVar("T")
+OffsetSpec: Any = _OffsetSpec
+
+
+class Cluster:
+    """A connection to the cluster that asks and changes nothing.
+
+    Parameters
+    ----------
+    address : BrokerAddress
+        Where it is, with its secrets.
+    node : str
+        Who asks, for messages.
+    timeout_s : float
+        How long one question may take.
+    """
+
+    def __init__(self, address: BrokerAddress, node: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address
+        self.node = node
+        self.timeout_s = timeout_s
+        self._told: list[KafkaError] = []
+        try:
+            self._admin = AdminClient(address.client(error_cb=self._told.append, reconnect_backoff_max_ms=500))
+        except KafkaException as error:
+            raise translated(error, address, node) from error
+
+    def partitions(self, selection: Selection) -> dict[str, PartitionOf]:
+        """Return the partitions of the selected topics that are there, by their segments, in order."""
+        topics = selection.topics if selection.pattern is None else self._like(selection.pattern)
+        found = sorted(part for topic in topics for part in self._described(topic))
+        return {part.segment: part for part in found}
+
+    def begins(self, parts: Iterable[PartitionOf]) -> dict[PartitionOf, int]:
+        """Return the offset of the first message that is left of each."""
+        return self._offsets({part: OffsetSpec.earliest() for part in parts}, IsolationLevel.READ_UNCOMMITTED)
+
+    def ends(self, parts: Iterable[PartitionOf], *, committed: bool) -> dict[PartitionOf, int]:
+        """Return the offset after the last message; with ``committed`` after the last one whose fate is decided."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets({part: OffsetSpec.latest() for part in parts}, level)
+
+    def at_time(self, parts: Iterable[PartitionOf], time_ms: int, *, committed: bool) -> dict[PartitionOf, int]:
+        """Return the offset of the first message at or after a time; the end where there is none."""
+        asked = list(parts)
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        ends = self.ends(asked, committed=committed)
+        found = self._offsets({part: OffsetSpec.for_timestamp(time_ms) for part in asked}, level)
+        return {part: ends[part] if found[part] < 0 else min(found[part], ends[part]) for part in asked}
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _like(self, pattern: str) -> list[str]:
+        every = self._asked(lambda left_s: self._admin.list_topics(timeout=left_s).topics)
+        whole = re.compile(pattern)
+        return sorted(name for name in every if whole.fullmatch(name) and not name.startswith("__"))
+
+    def _described(self, topic: str) -> list[PartitionOf]:
+        """Return the partitions of a topic; none where it is not there."""
+
+        def ask(left_s: float) -> Any:
+            return self._admin.describe_topics(TopicCollection([topic]), request_timeout=left_s)[topic].result()
+
+        try:
+            description = self._asked(ask)
+        except _NoTopic:
+            return []
+        return [PartitionOf(topic, str(description.topic_id), part.id) for part in description.partitions]
+
+    def _offsets(self, wanted: Mapping[PartitionOf, Any], level: Any) -> dict[PartitionOf, int]:
+        """Return an offset of each partition: one request to each broker that leads some.
+
+        A partition that is gone has none.
+        """
+        if not wanted:
+            return {}
+        asked = {TopicPartition(part.topic, part.number): spec for part, spec in wanted.items()}
+        keys = {(part.topic, part.number): part for part in wanted}
+
+        def ask(left_s: float) -> dict[PartitionOf, int]:
+            futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left_s)
+            found = {keys[at.topic, at.partition]: int(each.result().offset) for at, each in futures.items()}
+            if _UNANSWERED in found.values():  # NB of a leader that is away the library says this, and no error
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            return found
+
+        begun = time.monotonic()
+        while True:
+            try:
+                return self._asked(ask, self.timeout_s - (time.monotonic() - begun))
+            except _NoTopic as error:
+                there = {part for topic in {part.topic for part in wanted} for part in self._described(topic)}
+                if wanted.keys() - there:
+                    return self._offsets({part: spec for part, spec in wanted.items() if part in there}, level)
+                if time.monotonic() - begun > self.timeout_s:  # they are there, and nobody leads them
+                    raise translated(error.__cause__ or error, self.address, self.node, self._told) from error
+
+    def _asked(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
+        begun = time.monotonic()
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        while True:
+            left_s = timeout_s - (time.monotonic() - begun)
+            try:
+                return ask(min(max(1.0, left_s), _ATTEMPT_S))
+            except KafkaException as error:
+                self._admin.poll(0)
+                waited_s = time.monotonic() - begun
+                if is_no_topic(error) and waited_s > _UNKNOWN_FOR_S:
+                    raise _NoTopic from error
+                if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s:
+                    raise translated(error, self.address, self.node, self._told) from error
+            time.sleep(_AGAIN_S)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let the library look again who leads what: it remembers even that there was no such topic."""
+        with suppress(KafkaException):
+            self._admin.list_topics(timeout=1.0)
+
+
+class _NoTopic(Exception):
+    """A topic is not there."""

@@ -1,0 +1,245 @@
+"""Messages between two offsets of partitions, in their order: where they end, and what is said when they are gone.
+
+A range ends with a message at or beyond its end, or where the partition says that nothing follows: what a transaction
+has aborted, the marks of transactions and what compaction has removed leave gaps, and nobody waits for those.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from holdfast.errors import HoldfastError
+from holdfast.sources.kafka import codes
+from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
+from holdfast.sources.kafka.gone import diverged, gone
+from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.refusals import is_passing, translated
+
+TOGETHER = 20_000
+"""Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
+
+CHUNK_ROWS = 50_000
+CHUNK_BYTES = 1 << 25
+_POLL_S = 0.2
+_ASKED_AGAIN_S = 3.0
+"""After so long without a message the cluster is asked whether the partition is still there."""
+
+
+class Access(NamedTuple):
+    """What a reader needs besides the ranges; travels to executors.
+
+    Parameters
+    ----------
+    address : BrokerAddress
+        The cluster, with its secrets.
+    node : str
+        The source, for messages.
+    committed : bool
+        Whether messages of open and aborted transactions are left out.
+    """
+
+    address: BrokerAddress
+    node: str
+    committed: bool
+
+
+class MessageRun(NamedTuple):
+    """Some messages of one segment that follow each other."""
+
+    segment: str
+    messages: list[Any]
+
+
+def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = TIMEOUT_S) -> Iterator[MessageRun]:
+    """Yield the messages of ranges, range by range, in the order of their offsets.
+
+    Raises
+    ------
+    Diverged
+        If messages are not there any more, with the exact range.
+    Unavailable
+        If nothing comes for half a minute.
+    """
+    consumer = _taken(access)
+    try:
+        for some in _neighbours(ranges):
+            yield from _Reading(access, consumer, some, timeout_s).chunks()
+    except BaseException:
+        consumer.close()
+        raise
+    _kept(access, consumer)
+
+
+class _Reading:
+    """Ranges that are read at the same time: the first is handed on as it comes, the others wait for their turn."""
+
+    def __init__(self, access: Access, consumer: Consumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+        self.access = access
+        self.consumer = consumer
+        self.ranges = ranges
+        self.timeout_s = timeout_s
+        self.parts = [PartitionOf.of(each.segment) for each in ranges]
+        self.at = {(part.topic, part.number): place for place, part in enumerate(self.parts)}
+        self.held: list[list[Any]] = [[] for _ in ranges]
+        self.size = [0] * len(ranges)
+        self.has_ended = [False] * len(ranges)
+        self.turn = 0
+
+    def chunks(self) -> Iterator[MessageRun]:
+        """Yield the messages."""
+        places = zip(self.parts, self.ranges, strict=True)
+        at = [TopicPartition(part.topic, part.number, each.first) for part, each in places]
+        self.consumer.assign(at)
+        self.consumer.resume(at)  # NB a partition stays paused from one assignment to the next
+        heard = asked = time.monotonic()
+        while self.turn < len(self.ranges):
+            first = self.consumer.poll(_POLL_S)
+            if first is None:
+                now = time.monotonic()
+                if now - asked > _ASKED_AGAIN_S:
+                    asked = now
+                    self._check_there()
+                if now - heard > self.timeout_s:
+                    raise self._silent()
+                continue
+            heard = time.monotonic()
+            self._take([first, *self.consumer.consume(CHUNK_ROWS, 0)])
+            yield from self._due()
+        self.consumer.unassign()
+
+    def _due(self) -> Iterator[MessageRun]:
+        """Yield what its turn has come for, in pieces that are worth their name."""
+        while self.turn < len(self.ranges):
+            held, has_ended = self.held[self.turn], self.has_ended[self.turn]
+            if held and (has_ended or len(held) >= CHUNK_ROWS or self.size[self.turn] >= CHUNK_BYTES):
+                self.held[self.turn], self.size[self.turn] = [], 0
+                yield MessageRun(self.ranges[self.turn].segment, held)
+            if not has_ended:
+                return
+            self.turn += 1
+
+    def _take(self, messages: list[Any]) -> None:
+        if len(self.ranges) == 1 and not any(message.error() for message in messages):
+            self._add(0, messages)
+            return
+        sorted_: dict[int, list[Any]] = {}
+        ended = []
+        for message in messages:
+            place = self.at.get((message.topic(), message.partition()))
+            if (error := message.error()) is None:
+                if place is not None:
+                    sorted_.setdefault(place, []).append(message)
+            elif error.code() == codes.PARTITION_EOF:
+                # A replica that lags behind its leader says so too early.
+                if place is not None and message.offset() >= self.ranges[place].last:
+                    ended.append(place)
+            elif error.code() == codes.AUTO_OFFSET_RESET and place is not None:
+                raise self._lost(place, int(message.offset()))
+            elif error.fatal() or not (error.retriable() or is_passing(error)):
+                raise translated(error, self.access.address, self.access.node)
+        for place, some in sorted_.items():
+            self._add(place, some)
+        for place in ended:
+            self._end(place)
+
+    def _add(self, place: int, messages: list[Any]) -> None:
+        """Add messages to a range; those behind it say that it has ended."""
+        if self.has_ended[place]:
+            return
+        last = self.ranges[place].last
+        if messages[-1].offset() >= last - 1:
+            messages = [message for message in messages if message.offset() < last]
+            self._end(place)
+        self.held[place] += messages
+        self.size[place] += sum(map(len, messages))
+
+    def _end(self, place: int) -> None:
+        self.has_ended[place] = True
+        if not all(self.has_ended):
+            part = self.parts[place]
+            self.consumer.pause([TopicPartition(part.topic, part.number)])
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self.access.address, self.access.node, self.timeout_s)
+
+    def _lost(self, place: int, wanted: int) -> HoldfastError:
+        """Return what is said where the partition does not have the offset that is read next."""
+        each = self.ranges[place]
+        rest = {each.segment: (wanted, each.last)}
+        why = gone(self._cluster(), rest, committed=False) or f"of {each.segment} offset {wanted} is out of range."
+        return diverged(self.access.node, why)
+
+    def _check_there(self) -> None:
+        rest = {each.segment: (each.first, each.last) for each in self.ranges[self.turn :]}
+        if why := gone(self._cluster(), rest, committed=False):
+            raise diverged(self.access.node, why)
+
+    def _silent(self) -> HoldfastError:
+        place = self.turn
+        part, each = self.parts[place], self.ranges[place]
+        error = KafkaException(KafkaError(codes.TIMED_OUT, f"nothing came of {part.topic}/{part.number}"))
+        return translated(error, self.access.address, f"{self.access.node}, offsets {each.first} to {each.last - 1}")
+
+
+def _neighbours(ranges: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+    """Yield ranges that are read at the same time: few messages in all, and each segment once."""
+    some: list[OffsetRange] = []
+    size = 0
+    for each in ranges:
+        count = each.last - each.first
+        if some and (size + count > TOGETHER or any(each.segment == other.segment for other in some)):
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += count
+    if some:
+        yield some
+
+
+_lock = threading.Lock()
+_idle: dict[tuple[int, Access], Consumer] = {}
+"""Process, and what it reads with -> a consumer that is not in use: a new one would connect to the brokers first."""
+
+
+def _taken(access: Access) -> Consumer:
+    with _lock:
+        consumer = _idle.pop((os.getpid(), access), None)
+    if consumer is not None:
+        return consumer
+    try:
+        return Consumer(access.address.client(**_settings(access)))
+    except KafkaException as error:
+        raise translated(error, access.address, access.node) from error
+
+
+def _kept(access: Access, consumer: Consumer) -> None:
+    with _lock:
+        other = _idle.pop((os.getpid(), access), None)
+        _idle[os.getpid(), access] = consumer
+    if other is not None:
+        other.close()
+
+
+def _settings(access: Access) -> dict[str, Any]:
+    return {
+        "group_id": "holdfast",  # the library wants one; without a subscription no broker is told
+        "enable_auto_commit": False,
+        "enable_auto_offset_store": False,
+        "auto_offset_reset": "error",  # never anywhere else than where the position says
+        "enable_partition_eof": True,
+        "isolation_level": "read_committed" if access.committed else "read_uncommitted",
+        "allow_auto_create_topics": False,
+        "fetch_message_max_bytes": 8 << 20,
+        "queued_min_messages": 1_000_000,  # as installed 100,000: a quarter of the rows a second
+        "queued_max_messages_kbytes": 128 << 10,
+        # What was still asked when the last range had ended delays the first answer of the next one by this.
+        "fetch_wait_max_ms": 5,
+        "reconnect_backoff_max_ms": 500,
+    }

@@ -1,0 +1,60 @@
+"""Partitions of topics, their names in positions, and ranges of offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_ID_SHOWN = 8
+
+
+class PartitionOf(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    topic_id: str
+    number: int
+
+    @property
+    def segment(self) -> str:
+        """Its name in positions: the topic, the begin of its id, the partition.
+
+        Examples
+        --------
+        >>> PartitionOf("flights", "28LoSSUPSParu4QfJjItVA", 3).segment
+        'flights@28LoSSUP/3'
+        """
+        return f"{self.topic}@{self.topic_id[:_ID_SHOWN]}/{self.number}"
+
+    @classmethod
+    def of(cls, segment: str) -> PartitionOf:
+        """Return the partition that a segment is of; of the id only its begin is known.
+
+        Examples
+        --------
+        >>> PartitionOf.of("flights@28LoSSUP/3")
+        PartitionOf(topic='flights', topic_id='28LoSSUP', number=3)
+        """
+        topic, _, rest = segment.partition("@")
+        id_, _, number = rest.rpartition("/")
+        return cls(topic, id_, int(number))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which topics are read: named ones, or those whose whole name matches a pattern."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        """Return it for messages."""
+        return ", ".join(self.topics) if self.pattern is None else f"the topics like {self.pattern!r}"
+
+
+class OffsetRange(NamedTuple):
+    """Messages of a partition: its segment, the first offset, and the one after the last."""
+
+    segment: str
+    first: int
+    last: int

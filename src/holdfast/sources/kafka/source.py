@@ -1,0 +1,327 @@
+"""The topics of one source: planning in the driver's process, reading anywhere.
+
+Invariants: the position of a segment is the offset that is read next; an epoch ends at most where the fate of every
+message before is decided, so what it is does not change; positions that were given are never taken back, and a segment
+that has gone is never left out in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import REJECT_COLUMN, Span
+from holdfast.positions import SourcePositions
+from holdfast.sources.byte_stream.dealing import share
+from holdfast.sources.byte_stream.recorded import Recorded
+from holdfast.sources.formats.json_lines import JsonParser
+from holdfast.sources.formats.lines import RowRules
+from holdfast.sources.identified import Numbered, PlaceRun
+from holdfast.sources.kafka import columns
+from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
+from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
+from holdfast.sources.kafka.dealing import dealt
+from holdfast.sources.kafka.gone import diverged, gone
+from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.payloads import json_rows
+
+if TYPE_CHECKING:
+    from holdfast.sources.kafka.spec import KafkaSourceSpec
+
+log = logging.getLogger("holdfast.sources.kafka")
+
+LOOK_S = 5.0
+"""How often topics and partitions are looked for that were added."""
+
+_BACK_S = 10.0
+"""So long a partition may end before a position: the new leader of a partition learns the end a little later."""
+
+_SAMPLE_ROWS = 50
+_ROW_SIZE = 64
+"""What a message takes besides key and value, in bytes, about."""
+
+
+class KafkaTask(NamedTuple):
+    """What a task reads: everything in it, so that an executor needs neither a checkpoint nor an environment."""
+
+    address: BrokerAddress
+    ranges: tuple[OffsetRange, ...]
+
+
+class KafkaSource:
+    """The messages of some topics.
+
+    Parameters
+    ----------
+    spec : KafkaSourceSpec
+        The declaration.
+    name, workspace : str
+        The node's name, and its directory below the checkpoint: where reading began.
+
+    Notes
+    -----
+    Pickles to its declaration.  :meth:`latest` asks each broker that leads partitions once, and, where there is
+    something new, which topics there are.
+    """
+
+    def __init__(self, spec: KafkaSourceSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._asked: Cluster | None = None
+        self._parts: dict[str, PartitionOf] = {}
+        self._looked_s: float | None = None
+        self._ends: dict[str, int] = {}
+        self._frozen: dict[str, int] | None = None
+        self._back_since: dict[str, float] = {}
+        self._row_size: float | None = None
+        self._group: Consumer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KafkaSource, (self.spec, self.name, self.workspace))
+
+    # --- planning ---------------------------------------------------------------------------------------------------
+
+    def initial(self) -> SourcePositions:
+        """Positions where reading begins: recorded by the first process that asks, and never looked up again."""
+        recorded = Recorded(self.workspace, self.name)
+        if not recorded.has_start:
+            parts = self._look()
+            self._check_topics(parts)
+            recorded.put_start({part.segment: at for part, at in self._start(list(parts.values())).items()})
+        return recorded.start
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: what is decided now, of each partition the same share of ``max_rows_per_epoch``."""
+        if bounded and self._frozen is None:
+            self.freeze()
+        ends = dict(self._frozen or {}) if bounded else self._new_ends(start)
+        counts = {}
+        for segment, end in ends.items():
+            low = self._low(segment, start)
+            if end > low:
+                counts[segment] = end - low
+        found = dict(start)
+        for segment, count in share(counts, self.spec.max_rows_per_epoch).items():
+            if count:
+                found[segment] = self._low(segment, start) + count
+        return found
+
+    def freeze(self) -> None:
+        """Record what is there now."""
+        self._frozen = self._new_ends({})
+
+    def newest(self) -> SourcePositions | None:
+        """Positions after everything that was there when it was looked last."""
+        if not self._ends:
+            self._new_ends({})
+        return dict(self._ends)
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """About how many bytes there are between two positions, by a sample of them."""
+        count = self._offsets_between(start, end)
+        if not count:
+            return 0
+        if self._row_size is None:
+            self._row_size = self._sampled(start, end)
+        return max(1, round(count * self._row_size))
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Offsets between two positions: as many messages, less what transactions and compaction leave out."""
+        return self._offsets_between(start, end)
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Deal the offsets between two positions to tasks, in the order of segments."""
+        address = self._address()
+        found = []
+        for ranges in dealt(self._between(start, end), parallelism):
+            count = sum(each.last - each.first for each in ranges)
+            size = None if self._row_size is None else round(count * self._row_size)
+            found.append(Span(KafkaTask(address, ranges), count, size))
+        return found
+
+    def committed(self, end: SourcePositions) -> None:
+        """Tell the group, if one is named, how far every sink has come: for those who watch, and nobody else."""
+        if self.spec.group is None:
+            return
+        at = [(PartitionOf.of(segment), int(offset)) for segment, offset in end.items()]
+        try:
+            if self._group is None:
+                self._group = Consumer(self._address().client(group_id=self.spec.group, enable_auto_commit=False))
+            offsets = [TopicPartition(part.topic, part.number, offset) for part, offset in at]
+            self._group.commit(offsets=offsets, asynchronous=True)
+            self._group.poll(0)
+        except KafkaException as error:
+            log.warning("%s: the group %r was not told its offsets: %s", self._node, self.spec.group, error)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span.
+
+        Raises
+        ------
+        Diverged
+            If messages are not there any more, with the exact range.
+        Unavailable
+            If the cluster does not answer.
+        BadRow
+            If a payload cannot be read and is not to be rejected.
+        """
+        for _, batch in self.read_numbered(span):
+            yield batch
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span with their offsets."""
+        task: KafkaTask = span.value
+        access = Access(task.address, self._node, self.spec.isolation == "read_committed")
+        for chunk in chunks_of(access, task.ranges):
+            numbers = np.array(columns.offsets(chunk.messages), np.uint64)
+            yield Numbered((PlaceRun(chunk.segment, numbers),), self._batch(chunk))
+
+    def _batch(self, chunk: MessageRun) -> pa.RecordBatch:
+        part, messages, spec = PartitionOf.of(chunk.segment), chunk.messages, self.spec
+        beside = [columns.column(name, part.topic, part.number, messages) for _, name in spec.metadata]
+        if spec.format == "bytes":
+            return pa.RecordBatch.from_arrays(beside, schema=spec.schema)
+        rows = RowRules(spec.payload, spec.rejects)
+
+        def place(at: int) -> str:
+            return f"{part.topic}/{part.number}/{messages[at].offset()}"
+
+        batch = json_rows([message.value() for message in messages], JsonParser(spec.payload), rows, place)
+        payload = batch.columns[: len(spec.payload)]
+        rejects = [batch.column(REJECT_COLUMN)] if spec.rejects else []
+        return pa.RecordBatch.from_arrays(
+            [*payload, *beside, *rejects], schema=RowRules(spec.schema, spec.rejects).read_schema
+        )
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _node(self) -> str:
+        return f"source {self.name!r}"
+
+    @property
+    def _is_committed(self) -> bool:
+        return self.spec.isolation == "read_committed"
+
+    def _address(self) -> BrokerAddress:
+        return self.spec.address.expanded()
+
+    def _cluster(self) -> Cluster:
+        if self._asked is None:
+            self._asked = Cluster(self._address(), self._node, TIMEOUT_S)
+        return self._asked
+
+    def _look(self) -> dict[str, PartitionOf]:
+        """Look which partitions there are."""
+        self._parts = self._cluster().partitions(self.spec.selection)
+        self._looked_s = time.monotonic()
+        return self._parts
+
+    def _start(self, parts: Sequence[PartitionOf]) -> Mapping[PartitionOf, int]:
+        cluster, start = self._cluster(), self.spec.start
+        if start == "earliest":
+            return cluster.begins(parts)
+        if start == "latest":
+            return cluster.ends(parts, committed=self._is_committed)
+        return cluster.at_time(parts, int(start) // 1000, committed=self._is_committed)
+
+    def _new_ends(self, start: SourcePositions) -> dict[str, int]:
+        """Return where each partition ends now; what goes on from a position is still the same partition."""
+        if self._looked_s is None or time.monotonic() - self._looked_s > LOOK_S:
+            self._look()
+        known = dict(self._parts)
+        found = self._cluster().ends(known.values(), committed=self._is_committed)
+        ends = {part.segment: end for part, end in found.items()}
+        if ends != self._ends or start.keys() - ends.keys():
+            # Ids are compared after the ends were read: they are those of topics that were there before and after.
+            now = self._look()
+            if now.keys() != known.keys():
+                found = self._cluster().ends(now.values(), committed=self._is_committed)
+                ends = {part.segment: end for part, end in found.items()}
+        self._check_there(start, ends)
+        self._ends = {**{segment: int(at) for segment, at in start.items() if segment not in ends}, **ends}
+        return ends
+
+    def _check_there(self, start: SourcePositions, ends: Mapping[str, int]) -> None:
+        """Stop where positions lead nowhere: a topic that is another one, a partition that is gone or shorter."""
+        named = self.spec.selection.pattern is None
+        for segment in start.keys() - ends.keys():
+            part = PartitionOf.of(segment)
+            is_new = any(each.topic == part.topic for each in self._parts.values())
+            if named or is_new or int(start[segment]) < self._ends.get(segment, 0):
+                raise diverged(self._node, gone(self._cluster(), {segment: _at(start, segment)}, committed=False))
+        now = time.monotonic()
+        for segment, end in ends.items():
+            if end >= int(start.get(segment, 0)):
+                self._back_since.pop(segment, None)
+            elif now - self._back_since.setdefault(segment, now) > _BACK_S:
+                why = gone(self._cluster(), {segment: _at(start, segment)}, committed=self._is_committed)
+                if why:
+                    raise diverged(self._node, why)
+                del self._back_since[segment]
+
+    def _check_topics(self, parts: Mapping[str, PartitionOf]) -> None:
+        there = {part.topic for part in parts.values()}
+        lacking = [topic for topic in self.spec.selection.topics if topic not in there]
+        if lacking:
+            raise InvalidPipeline(
+                f"{self._node}: topic {lacking[0]!r} is not on the Kafka cluster {self.spec.address}.",
+                why="no topic of this name is there, or this user may not describe it.",
+                do="create it, or correct its name; Holdfast creates no topic of yours.",
+                participant=self.name,
+            )
+
+    def _low(self, segment: str, start: SourcePositions) -> int:
+        """Return where a partition is read next; one that appeared later from what was left of it when it was seen."""
+        if segment in start:
+            return int(start[segment])
+        short = hashlib.sha256(segment.encode()).hexdigest()[:24]
+        recorded = Recorded(os.path.join(self.workspace, "found", short), self.name)
+        if not recorded.has_start:
+            begins = self._cluster().begins([self._parts[segment]]) if segment in self._parts else {}
+            begin = next(iter(begins.values()), 0)
+            if not begin:
+                return 0
+            recorded.put_start({segment: begin})
+        return recorded.start.get(segment, 0)
+
+    def _between(self, start: SourcePositions, end: SourcePositions) -> list[OffsetRange]:
+        found = []
+        for segment in sorted(end, key=PartitionOf.of):
+            if int(end[segment]) > int(start.get(segment, 0)):
+                low = self._low(segment, start)
+                if int(end[segment]) > low:
+                    found.append(OffsetRange(segment, low, int(end[segment])))
+        return found
+
+    def _offsets_between(self, start: SourcePositions, end: SourcePositions) -> int:
+        return sum(each.last - each.first for each in self._between(start, end))
+
+    def _sampled(self, start: SourcePositions, end: SourcePositions) -> float:
+        """Return the size of a message between two positions, by the first ones of the longest range."""
+        longest = max(self._between(start, end), key=lambda each: each.last - each.first)
+        some = longest._replace(last=min(longest.last, longest.first + _SAMPLE_ROWS))
+        access = Access(self._address(), self._node, self._is_committed)
+        sizes = [
+            len(message) + len(message.key() or b"")
+            for chunk in chunks_of(access, [some])
+            for message in chunk.messages
+        ]
+        return _ROW_SIZE + (sum(sizes) / len(sizes) if sizes else 0)
+
+
+def _at(start: SourcePositions, segment: str) -> tuple[int, int]:
+    return int(start[segment]), int(start[segment])

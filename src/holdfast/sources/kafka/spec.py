@@ -1,0 +1,332 @@
+"""``read.kafka``: the messages of Kafka topics, each exactly once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import with_bounds
+from holdfast.sources.formats import json_lines
+from holdfast.sources.identified import KnownPlace
+from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.sources.kafka.fields import FIELDS
+from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.types import units
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast.graph.nodes import Stream
+    from holdfast.sources.kafka.source import KafkaSource
+
+MESSAGE_TIME = "message"
+"""What ``timestamp=`` says for the time that a message itself has."""
+
+
+@dataclass(frozen=True)
+class KafkaSourceSpec:
+    """Declaration of ``read.kafka``; see :func:`kafka` for the arguments.
+
+    Parameters
+    ----------
+    address : BrokerAddress
+        The cluster, with variables that are not filled in.
+    selection : Selection
+        Its topics.
+    format : str
+        ``"bytes"`` or ``"json"``.
+    payload : pyarrow.Schema
+        Columns of the payload; empty for bytes.
+    metadata : tuple of (str, str)
+        Columns beside them: name, and which of a message's fields.
+    start : str or int
+        ``"earliest"``, ``"latest"``, or microseconds of Unix time.
+    """
+
+    address: BrokerAddress
+    selection: Selection
+    format: str
+    payload: pa.Schema
+    metadata: tuple[tuple[str, str], ...]
+    timestamp: str | None = None
+    start: str | int = "earliest"
+    isolation: str = "read_committed"
+    max_rows_per_epoch: int | None = None
+    rejects: bool = False
+    group: str | None = None
+    kind: str = field(default="kafka", init=False)
+    numbering: ClassVar[str] = "its topic, partition and offset"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the payload, and those beside them."""
+        return pa.schema([*self.payload, *(FIELDS[of].with_name(name) for name, of in self.metadata)])
+
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a password travels to the executors, which read by themselves."""
+        return self.address.has_secret
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: of ``security`` only the protocol."""
+        shown = {
+            "bootstrap": self.address.bootstrap,
+            "topic": list(self.selection.topics) or None,
+            "pattern": self.selection.pattern,
+            "format": self.format,
+            "timestamp": self.timestamp,
+            "start": self.start,
+            "isolation": self.isolation,
+            "max_rows_per_epoch": self.max_rows_per_epoch,
+            "on_bad_row": "reject" if self.rejects else None,
+            "group": self.group,
+            "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+            "metadata": dict(self.metadata) if self.format != "bytes" and self.metadata else None,
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def open(self, name: str, workspace: str) -> KafkaSource:
+        """Return the source; the cluster is asked when it is first needed."""
+        with _library(name):
+            from holdfast.sources.kafka.source import KafkaSource
+        return KafkaSource(self, name, workspace)
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the partitions."""
+        for segment, end in until.items():
+            part = PartitionOf.of(segment)
+            yield KnownPlace(segment, 0, int(end), segment, None, f"topic {part.topic}, partition {part.number}")
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return which messages are not in the topics any more; nothing of it is in the checkpoint."""
+        with _library(name):
+            from holdfast.sources.kafka.cluster import Cluster
+            from holdfast.sources.kafka.gone import gone
+        ends = {**positions, **(until or {})}
+        wanted = {segment: (int(positions.get(segment, end)), int(end)) for segment, end in ends.items()}
+        if not wanted:
+            return ""
+        return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return nothing: an offset is the same message whatever the checkpoint says."""
+        return {}
+
+
+@contextmanager
+def _library(name: str) -> Iterator[None]:
+    """Import what needs the client library in the block."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"source {name!r}: Kafka's client library is not installed.",
+            why=f"{error}.",
+            do="pip install 'holdfast[kafka]'",
+        ) from error
+
+
+def kafka(
+    bootstrap: str,
+    topic: str | Sequence[str] | None = None,
+    *,
+    pattern: str | None = None,
+    format: Literal["json", "bytes"] = "json",
+    schema: Any = None,
+    metadata: Sequence[str] | Mapping[str, str] = (),
+    timestamp: str | None = None,
+    start: str | datetime = "earliest",
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    max_rows_per_epoch: int | None = None,
+    on_bad_row: Literal["fail", "reject"] = "fail",
+    security: Mapping[str, str] | None = None,
+    group: str | None = None,
+    bounds: str | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Read the messages of Kafka topics, each exactly once.
+
+    Parameters
+    ----------
+    bootstrap : str
+        ``host:port``, several with commas between; ``${NAME}`` is an environment variable.
+    topic : str or sequence of str
+        What is read; or ``pattern``.
+    pattern : str, optional
+        A regular expression: all topics whose whole name matches, also those that are created later.
+    format : str
+        ``"json"``: a message's value is an object, read into the columns of ``schema``.  ``"bytes"``: the columns are
+        ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers``.
+    schema : str, StructType or pyarrow.Schema
+        Columns of the value, for ``"json"``.
+    metadata : sequence of str, or mapping of str to str
+        Which of ``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers`` are columns beside those
+        of ``schema``; a mapping says the columns' names: ``{"at": "timestamp"}``.
+    timestamp : str, optional
+        Column that holds event time.  ``"message"``: the time that the message has in Kafka, which then is the column
+        ``timestamp``.
+    start : str or datetime
+        Where the first start begins: ``"earliest"``, ``"latest"``, or with the first message at or after a time (ISO
+        8601, UTC without a zone).  Recorded, and of no meaning later.  Partitions that are added are read from their
+        beginning.
+    isolation : str
+        ``"read_committed"`` leaves out what transactions have not committed, ``"read_uncommitted"`` does not.
+    max_rows_per_epoch : int, optional
+        Limit of one epoch: of each partition the same share, and what one does not need the others get.
+    on_bad_row : str
+        ``"fail"`` stops with the offset and the reason; ``"reject"`` sends the row to ``stream.rejects``.
+    security : mapping of str to str, optional
+        ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
+    group : str, optional
+        A consumer group whose offsets are set to what every sink holds: for monitoring, nothing reads them here.
+    bounds : str, optional
+        BOOLEAN column of the schema: a row in which it is true is a bound and no data.
+    name : str, optional
+        The source's name: the identity of its positions.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the arguments contradict each other.
+
+    Notes
+    -----
+    Needs ``pip install 'holdfast[kafka]'``, also on executors.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.kafka("localhost:9092", "flights", schema="origin STRING, dep_delay INT",
+                                metadata=["key"], timestamp="message", name="flights")
+    """
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
+    from holdfast.types.schema import to_arrow
+
+    with building("source", name):
+        address = BrokerAddress(bootstrap, tuple(sorted((security or {}).items())))
+        address.check()
+        _check_choice("format", format, ("json", "bytes"))
+        _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
+            raise InvalidPipeline(
+                f"max_rows_per_epoch={max_rows_per_epoch!r} is not a positive number.",
+                do="write max_rows_per_epoch=100_000, or leave it out.",
+            )
+        if (format == "bytes") != (schema is None):
+            raise InvalidPipeline(
+                f'read.kafka: format="{format}" {"with" if format == "bytes" else "without"} schema=.',
+                why='the columns of format="bytes" are those of a message; those of a JSON value are not known.',
+                do='write format="json" and the columns of the value: schema="id BIGINT, word STRING".',
+            )
+        payload = pa.schema([]) if schema is None else to_arrow(schema)
+        json_lines.check_types(payload)
+        wanted = {each: each for each in FIELDS} if format == "bytes" else _metadata(metadata)
+        time, beside = _time(timestamp, payload, wanted)
+        _check_names(payload, beside)
+        spec = KafkaSourceSpec(
+            address,
+            _selection(topic, pattern),
+            format,
+            payload,
+            tuple(beside.items()),
+            time,
+            _start(start),
+            isolation,
+            max_rows_per_epoch,
+            on_bad_row == "reject" and format == "json",
+            group,
+        )
+        read = with_bounds(spec, bounds)
+    return stream_from(read, name=name)
+
+
+def _selection(topic: str | Sequence[str] | None, pattern: str | None) -> Selection:
+    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+    if bool(topics) == (pattern is not None):
+        raise InvalidPipeline(
+            "read.kafka: one of topic and pattern= says what is read.",
+            do='write read.kafka("localhost:9092", "flights"), or pattern="flights-.*".',
+        )
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidPipeline(
+                f"read.kafka: pattern={pattern!r} is no regular expression.",
+                why=f"{error}.",
+                do='write for instance pattern="flights-.*": the whole name of a topic must match.',
+            ) from error
+    odd = [each for each in topics if not isinstance(each, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", each)]
+    if odd or len(set(topics)) != len(topics):
+        raise InvalidPipeline(
+            f"read.kafka: {(odd or topics)[0]!r} cannot be a topic, or is named twice.",
+            why="a topic's name has at most 249 of the characters a-z A-Z 0-9 . _ -.",
+            do="correct the name, or write pattern= for a regular expression.",
+        )
+    return Selection(tuple(sorted(topics)), pattern)
+
+
+def _metadata(wanted: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(wanted, str):
+        wanted = (wanted,)
+    found = dict(wanted) if isinstance(wanted, Mapping) else {each: each for each in wanted}
+    unknown = [of for of in found.values() if of not in FIELDS or of == "value"]
+    if unknown:
+        raise InvalidPipeline(
+            f"read.kafka: metadata= with {unknown[0]!r} is not known.",
+            why=f"a message has {', '.join(name for name in FIELDS if name != 'value')}.",
+            do='write for instance metadata=["key", "offset"], or metadata={"sent_at": "timestamp"}.',
+        )
+    return found
+
+
+def _time(timestamp: str | None, payload: pa.Schema, beside: Mapping[str, str]) -> tuple[str | None, dict[str, str]]:
+    """Return the column of event time, and the columns beside the payload's, with it."""
+    if timestamp != MESSAGE_TIME or MESSAGE_TIME in payload.names:
+        return timestamp, dict(beside)
+    for column, of in beside.items():
+        if of == "timestamp":
+            return column, dict(beside)
+    return "timestamp", {**beside, "timestamp": "timestamp"}
+
+
+def _check_names(payload: pa.Schema, beside: Mapping[str, str]) -> None:
+    twice = sorted(set(payload.names) & set(beside))
+    if twice:
+        raise InvalidPipeline(
+            f"read.kafka: column {twice[0]!r} is in schema=, and is one of the message itself.",
+            why="two columns would have one name.",
+            do=f'give the latter another one: metadata={{"message_{twice[0]}": "{beside[twice[0]]}"}}.',
+        )
+
+
+def _start(start: Any) -> str | int:
+    if start in ("earliest", "latest"):
+        return str(start)
+    try:
+        return units.time_us(start, argument="start")
+    except (InvalidPipeline, AttributeError) as error:
+        raise InvalidPipeline(
+            f"read.kafka: start={start!r} is neither a place nor a time.",
+            do='write start="earliest", "latest" or "2024-01-01T00:00:00Z".',
+        ) from error
+
+
+def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidPipeline(
+            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
+        )

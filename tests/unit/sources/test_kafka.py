@@ -1,0 +1,251 @@
+"""``read.kafka`` against a real broker (design/0038): what is read, not waited for, and never skipped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import read
+from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
+from holdfast.ports import REJECT_COLUMN
+from holdfast.sources.kafka import source as planning
+from tests.contract.source_contract import drain, rows_between
+from tests.kafka_topics import Topics
+from tools.kafka_server import KafkaCluster, KafkaServer
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def topics(kafka_of_session: KafkaServer) -> Topics:
+    return Topics(kafka_of_session.bootstrap)
+
+
+@pytest.fixture
+def topic(new_topic: Callable[[], str]) -> str:
+    return f"source-{new_topic()}"
+
+
+@pytest.fixture
+def opened(topics: Topics, tmp_path: Path) -> Callable[..., Any]:
+    """Return what opens a source of bytes, each time as a new process does."""
+
+    def open_(*topic: str, **arguments: Any) -> Any:
+        spec: Any = read.kafka(topics.bootstrap, list(topic) or None, **{"format": "bytes", **arguments}).node.spec
+        return spec.open("messages", str(tmp_path / "workspace"))
+
+    return open_
+
+
+def values(source: Any, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[bytes]:
+    return [row["value"] for row in rows_between(source, start, end)]
+
+
+def numbered(*numbers: int) -> Sequence[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+def test_a_message_is_a_row_with_all_that_it_has(topics: Topics, topic: str, opened: Callable[..., Any]) -> None:
+    topics.create(topic, 2)
+    topics.produce(
+        topic, {1: [b"v", None]}, key=b"\xff", headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_123
+    )
+    topics.produce(topic, {0: [b""]})
+    source = opened(topic)
+    start = source.initial()
+    plain, *rows = rows_between(source, start, source.latest(start, bounded=False))
+    at = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+    first = {"key": b"\xff", "value": b"v", "topic": topic, "partition": 1, "offset": 0, "timestamp": at}
+    headers = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert rows == [{**first, "headers": headers}, {**first, "value": None, "offset": 1, "headers": headers}]
+    assert (plain["key"], plain["value"], plain["headers"], plain["partition"]) == (None, b"", None, 0)
+
+
+def test_nobody_waits_for_rows_that_are_aborted_or_undecided(
+    topics: Topics, topic: str, opened: Callable[..., Any]
+) -> None:
+    topics.create(topic, 1)
+    topics.transaction(topic, {0: numbered(1, 2)})
+    topics.transaction(topic, {0: numbered(3, 4)}, commits=False)
+    open_ = topics.transaction(topic, {0: numbered(5, 6)}, commits=None)
+    topics.produce(topic, {0: numbered(7)})
+    source = opened(topic)
+    start = source.initial()
+    (segment,) = start
+    begun = time.monotonic()
+    middle = drain(source, start)[-1]
+    assert middle == {segment: 6}  # each mark of a transaction has an offset, too
+    assert values(source, start, middle) == numbered(1, 2)
+    assert values(source, {segment: 3}, middle) == []
+    assert values(source, {segment: 4}, {segment: 5}) == []
+    open_.commit_transaction(30)
+    end = drain(source, middle)[-1]
+    assert values(source, middle, end) == numbered(5, 6, 7)
+    assert time.monotonic() - begun < 10, "it waited"
+    every = opened(topic, isolation="read_uncommitted")
+    assert values(every, start, end) == numbered(1, 2, 3, 4, 5, 6, 7)
+
+
+def test_each_partition_gets_its_share_and_large_ones_are_cut(
+    topics: Topics, topic: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.create(topic, 3)
+    topics.produce(topic, {0: numbered(*range(100)), 1: numbered(*range(1000, 1004)), 2: numbered(*range(2000, 2050))})
+    source = opened(topic, max_rows_per_epoch=30)
+    positions = drain(source, source.initial())
+    assert [sorted(each.values()) for each in positions[:3]] == [[0, 0, 0], [4, 13, 13], [4, 28, 28]]
+    for start, end in pairwise(positions):
+        assert source.rows_between(start, end) <= 30
+    monkeypatch.setattr("holdfast.sources.kafka.dealing.SPAN_ROWS_MIN", 10)
+    spans = source.spans(positions[0], positions[-1], parallelism=3)
+    assert len(spans) == 6
+    assert len({segment for span in spans for segment, _, _ in span.value.ranges}) == 3
+    found = [row["value"] for span in spans for batch in source.read(span) for row in batch.to_pylist()]
+    assert found == numbered(*range(100), *range(1000, 1004), *range(2000, 2050))
+
+
+def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
+    topics: Topics, topic: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "LOOK_S", 0.0)
+    topics.create(f"{topic}-a", 1)
+    topics.create(f"not-{topic}-a", 1)
+    topics.produce(f"{topic}-a", {0: numbered(1)})
+    source = opened(pattern=f"{topic}-.*", start="latest")
+    start = source.initial()
+    assert list(start.values()) == [1]
+    topics.grow(f"{topic}-a", 2)
+    topics.produce(f"{topic}-a", {1: numbered(2)})
+    topics.create(f"{topic}-b", 1)
+    topics.produce(f"{topic}-b", {0: numbered(3, 4)})
+    topics.drop_before(f"{topic}-b", 0, 1)
+    end = drain(source, start)[-1]
+    assert values(source, start, end) == numbered(2, 4)
+    topics.drop_before(f"{topic}-b", 0, 2)  # the replay of an epoch that is not finished
+    with pytest.raises(Diverged, match=r"partition 0 of topic '.*-b' messages 1 to 1 are gone: it begins at 2"):
+        values(opened(pattern=f"{topic}-.*", start="latest"), start, end)
+    topics.delete(f"{topic}-b")
+    assert source.latest(end, bounded=False) == end  # all that was known of it was read
+
+
+def test_what_retention_has_removed_is_named_and_never_skipped(
+    topics: Topics, topic: str, opened: Callable[..., Any]
+) -> None:
+    topics.create(topic, 1)
+    topics.produce(topic, {0: numbered(*range(10))})
+    source = opened(topic)
+    start = source.initial()
+    (segment,) = start
+    end = source.latest(start, bounded=False)
+    spec = source.spec
+    assert spec.obstacle("messages", "", {segment: 3}, end) == ""
+    topics.drop_before(topic, 0, 5)
+    why = f"of partition 0 of topic '{topic}' messages 3 to 4 are gone: it begins at 5."
+    assert spec.obstacle("messages", "", {segment: 3}, end) == why
+    assert spec.obstacle("messages", "", {segment: 5}, end) == ""
+    assert "ends at 10, and was read, or planned, up to 11" in spec.obstacle("messages", "", {segment: 11})
+    with pytest.raises(Diverged, match="messages 3 to 4 are gone"):
+        values(source, {segment: 3}, end)
+    assert values(source, {segment: 5}, end) == numbered(5, 6, 7, 8, 9)
+
+
+def test_a_topic_created_again_is_noticed(topics: Topics, topic: str, opened: Callable[..., Any]) -> None:
+    topics.create(topic, 1)
+    topics.produce(topic, {0: numbered(1, 2)})
+    source = opened(topic)
+    end = source.latest(source.initial(), bounded=False)
+    topics.delete(topic)
+    with pytest.raises(Diverged, match="is not there"):
+        values(source, source.initial(), end)
+    topics.create(topic, 1)
+    topics.produce(topic, {0: numbered(3, 4, 5)})
+    assert "was deleted and created again" in source.spec.obstacle("messages", "", end)
+    for one in (source, opened(topic)):
+        with pytest.raises(Diverged, match="was deleted and created again"):
+            one.latest(end, bounded=False)
+
+
+def test_the_start_is_chosen_once(topics: Topics, topic: str, opened: Callable[..., Any], tmp_path: Path) -> None:
+    topics.create(topic, 1)
+    for at in (1, 2, 3):
+        topics.produce(topic, {0: numbered(at)}, timestamp=at * 1_000_000)
+    begins = {}
+    for start in ("earliest", "latest", "1970-01-01T00:33:20Z", "1970-01-02"):
+        spec = read.kafka(topics.bootstrap, topic, format="bytes", start=start).node.spec
+        begins[start] = [*spec.open("a", str(tmp_path / start)).initial().values()]
+    assert [*begins.values()] == [[0], [3], [1], [3]]
+    topics.produce(topic, {0: numbered(4)})
+    again = read.kafka(topics.bootstrap, topic, format="bytes", start="latest").node.spec.open(
+        "a", str(tmp_path / "latest")
+    )
+    assert values(again, again.initial(), again.latest(again.initial(), bounded=False)) == numbered(4)
+
+
+def test_bad_payloads_are_rejected_one_by_one(topics: Topics, topic: str, opened: Callable[..., Any]) -> None:
+    topics.create(topic, 1)
+    good = [b'{"id": 1}', b'{"id":\n 2,\r\n "x": [1]}\n', b' {"id": 3} ']
+    bad = [b"", None, b"[]", b'{"id": "x"}', b'{"id": 4}\n{"id": 5}', b'{"id": 6, "t": "a\nb"}', b'{"id": "\xff"}']
+    mixed = [each for pair in zip(bad, [*good, *good, *good], strict=False) for each in pair]
+    topics.produce(topic, {0: mixed})
+    arguments = {"format": "json", "schema": "id BIGINT, t STRING", "metadata": {"o": "offset"}}
+    source = opened(topic, on_bad_row="reject", **arguments)
+    start = source.initial()
+    end = source.latest(start, bounded=False)
+    rows = rows_between(source, start, end)
+    assert [row["id"] for row in rows[1::2]] == [1, 2, 3, 1, 2, 3, 1]
+    assert [row["o"] for row in rows] == list(range(len(mixed)))
+    rejects = [row[REJECT_COLUMN] for row in rows[::2]]
+    assert [each["position"] for each in rejects] == [f"{topic}/0/{at}" for at in range(0, 14, 2)]
+    assert rejects[1]["reason"].startswith("it has no value")
+    assert all(row[REJECT_COLUMN] is None for row in rows[1::2])
+    with pytest.raises(BadRow, match=f"{topic}/0/0, cannot be read: it is empty"):
+        rows_between(opened(topic, **arguments), start, end)
+
+
+def test_what_is_wrong_is_said_with_the_cure(topics: Topics, topic: str, tmp_path: Path) -> None:
+    def source(bootstrap: str, **arguments: Any) -> Any:
+        spec: Any = read.kafka(bootstrap, topic, format="bytes", **arguments).node.spec
+        return spec.open("messages", str(tmp_path))
+
+    with pytest.raises(InvalidPipeline, match=f"topic '{topic}' is not on the Kafka cluster"):
+        source(topics.bootstrap).initial()
+    with pytest.raises(InvalidPipeline, match="environment variable NO_SUCH, which is not set"):
+        source("${NO_SUCH}:9092").initial()
+    for wrong in ({"bootstrap": "localhost"}, {"security": {"user": "x"}}, {"start": "soon"}, {"schema": "a INT"}):
+        with pytest.raises(InvalidPipeline):
+            source(**{"bootstrap": topics.bootstrap, **wrong})
+    secret: Any = read.kafka(topics.bootstrap, topic, format="bytes", security={"password": "hunter2"}).node.spec
+    assert secret.sends_secret
+    assert "hunter2" not in repr(secret) + json.dumps(secret.arguments())
+
+
+@pytest.mark.nightly
+def test_a_cluster_that_is_away_is_waited_for_and_then_said_so(
+    three_kafkas: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of a partition is killed while it is read; then all of them."""
+    topics = Topics(three_kafkas.bootstrap)
+    topics.create("t", 3, 3, min_insync_replicas="2")
+    topics.produce("t", {at: numbered(*range(200)) for at in range(3)})
+    source: Any = read.kafka(three_kafkas.bootstrap, "t", format="bytes").node.spec.open("a", str(tmp_path))
+    start = source.initial()
+    end = source.latest(start, bounded=False)
+    before = values(source, start, end)
+    assert len(before) == 600
+    three_kafkas.brokers[0].stop()
+    assert values(source, start, end) == before
+    topics.produce("t", {at: numbered(200) for at in range(3)})
+    later = source.latest(end, bounded=False)
+    assert values(source, end, later) == numbered(200) * 3
+    three_kafkas.stop()
+    monkeypatch.setattr(planning, "TIMEOUT_S", 2.0)
+    again: Any = source.spec.open("a", str(tmp_path))
+    with pytest.raises(Unavailable, match="does not answer"):
+        again.latest(end, bounded=False)
