@@ -49,7 +49,7 @@ def topics(kafka_of_session: KafkaServer) -> Topics:
     return Topics(kafka_of_session.bootstrap)
 
 
-@pytest.fixture(params=["json", "bytes, few rows an epoch"])
+@pytest.fixture(params=["json", pytest.param("bytes, few rows an epoch", marks=pytest.mark.nightly)])
 def origin(request: Any, topics: Topics, new_topic: Callable[[], str], tmp_path: Any) -> KafkaOrigin:
     topic = f"source-contract-{new_topic()}"
     topics.create(topic, PARTITIONS)

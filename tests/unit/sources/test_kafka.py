@@ -18,7 +18,7 @@ from holdfast.ports import REJECT_COLUMN
 from holdfast.sources.kafka import source as planning
 from tests.contract.source_contract import drain, rows_between
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaCluster, KafkaServer
+from tools.kafka_server import KafkaCluster, KafkaServer, kafka_server
 
 pytestmark = pytest.mark.slow
 
@@ -249,3 +249,43 @@ def test_a_cluster_that_is_away_is_waited_for_and_then_said_so(
     again: Any = source.spec.open("a", str(tmp_path))
     with pytest.raises(Unavailable, match="does not answer"):
         again.latest(end, bounded=False)
+
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_USERS = 'user_admin="a" user_app="b"'
+_SASL = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.clients.plain.sasl.jaas.config": f'{_PLAIN} username="admin" password="a" {_USERS};',
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",
+}
+
+
+@pytest.mark.nightly
+def test_a_login_a_permission_and_an_address_that_are_refused_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "TIMEOUT_S", 4.0)
+    monkeypatch.setenv("ADMIN_PASSWORD", "a")
+    admin = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "admin", "password": "${ADMIN_PASSWORD}"}
+
+    def begins(bootstrap: str, security: Mapping[str, str]) -> Any:
+        spec: Any = read.kafka(bootstrap, "t", format="bytes", security=security).node.spec
+        return spec.open("a", str(tmp_path)).initial()
+
+    with kafka_server(_SASL, protocol="SASL_PLAINTEXT") as server:
+        with pytest.raises(InvalidPipeline, match="'t' is not on the Kafka cluster"):
+            begins(server.bootstrap, admin)
+        wrong = "hunter2-wrong"
+        with pytest.raises(InvalidPipeline, match=r"refuses this user.*\n.*Authentication failed") as refused:
+            begins(server.bootstrap, {**admin, "password": wrong})
+        assert wrong not in str(refused.value)
+        with pytest.raises(InvalidPipeline, match=r"refuses this user.*\n.*authorization failed"):
+            begins(server.bootstrap, {**admin, "username": "app", "password": "b"})
+        with pytest.raises(Unavailable, match="handshake failed"):
+            begins(server.bootstrap, {"protocol": "SSL"})
+        with pytest.raises(InvalidPipeline, match="no client"):
+            begins(server.bootstrap, {"protocol": "SSL", "ca": str(tmp_path / "none")})
+    with pytest.raises(Unavailable, match="Connection refused"):
+        begins(server.bootstrap, admin)

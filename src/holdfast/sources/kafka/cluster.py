@@ -18,7 +18,7 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 
 from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
-from holdfast.sources.kafka.refusals import is_no_topic, is_passing, translated
+from holdfast.sources.kafka.refusals import is_no_topic, is_passing, refused, translated, unusable
 
 TIMEOUT_S = 30.0
 """So long a cluster is asked before a run ends: a broker restarts in less."""
@@ -54,7 +54,7 @@ class Cluster:
         try:
             self._admin = AdminClient(address.client(error_cb=self._told.append, reconnect_backoff_max_ms=500))
         except KafkaException as error:
-            raise translated(error, address, node) from error
+            raise unusable(error, address, node) from error
 
     def partitions(self, selection: Selection) -> dict[str, PartitionOf]:
         """Return the partitions of the selected topics that are there, by their segments, in order."""
@@ -134,11 +134,12 @@ class Cluster:
             try:
                 return ask(min(max(1.0, left_s), _ATTEMPT_S))
             except KafkaException as error:
-                self._admin.poll(0)
+                while self._admin.poll(0):
+                    pass
                 waited_s = time.monotonic() - begun
                 if is_no_topic(error) and waited_s > _UNKNOWN_FOR_S:
                     raise _NoTopic from error
-                if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s:
+                if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s or refused(self._told):
                     raise translated(error, self.address, self.node, self._told) from error
             time.sleep(_AGAIN_S)
             self._forget()

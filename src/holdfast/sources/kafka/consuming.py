@@ -20,7 +20,7 @@ from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
-from holdfast.sources.kafka.refusals import is_passing, translated
+from holdfast.sources.kafka.refusals import is_passing, translated, unusable
 
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
@@ -216,7 +216,7 @@ def _taken(access: Access) -> Consumer:
     try:
         return Consumer(access.address.client(**_settings(access)))
     except KafkaException as error:
-        raise translated(error, access.address, access.node) from error
+        raise unusable(error, access.address, access.node) from error
 
 
 def _kept(access: Access, consumer: Consumer) -> None:

@@ -60,6 +60,21 @@ def is_no_topic(error: BaseException) -> bool:
     return code_of(error) in NO_TOPIC
 
 
+def refused(told: Sequence[KafkaError]) -> KafkaError | None:
+    """Return the first of some errors that says that this user, or this way to connect, is not let in."""
+    return next((each for each in told if each.code() in _REFUSED), None)
+
+
+def unusable(error: BaseException, address: BrokerAddress, node: str) -> InvalidPipeline:
+    """Return what it means that the library cannot make a client of these settings."""
+    return InvalidPipeline(
+        f"{node}: no client for the Kafka cluster {address} can be made.",
+        why=f"the library said: {masked(address.without_secrets(str(error)))[:300].rstrip('.')}.",
+        do="correct security=: are the files there, on the driver and on the executors?",
+        participant=node,
+    )
+
+
 def translated(
     error: BaseException | KafkaError, address: BrokerAddress, node: str, told: Sequence[KafkaError] = ()
 ) -> HoldfastError:
@@ -78,9 +93,9 @@ def translated(
     """
     said = error if isinstance(error, KafkaError) else (error.args[0] if error.args else None)
     said = said if isinstance(said, KafkaError) else None
-    reasons = [each for each in (said, *told) if each is not None]
-    refusal = next((each for each in reasons if each.code() in _REFUSED), None)
-    chosen = refusal or (told[-1] if told and (said is None or said.code() == codes.TIMED_OUT) else said)
+    refusal = refused([each for each in (said, *told) if each is not None])
+    named = [each for each in told if each.code() != codes.ALL_BROKERS_DOWN]
+    chosen = refusal or (named[-1] if named and (said is None or is_passing(said)) else said)
     text = chosen.str() if chosen is not None else str(error)
     text = masked(address.without_secrets(text))[:300].rstrip(".")
     if refusal is not None:
@@ -94,6 +109,7 @@ def translated(
     return Unavailable(
         f"{node}: the Kafka cluster {address} does not answer.",
         why=f"it was tried for some time; what was said last: {text}.",
-        do="start the brokers, or correct the address; then start again: nothing was changed.",
+        do="start the brokers, or correct the address, or the protocol in security=; then start again: nothing was "
+        "changed.",
         participant=node,
     )
