@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -59,7 +60,7 @@ class Cluster:
     def partitions(self, selection: Selection) -> dict[str, PartitionOf]:
         """Return the partitions of the selected topics that are there, by their segments, in order."""
         topics = selection.topics if selection.pattern is None else self._like(selection.pattern)
-        found = sorted(part for topic in topics for part in self._described(topic))
+        found = sorted(self._described(topics))
         return {part.segment: part for part in found}
 
     def begins(self, parts: Iterable[PartitionOf]) -> dict[PartitionOf, int]:
@@ -86,17 +87,29 @@ class Cluster:
         whole = re.compile(pattern)
         return sorted(name for name in every if whole.fullmatch(name) and not name.startswith("__"))
 
-    def _described(self, topic: str) -> list[PartitionOf]:
-        """Return the partitions of a topic; none where it is not there."""
+    def _described(self, topics: Collection[str]) -> list[PartitionOf]:
+        """Return the partitions of topics, by one request; none of those that are not there."""
 
-        def ask(left_s: float) -> Any:
-            return self._admin.describe_topics(TopicCollection([topic]), request_timeout=left_s)[topic].result()
+        def ask(left_s: float, *, leaves_out: bool) -> list[PartitionOf]:
+            futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=left_s)
+            found = []
+            for topic in topics:
+                try:
+                    description = futures[topic].result()
+                except KafkaException as error:
+                    if not (leaves_out and is_no_topic(error)):
+                        raise
+                else:
+                    id_ = str(description.topic_id)
+                    found += [PartitionOf(topic, id_, part.id) for part in description.partitions]
+            return found
 
-        try:
-            description = self._asked(ask)
-        except _NoTopic:
+        if not topics:
             return []
-        return [PartitionOf(topic, str(description.topic_id), part.id) for part in description.partitions]
+        try:
+            return self._asked(partial(ask, leaves_out=False))
+        except _NoTopic:
+            return self._asked(partial(ask, leaves_out=True))
 
     def _offsets(self, wanted: Mapping[PartitionOf, Any], level: Any) -> dict[PartitionOf, int]:
         """Return an offset of each partition: one request to each broker that leads some.
@@ -120,7 +133,7 @@ class Cluster:
             try:
                 return self._asked(ask, self.timeout_s - (time.monotonic() - begun))
             except _NoTopic as error:
-                there = {part for topic in {part.topic for part in wanted} for part in self._described(topic)}
+                there = set(self._described({part.topic for part in wanted}))
                 if wanted.keys() - there:
                     return self._offsets({part: spec for part, spec in wanted.items() if part in there}, level)
                 if time.monotonic() - begun > self.timeout_s:  # they are there, and nobody leads them
