@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 
 from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
