@@ -40,7 +40,7 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # Kafka's jars are those of the user's cache directory, which every tree shares.
-os.environ.setdefault("KAFKA_JARS", str(default_jars()))
+os.environ.setdefault("HOLDFAST_KAFKA", str(default_jars()))
 
 # The archive of classes that tests use is made in this tree, and none in the user's cache directory.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")

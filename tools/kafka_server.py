@@ -3,7 +3,7 @@
 For the tests, the demo and the benchmarks.  ``kafka_jars.txt`` beside this module names every artifact with its version
 and the SHA-256 of its file; Maven brings them once, from wherever it is set up to bring things from, into the user's
 cache directory, and nothing that does not match stays there.  ``python -m tools.kafka_server`` does only that.
-``KAFKA_JARS=<directory>`` names another directory, of jars that are there already or are to be brought there.
+``HOLDFAST_KAFKA=<directory>`` names another directory, of jars that are there already or are to be brought there.
 
 Brokers run in KRaft mode, each with its own controller, in a directory of their own below the system's temporary
 directory; they do not force their log to the disk (tests kill processes, never the machine).
@@ -310,8 +310,8 @@ def jars() -> Path:
 
 
 def default_jars() -> Path:
-    """Return where the jars are or will be; ``KAFKA_JARS`` says it, or else it is the user's cache directory."""
-    return Path(os.environ.get("KAFKA_JARS") or _cache())
+    """Return where the jars are or will be; ``HOLDFAST_KAFKA`` says it, or else it is the user's cache directory."""
+    return Path(os.environ.get("HOLDFAST_KAFKA") or _cache())
 
 
 def _cache() -> Path:
@@ -335,7 +335,7 @@ def _fetch(place: Path) -> None:
     """Bring the jars to ``place``, all of them or none."""
     maven = shutil.which("mvn")
     if maven is None:
-        raise NoKafka("there is no Maven (mvn) on the PATH; install it, or name a directory of jars: KAFKA_JARS")
+        raise NoKafka("there is no Maven (mvn) on the PATH; install it, or name a directory of jars: HOLDFAST_KAFKA")
     _java()
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=place.parent) as scratch:

@@ -110,7 +110,7 @@ def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     # The archive of classes that the tests use is made in this tree, and none in the user's cache directory.
     environment = {
         **os.environ,
-        "KAFKA_JARS": str(kafka_server.default_jars()),
+        "HOLDFAST_KAFKA": str(kafka_server.default_jars()),
         "XDG_CACHE_HOME": str(class_archive.CACHE),
     }
     if group in WITH_JVM:

@@ -18,9 +18,9 @@ def nothing_failed_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_jars_and_maven_the_text_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("HOLDFAST_KAFKA", str(tmp_path / "jars"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoKafka, match=r"Kafka's jars are not here.*no Maven \(mvn\).*KAFKA_JARS"):
+    with pytest.raises(NoKafka, match=r"Kafka's jars are not here.*no Maven \(mvn\).*HOLDFAST_KAFKA"):
         kafka_server.jars()
 
 
@@ -40,7 +40,7 @@ def test_only_jars_with_the_checksums_of_the_list_stay(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("KAFKA_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("HOLDFAST_KAFKA", str(tmp_path / "jars"))
     monkeypatch.setattr(kafka_server, "JARS", listed)
     if content == b"the jar":
         assert [jar.name for jar in kafka_server.jars().iterdir()] == ["kafka_2.13-1.0.jar"]
