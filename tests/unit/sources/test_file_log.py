@@ -7,9 +7,11 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast import read
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.sources.files.log import FileLog, LoggedFile, log_end, whole
 from holdfast.store import durable, increments, sealed
@@ -241,3 +243,24 @@ def test_a_log_of_100_000_files_opens_in_a_moment(directory: str) -> None:
     again = FileLog(directory)
     assert time.process_time() - began < 10
     assert again.end == 100_000
+
+
+def test_a_log_of_another_place_is_refused_before_anything_is_read_and_none_is_none(tmp_path: Path) -> None:
+    """What a plan and a start ask: the position of the source, which would mean other files."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text('{"x": 1}\n')
+    workspace = str(tmp_path / "workspace")
+
+    def spec(name: str) -> Any:
+        return read.files(str(tmp_path / name), schema="x INT", name="given").node.spec
+
+    assert spec("two").reached("given", workspace) == {"log": 0}
+    source = spec("one").open("given", workspace)
+    source.latest(source.initial(), bounded=False)
+    assert spec("one").reached("given", workspace) == {"log": 1}
+    with pytest.raises(InvalidPipeline, match=r"reads root .*two', and its log is of .*one'"):
+        spec("two").reached("given", workspace)
+    (tmp_path / "two" / "a.json").unlink()
+    (tmp_path / "two").rmdir()
+    assert spec("two").reached("given", workspace) == {"log": 1}, "who reads says what is not there"

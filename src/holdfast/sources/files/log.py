@@ -161,15 +161,7 @@ class FileLog:
         if held is None:
             sealed.put_if_absent(path, json.dumps(dict(identity)).encode())
             held = sealed.read_sealed(path)
-        before = json.loads(held or b"{}")
-        if before != dict(identity):
-            changed = next(key for key in identity if before.get(key) != identity[key])
-            raise InvalidPipeline(
-                f"source {name!r} reads {changed} {identity[changed]!r}, and its log is of {before.get(changed)!r}.",
-                why="the log knows files by their names below the root: in another place they are other files.",
-                do="restore the former argument, or give the source another name= to read all that is there now.",
-                participant=name,
-            )
+        _check_identity(name, held, identity)
         return cls(directory)
 
     @property
@@ -266,6 +258,25 @@ def _block(name: str, size: int, identity: FileIdentity | None, fields: Sequence
     range_, since, before = (list(fields[4:]) + [None] * 3)[:3]
     times = None if range_ is None else TimeRange(*range_)
     return Block(name, size, start, end, rows, taken, identity, times, since, before)
+
+
+def check_log(directory: str, name: str, identity: Mapping[str, str]) -> None:
+    """Refuse a log that was made for other files, as opening it does; without a log all is well.  Changes nothing."""
+    held = sealed.read_sealed(os.path.join(directory, _IDENTITY))
+    if held is not None:
+        _check_identity(name, held, identity)
+
+
+def _check_identity(name: str, held: bytes | None, identity: Mapping[str, str]) -> None:
+    before = json.loads(held or b"{}")
+    if before != dict(identity):
+        changed = next(key for key in identity if before.get(key) != identity[key])
+        raise InvalidPipeline(
+            f"source {name!r} reads {changed} {identity[changed]!r}, and its log is of {before.get(changed)!r}.",
+            why="the log knows files by their names below the root: in another place they are other files.",
+            do="restore the former argument, or give the source another name= to read all that is there now.",
+            participant=name,
+        )
 
 
 def log_end(directory: str) -> int:

@@ -44,8 +44,7 @@ class FilePlanner:
         self.spec = spec
         self.name = name
         self.where = discovery.settled(spec.where)
-        identity = {"root": self.where.root, "format": spec.layout.format}
-        self.log = FileLog.of_source(workspace, name, identity)
+        self.log = FileLog.of_source(workspace, name, spec.identity(self.where))
         self.log.merge()
         self._discovery = self._new_discovery()
         self._waiting: list[Found] = []

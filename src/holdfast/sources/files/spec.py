@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.ports import Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
@@ -24,7 +24,7 @@ from holdfast.sources.files.dealing import grouped
 from holdfast.sources.files.discovery import Discovery, Place
 from holdfast.sources.files.gone import what_is_gone
 from holdfast.sources.files.layout import RECORD_SIZE, Layout
-from holdfast.sources.files.log import Block, FileLog, log_end, log_explanations, restore_log
+from holdfast.sources.files.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.sources.files.numbering import places_of
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
@@ -126,8 +126,24 @@ class FilesSourceSpec:
         return what_is_gone(log.blocks, start, end, lambda block: part_of(self, where, block, follows_links=follows))
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the end of the log: the file that a position names is in it before the source returns the position."""
-        return {SEGMENT: log_end(os.path.join(workspace, "log"))}
+        """Return the end of the log: the file that a position names is in it before the source returns the position.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the log is of other files than are read now: by its positions none of these is meant.
+        """
+        log = os.path.join(workspace, "log")
+        try:
+            where = discovery.settled(self.where)
+        except HoldfastError:  # nothing is there, or nobody can tell: who reads says so
+            return {SEGMENT: log_end(log)}
+        check_log(log, name, self.identity(where))
+        return {SEGMENT: log_end(log)}
+
+    def identity(self, where: Place) -> dict[str, str]:
+        """Return what its log is of, and of no other files."""
+        return {"root": where.root, "format": self.layout.format}
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the blocks that are logged: of Parquet with their rows in the file."""
