@@ -137,5 +137,6 @@ def require_values(rows: pa.Table, columns: Sequence[str], source: str) -> None:
                 why=f"a row without a key or a timestamp has no place in the order of time; the first: "
                 f"{first_rows(bad)}.",
                 do=f"declare {name} NOT NULL in the schema of the source, then such a row is a bad row (with "
-                f'on_bad_row="reject" a rejected one); or drop such rows: stream | hf.filter("{name} IS NOT NULL").',
+                'on_bad_row="reject" a rejected one). Or drop such rows: '
+                f'stream | hf.filter("{name} IS NOT NULL"); or give them a value.',
             )
