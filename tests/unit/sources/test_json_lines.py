@@ -208,7 +208,7 @@ def test_a_line_gives_the_same_whatever_stands_beside_it(
         for row in rows_of(tmp_path_factory.mktemp("one"), line, "id INT, at TIMESTAMP", on_bad_row="reject")
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "_PARSED_TOGETHER", together)
+        patch.setattr(texts, "PARSED_TOGETHER", together)
         joined = rows_of(
             tmp_path_factory.mktemp("all"),
             "\n".join(text),
