@@ -101,4 +101,5 @@ def test_after_kills_at_any_moment_every_row_is_in_one_well_sized_file(tmp_path:
         assert segment.size_bytes >= TARGET / 2 or segment.reason == "shutdown"
         ids += rows
     assert sorted(ids) == list(range(1000, (last + 1) * 1000))
-    assert {segment.reason for segment in segments} == {"size", "shutdown"}
+    # Where sealing lags behind the epochs, every partition can be due by its size when the run ends.
+    assert "size" in {segment.reason for segment in segments} <= {"size", "shutdown"}
