@@ -10,8 +10,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
-from holdfast.sinks.kafka.brokers import Brokers
 from holdfast.sinks.kafka.form import Limits, MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.spec import KafkaSpec

@@ -20,8 +20,8 @@ from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.http.bodies import FORMATS, Bodies, Format
-from holdfast.sinks.variables import filled_in
 from holdfast.types import units
+from holdfast.types.variables import filled_in
 
 Auth = str | tuple[str, str] | Mapping[str, str]
 """The value of ``Authorization``; user and password; or headers by name."""

@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.kafka.brokers import Brokers
 from holdfast.masking import masked
-from holdfast.sinks.kafka.brokers import Brokers
 from holdfast.sinks.kafka.form import Message
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
+from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
-from holdfast.sinks.kafka.brokers import Brokers
 from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
 from holdfast.types import units
 

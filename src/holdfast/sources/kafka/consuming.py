@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.errors import HoldfastError
-from holdfast.sources.kafka import codes
+from holdfast.kafka import codes
 from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.kafka import codes
 from holdfast.masking import masked
-from holdfast.sources.kafka import codes
 from holdfast.sources.kafka.brokers import BrokerAddress
 
 NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, codes.UNKNOWN_TOPIC, codes.UNKNOWN_PARTITION, codes.NOENT))
