@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
+from holdfast.masking import masked
 from holdfast.types.variables import filled_in
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -39,6 +40,7 @@ _ADMIN = {
 """Our word -> that of confluent-kafka, and that of kafka-python."""
 
 SECRETS = ("password", "key_password")
+_CALLBACKS = ("error_cb",)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ class Brokers:
         ``host:port``, several with commas between.
     security : mapping of str to str
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
+    where : str
+        What names them in a pipeline, for messages: ``read.kafka``.
     """
 
     bootstrap: str
-    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    where: str = field(default="Kafka", repr=False, compare=False)
 
     def check(self) -> None:
         """Raise :class:`InvalidPipeline` if it cannot be one."""
@@ -63,16 +68,16 @@ class Brokers:
             hosts and all(host and port.isdecimal() for host, _, port in hosts)
         ):
             raise InvalidPipeline(
-                f"write.kafka: {self.bootstrap!r} is no address of Kafka brokers.",
+                f"{self.where}: {self.bootstrap!r} is no address of Kafka brokers.",
                 why="it is host:port, or several with commas between.",
                 do='write for instance "localhost:9092".',
             )
         unknown = sorted(set(self.security) - set(_CLIENT))
-        protocol, mechanism = self.security.get("protocol", "PLAINTEXT"), self.security.get("mechanism", "PLAIN")
+        protocol, mechanism = self.protocol, self.security.get("mechanism", "PLAIN")
         if unknown or protocol not in PROTOCOLS or mechanism not in MECHANISMS:
             what = f"key {unknown[0]!r}" if unknown else f"{protocol!r} with {mechanism!r}"
             raise InvalidPipeline(
-                f"write.kafka: security= with {what} is not known.",
+                f"{self.where}: security= with {what} is not known.",
                 why=f"keys are {', '.join(_CLIENT)}; protocols {', '.join(PROTOCOLS)}; mechanisms "
                 f"{', '.join(MECHANISMS)}.",
                 do='write for instance security={"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", '
@@ -82,14 +87,20 @@ class Brokers:
     def expanded(self, environment: Mapping[str, str] = os.environ) -> Brokers:
         """Return it with the variables filled in; raise :class:`InvalidPipeline` where one is not set."""
         brokers = Brokers(
-            filled_in(self.bootstrap, "write.kafka: the address", environment=environment),
+            filled_in(self.bootstrap, f"{self.where}: the address", environment=environment),
             {
-                name: filled_in(str(text), f"write.kafka: security[{name!r}]", environment=environment)
+                name: filled_in(str(text), f"{self.where}: security[{name!r}]", environment=environment)
                 for name, text in self.security.items()
             },
+            self.where,
         )
         brokers.check()
         return brokers
+
+    @property
+    def protocol(self) -> str:
+        """What clients speak."""
+        return self.security.get("protocol", "PLAINTEXT")
 
     @property
     def has_secret(self) -> bool:
@@ -97,9 +108,10 @@ class Brokers:
         return any(name in self.security for name in SECRETS)
 
     def client(self, **settings: Any) -> dict[str, Any]:
-        """Return settings of a client of confluent-kafka."""
+        """Return settings of a client of confluent-kafka, which writes nothing to the terminal."""
         said = {_CLIENT[name]: text for name, text in self.security.items()}
-        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **said, **settings}
+        dotted = {name if name in _CALLBACKS else name.replace("_", "."): value for name, value in settings.items()}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **said, **dotted}
 
     def admin(self, **settings: Any) -> dict[str, Any]:
         """Return settings of a client of kafka-python."""
@@ -112,6 +124,10 @@ class Brokers:
             if self.security.get(name):
                 text = text.replace(self.security[name], "***")
         return text
+
+    def shown(self, text: str) -> str:
+        """Return a text of a broker or a library for a message: without secrets, short, and without a full stop."""
+        return masked(self.without_secrets(text))[:300].rstrip(".")
 
     def __str__(self) -> str:
         """Return what may be shown."""

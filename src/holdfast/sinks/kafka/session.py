@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused
 from holdfast.kafka.brokers import Brokers
-from holdfast.masking import masked
 from holdfast.sinks.kafka.form import Message
 
 T = TypeVar("T")
@@ -37,15 +37,6 @@ _FENCED = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
-_REFUSED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _PASSING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
@@ -90,8 +81,7 @@ class KafkaSession:
 
     def config(self, **settings: Any) -> dict[str, Any]:
         """Return what all clients are given, and more."""
-        said = {name.replace("_", "."): value for name, value in settings.items()}
-        return self.brokers.client(**{"client.id": self.client_id, "error_cb": self._said.append, **said})
+        return self.brokers.client(client_id=self.client_id, error_cb=self._said.append, **settings)
 
     @property
     def admin(self) -> AdminClient:
@@ -250,17 +240,17 @@ class KafkaSession:
         if self._admin is not None:
             self._admin.poll(0)  # it tells of a refused login only when it is asked so
         if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and self._said:
-            told = next((each for each in self._said if each.code() in _REFUSED), self._said[-1])
-            if told.code() in _REFUSED:
+            told = refused(self._said) or self._said[-1]
+            if told.code() in REFUSED:
                 code = told.code()
             text = f"{said.str() if said else error}: {told.str()}"
         else:
             text = said.str() if said is not None else str(error)
         self._said.clear()
-        text = masked(self.brokers.without_secrets(text))[:300].rstrip(".")
+        text = self.brokers.shown(text)
         if code in _FENCED:
             return ProducerGone(text)
-        if code in _REFUSED:
+        if code in REFUSED:
             return InvalidPipeline(
                 f"{self.node}: the Kafka cluster {self.brokers} refuses this user.",
                 why=f"it said: {text}.",
@@ -268,7 +258,7 @@ class KafkaSession:
                 "progress topic, and Write and Describe on transactional ids that begin with holdfast/.",
                 participant=self.node,
             )
-        if code in _NO_TOPIC:
+        if code in NO_TOPIC:
             return InvalidPipeline(
                 f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
                 why=f"it said: {text}.",
@@ -380,7 +370,7 @@ def _again(step: Callable[[], T]) -> T:
             return step()
         except KafkaException as error:
             said = error.args[0]
-            if not (said.retriable() or said.code() in _PASSING) or said.code() in _REFUSED or time.monotonic() > end:
+            if not (said.retriable() or said.code() in _PASSING) or said.code() in REFUSED or time.monotonic() > end:
                 raise
             time.sleep(0.01)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.libraries import libraries_for
 from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
@@ -136,7 +136,7 @@ class KafkaSpec:
         return Guarantee.EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        Brokers(self.bootstrap, self.security).check()
+        self._declared.check()
         form = self.form
         if form.topic is None and form.topic_by is None:
             raise InvalidPipeline(
@@ -181,14 +181,18 @@ class KafkaSpec:
             )
 
     @property
+    def _declared(self) -> Brokers:
+        return Brokers(self.bootstrap, self.security, "write.kafka")
+
+    @property
     def brokers(self) -> Brokers:
         """Where they are, with the variables filled in."""
-        return Brokers(self.bootstrap, self.security).expanded()
+        return self._declared.expanded()
 
     @property
     def sends_secret(self) -> bool:
         """Whether a password travels to the executors, which stage rows by themselves."""
-        return self.stages and Brokers(self.bootstrap, self.security).has_secret
+        return self.stages and self._declared.has_secret
 
     @property
     def stages(self) -> bool:
@@ -221,7 +225,7 @@ class KafkaSpec:
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, and check that the cluster can take the rows."""
-        with _driver(name):
+        with libraries_for(f"sink {name!r}"):
             from holdfast.sinks.kafka.ledger import KafkaNames
             from holdfast.sinks.kafka.session import KafkaSession
             from holdfast.sinks.kafka.sink import KafkaSink
@@ -237,7 +241,7 @@ class KafkaSpec:
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger in the cluster says."""
-        with _driver(name):
+        with libraries_for(f"sink {name!r}"):
             from holdfast.sinks.kafka.ledger import KafkaNames, asked
             from holdfast.sinks.kafka.session import KafkaSession
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
@@ -245,16 +249,3 @@ class KafkaSpec:
             return asked(session, KafkaNames(pipeline, name, self.progress))
         finally:
             session.close()
-
-
-@contextmanager
-def _driver(name: str) -> Iterator[None]:
-    """Import what needs the client libraries in the block."""
-    try:
-        yield
-    except ImportError as error:
-        raise InvalidPipeline(
-            f"sink {name!r}: the Kafka client libraries are not installed.",
-            why=f"{error}.",
-            do="pip install 'holdfast[kafka]'",
-        ) from error

@@ -18,7 +18,6 @@ from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.masking import masked
 from holdfast.sinks.kafka.session import TIMEOUT_S, KafkaSession
 
 ONGOING = "Ongoing"
@@ -161,7 +160,7 @@ class Transactions:
             raise self._unavailable(self._said(error)) from error
 
     def _said(self, error: BaseException) -> str:
-        return masked(self._session.brokers.without_secrets(f"{type(error).__name__}: {error}"))[:300].rstrip(".")
+        return self._session.brokers.shown(f"{type(error).__name__}: {error}")
 
     def _unavailable(self, why: str) -> Unavailable:
         return Unavailable(

@@ -17,9 +17,10 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 
-from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.kafka.answers import is_no_topic, is_passing, refused, unusable
+from holdfast.kafka.brokers import Brokers
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
-from holdfast.sources.kafka.refusals import is_no_topic, is_passing, refused, translated, unusable
+from holdfast.sources.kafka.refusals import translated
 
 TIMEOUT_S = 30.0
 """So long a cluster is asked before a run ends: a broker restarts in less."""
@@ -39,7 +40,7 @@ class Cluster:
 
     Parameters
     ----------
-    address : BrokerAddress
+    address : Brokers
         Where it is, with its secrets.
     node : str
         Who asks, for messages.
@@ -47,7 +48,7 @@ class Cluster:
         How long one question may take.
     """
 
-    def __init__(self, address: BrokerAddress, node: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, address: Brokers, node: str, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
         self.node = node
         self.timeout_s = timeout_s

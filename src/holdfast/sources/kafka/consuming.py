@@ -16,11 +16,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.errors import HoldfastError
 from holdfast.kafka import codes
-from holdfast.sources.kafka.brokers import BrokerAddress
+from holdfast.kafka.answers import is_passing, unusable
+from holdfast.kafka.brokers import Brokers
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
-from holdfast.sources.kafka.refusals import is_passing, translated, unusable
+from holdfast.sources.kafka.refusals import translated
 
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
@@ -37,7 +38,7 @@ class Access(NamedTuple):
 
     Parameters
     ----------
-    address : BrokerAddress
+    address : Brokers
         The cluster, with its secrets.
     node : str
         The source, for messages.
@@ -45,7 +46,7 @@ class Access(NamedTuple):
         Whether messages of open and aborted transactions are left out.
     """
 
-    address: BrokerAddress
+    address: Brokers
     node: str
     committed: bool
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from holdfast.errors import InvalidPipeline
+from holdfast.kafka.brokers import Brokers
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.dealing import share
@@ -27,7 +28,6 @@ from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.kafka import columns
-from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
@@ -54,7 +54,7 @@ _ROW_SIZE = 64
 class KafkaTask(NamedTuple):
     """What a task reads: everything in it, so that an executor needs neither a checkpoint nor an environment."""
 
-    address: BrokerAddress
+    address: Brokers
     ranges: tuple[OffsetRange, ...]
 
 
@@ -216,7 +216,7 @@ class KafkaSource:
     def _is_committed(self) -> bool:
         return self.spec.isolation == "read_committed"
 
-    def _address(self) -> BrokerAddress:
+    def _address(self) -> Brokers:
         return self.spec.address.expanded()
 
     def _cluster(self) -> Cluster:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.libraries import libraries_for
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
-from holdfast.sources.kafka.brokers import BrokerAddress
 from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
 from holdfast.types import units
@@ -36,7 +36,7 @@ class KafkaSourceSpec:
 
     Parameters
     ----------
-    address : BrokerAddress
+    address : Brokers
         The cluster, with variables that are not filled in.
     selection : Selection
         Its topics.
@@ -50,7 +50,7 @@ class KafkaSourceSpec:
         ``"earliest"``, ``"latest"``, or microseconds of Unix time.
     """
 
-    address: BrokerAddress
+    address: Brokers
     selection: Selection
     format: str
     payload: pa.Schema
@@ -95,7 +95,7 @@ class KafkaSourceSpec:
 
     def open(self, name: str, workspace: str) -> KafkaSource:
         """Return the source; the cluster is asked when it is first needed."""
-        with _library(name):
+        with libraries_for(f"source {name!r}"):
             from holdfast.sources.kafka.source import KafkaSource
         return KafkaSource(self, name, workspace)
 
@@ -109,7 +109,7 @@ class KafkaSourceSpec:
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
         """Return which messages are not in the topics any more; nothing of it is in the checkpoint."""
-        with _library(name):
+        with libraries_for(f"source {name!r}"):
             from holdfast.sources.kafka.cluster import Cluster
             from holdfast.sources.kafka.gone import gone
         ends = {**positions, **(until or {})}
@@ -121,19 +121,6 @@ class KafkaSourceSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""
         return {}
-
-
-@contextmanager
-def _library(name: str) -> Iterator[None]:
-    """Import what needs the client library in the block."""
-    try:
-        yield
-    except ImportError as error:
-        raise InvalidPipeline(
-            f"source {name!r}: Kafka's client library is not installed.",
-            why=f"{error}.",
-            do="pip install 'holdfast[kafka]'",
-        ) from error
 
 
 def kafka(
@@ -215,7 +202,7 @@ def kafka(
     from holdfast.types.schema import to_arrow
 
     with building("source", name):
-        address = BrokerAddress(bootstrap, tuple(sorted((security or {}).items())))
+        address = Brokers(bootstrap, dict(sorted((security or {}).items())), "read.kafka")
         address.check()
         _check_choice("format", format, ("json", "bytes"))
         _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
