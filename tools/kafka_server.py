@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 from tools.postgres_server import free_port
@@ -87,18 +88,25 @@ class KafkaServer:
         Of clients, on 127.0.0.1.
     settings : mapping of str to str
         ``server.properties``.
+    listeners : mapping of str to int
+        Name -> port of those that clients have besides.
     """
 
     number: int
     directory: Path
     port: int
     settings: Mapping[str, str]
+    listeners: Mapping[str, int] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def bootstrap(self) -> str:
         """``host:port``."""
         return f"127.0.0.1:{self.port}"
+
+    def address(self, listener: str) -> str:
+        """Return ``host:port`` of a listener that clients have besides."""
+        return f"127.0.0.1:{self.listeners[listener]}"
 
     @property
     def pid(self) -> int | None:
@@ -210,28 +218,31 @@ class KafkaCluster:
 
 
 @contextmanager
-def kafka_server(settings: Mapping[str, str] | None = None, **listener: str) -> Iterator[KafkaServer]:
+def kafka_server(settings: Mapping[str, str] | None = None, **listeners: Any) -> Iterator[KafkaServer]:
     """Start one broker, yield it, stop it and remove its data.
 
     Parameters
     ----------
     settings : mapping of str to str, optional
         Settings that replace or add to ``SETTINGS``.
-    **listener : str
-        ``protocol="SASL_PLAINTEXT"`` (or another one) is what its clients speak.
+    **listeners
+        ``protocol`` and ``beside``, as of :func:`kafka_cluster`.
 
     Raises
     ------
     NoKafka
         If there is none here and none can be brought.
     """
-    with kafka_cluster(1, settings, **listener) as cluster:
+    with kafka_cluster(1, settings, **listeners) as cluster:
         yield cluster.brokers[0]
 
 
 @contextmanager
 def kafka_cluster(
-    size: int = 3, settings: Mapping[str, str] | None = None, protocol: str = "PLAINTEXT"
+    size: int = 3,
+    settings: Mapping[str, str] | None = None,
+    protocol: str = "PLAINTEXT",
+    beside: Mapping[str, str] | None = None,
 ) -> Iterator[KafkaCluster]:
     """Start brokers that belong together, yield them, stop them and remove their data.
 
@@ -243,6 +254,8 @@ def kafka_cluster(
         Settings that replace or add to ``SETTINGS``.
     protocol : str
         What clients speak: ``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``.
+    beside : mapping of str to str, optional
+        More listeners for clients, each with a port of its own: name, in capitals -> protocol.
 
     Raises
     ------
@@ -262,21 +275,25 @@ def kafka_cluster(
             "transaction.state.log.min.isr": str(2 if size > 2 else 1),
         }
         brokers = []
+        more = beside or {}
+        spoken = "".join(f",{name}:{said}" for name, said in more.items())
         for number, (port, controller) in enumerate(ports, 1):
             place = directory / str(number)
+            others = {name: free_port() for name in more}
+            clients = ",".join(f"{name}://127.0.0.1:{at}" for name, at in {"CLIENTS": port, **others}.items())
             said = {
                 "process.roles": "broker,controller",
                 "node.id": str(number),
                 "controller.quorum.voters": voters,
-                "listeners": f"CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-                "advertised.listeners": f"CLIENTS://127.0.0.1:{port}",
+                "listeners": f"{clients},CONTROLLER://127.0.0.1:{controller}",
+                "advertised.listeners": clients,
                 "controller.listener.names": "CONTROLLER",
                 "inter.broker.listener.name": "CLIENTS",
-                "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,CLIENTS:{protocol}",
+                "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,CLIENTS:{protocol}{spoken}",
                 "log.dirs": str(place / "data"),
                 **copies,
             }
-            brokers.append(KafkaServer(number, place, port, {**said, **SETTINGS, **(settings or {})}))
+            brokers.append(KafkaServer(number, place, port, {**said, **SETTINGS, **(settings or {})}, others))
         cluster = KafkaCluster(brokers)
         try:
             for broker in brokers:

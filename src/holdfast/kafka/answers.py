@@ -43,6 +43,9 @@ REFUSED = frozenset(
     )
 )
 
+_REFUSING = "SSL alert"
+"""How a broker refuses a client's certificate, after the handshake; the library gives it no number of its own."""
+
 
 def code_of(error: BaseException | KafkaError) -> int | None:
     """Return the number of an error of the library; None where it has none."""
@@ -62,7 +65,7 @@ def is_no_topic(error: BaseException) -> bool:
 
 def refused(told: Sequence[KafkaError]) -> KafkaError | None:
     """Return the first of some errors that says that this user, or this way to connect, is not let in."""
-    return next((each for each in told if each.code() in REFUSED), None)
+    return next((each for each in told if each.code() in REFUSED or _REFUSING in each.str()), None)
 
 
 def unusable(error: BaseException, brokers: Brokers, node: str) -> InvalidPipeline:

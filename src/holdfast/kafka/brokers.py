@@ -95,12 +95,39 @@ class Brokers:
             self.where,
         )
         brokers.check()
+        brokers._check_login()
         return brokers
+
+    def _check_login(self) -> None:
+        """Raise :class:`InvalidPipeline` where a login lacks something, or something lacks its login."""
+        given = [name for name in ("username", "password", "mechanism") if self.security.get(name)]
+        if self.logs_in and not {"username", "password"} <= set(given):
+            raise InvalidPipeline(
+                f"{self.where}: security= with {self.protocol!r} has no user and password.",
+                why="SASL is a login.",
+                do='write "username": "app", "password": "${KAFKA_PASSWORD}", or the protocol that needs none: '
+                f"{self.protocol.removeprefix('SASL_')!r}.",
+            )
+        if given and not self.logs_in:
+            raise InvalidPipeline(
+                f"{self.where}: security= has {given[0]!r}, and with the protocol {self.protocol!r} nobody logs in.",
+                why="the brokers would be asked as an unknown user.",
+                do='write "protocol": "SASL_SSL", or leave it out.',
+            )
 
     @property
     def protocol(self) -> str:
         """What clients speak."""
         return self.security.get("protocol", "PLAINTEXT")
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether there are a user and a password."""
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def _said(self) -> Mapping[str, str]:
+        return {"mechanism": "PLAIN", **self.security} if self.logs_in else self.security
 
     @property
     def has_secret(self) -> bool:
@@ -109,13 +136,13 @@ class Brokers:
 
     def client(self, **settings: Any) -> dict[str, Any]:
         """Return settings of a client of confluent-kafka, which writes nothing to the terminal."""
-        said = {_CLIENT[name]: text for name, text in self.security.items()}
+        said = {_CLIENT[name]: text for name, text in self._said.items()}
         dotted = {name if name in _CALLBACKS else name.replace("_", "."): value for name, value in settings.items()}
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, **said, **dotted}
 
     def admin(self, **settings: Any) -> dict[str, Any]:
         """Return settings of a client of kafka-python."""
-        said = {_ADMIN[name]: text for name, text in self.security.items()}
+        said = {_ADMIN[name]: text for name, text in self._said.items()}
         return {"bootstrap_servers": self.bootstrap.split(","), **said, **settings}
 
     def without_secrets(self, text: str) -> str:

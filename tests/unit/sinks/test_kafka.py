@@ -160,6 +160,27 @@ def test_no_secret_is_shown():
     assert not hf.write.kafka("h:9092", "t", key="k", security=security).spec.sends_secret
 
 
+@pytest.mark.parametrize(
+    ("security", "words"),
+    [
+        ({"protocol": "SASL_SSL", "username": "app"}, "'SASL_SSL' has no user and password"),
+        ({"username": "app", "password": "s3cret"}, "has 'username', and with the protocol 'PLAINTEXT' nobody logs in"),
+        ({"protocol": "SSL", "mechanism": "PLAIN"}, "has 'mechanism', and with the protocol 'SSL' nobody logs in"),
+    ],
+)
+def test_a_login_is_whole_or_there_is_none(security, words):
+    with pytest.raises(InvalidPipeline) as caught:
+        Brokers("h:9092", security).expanded({})
+    assert words in caught.value.what
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_login_without_a_mechanism_is_plain():
+    brokers = Brokers("h:9092", {"protocol": "SASL_SSL", "username": "app", "password": "s3cret"}).expanded({})
+    assert brokers.client()["sasl.mechanism"] == brokers.admin()["sasl_mechanism"] == "PLAIN"
+    assert "sasl.mechanism" not in Brokers("h:9092", {"protocol": "SSL"}).expanded({}).client()
+
+
 def test_a_variable_that_is_not_set_is_named():
     with pytest.raises(InvalidPipeline, match="KAFKA_PASSWORD, which is not set"):
         Brokers("h:9092", {"password": "${KAFKA_PASSWORD}"}).expanded({})

@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused
+from holdfast.kafka import codes
+from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.sinks.kafka.form import Message
 
@@ -31,6 +32,9 @@ MARKER_BYTES = 16 << 20
 CONNECT_S = 10.0
 """How long the first one."""
 
+FIRST_ATTEMPT_S = 0.5
+"""After so long it is looked at whether the brokers refuse this user; then after twice that, and so on."""
+
 _FENCED = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -38,6 +42,7 @@ _FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 _PASSING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+_THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _PRODUCER: dict[str, Any] = {
@@ -88,8 +93,15 @@ class KafkaSession:
         """The client of questions."""
         with self._lock:
             if self._admin is None:
-                self._admin = AdminClient(self.config())
+                self._admin = self._made(AdminClient, self.config())
             return self._admin
+
+    def _made(self, client: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+        """Make a client; what is wrong with its settings no second try mends."""
+        try:
+            return client(settings)
+        except KafkaException as error:
+            raise unusable(error, self.brokers, self.node) from error
 
     def close(self) -> None:
         """Let the connections go."""
@@ -100,8 +112,18 @@ class KafkaSession:
 
     def partitions(self, timeout_s: float = TIMEOUT_S) -> dict[str, int]:
         """Return topic -> number of partitions, of all that this user may see."""
+        end, attempt_s = time.monotonic() + timeout_s, FIRST_ATTEMPT_S
         with self.explained():
-            found = self.admin.list_topics(timeout=timeout_s).topics
+            while True:
+                left_s = end - time.monotonic()
+                try:
+                    found = self.admin.list_topics(timeout=min(attempt_s, max(left_s, 0.1))).topics
+                    break
+                except KafkaException:
+                    self.admin.poll(0)
+                    if left_s <= attempt_s or refused(self._said):  # who is refused need not wait
+                        raise
+                    attempt_s *= 2
         return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
 
     def topic_setting(self, topic: str, name: str) -> str | None:
@@ -173,7 +195,8 @@ class KafkaSession:
         return _again(ask)
 
     def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        consumer = Consumer(
+        consumer = self._made(
+            Consumer,
             self.config(
                 group_id="holdfast",
                 enable_auto_commit=False,
@@ -181,7 +204,7 @@ class KafkaSession:
                 auto_offset_reset="earliest",
                 enable_partition_eof=True,
                 fetch_wait_max_ms=10,
-            )
+            ),
         )
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
@@ -193,6 +216,8 @@ class KafkaSession:
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                     continue
                 error = message.error()
+                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # the library asks for the group that it wants to be named, and nothing is done with it
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 reached = message.offset() + (error is None)
@@ -215,7 +240,7 @@ class KafkaSession:
             "on_delivery": lambda error, _: failed.append(error) if error is not None else None,
         }
         with self.explained():
-            producer = Producer({**self.config(), **settings})
+            producer = self._made(Producer, {**self.config(), **settings})
             _again(lambda: producer.init_transactions(TIMEOUT_S))
         return TransactionalProducer(self, producer, failed)
 
@@ -240,9 +265,10 @@ class KafkaSession:
         if self._admin is not None:
             self._admin.poll(0)  # it tells of a refused login only when it is asked so
         if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and self._said:
-            told = refused(self._said) or self._said[-1]
-            if told.code() in REFUSED:
-                code = told.code()
+            refusal = refused(self._said)
+            told = refusal or self._said[-1]
+            if refusal is not None:
+                code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
             text = f"{said.str() if said else error}: {told.str()}"
         else:
             text = said.str() if said is not None else str(error)
@@ -252,10 +278,12 @@ class KafkaSession:
             return ProducerGone(text)
         if code in REFUSED:
             return InvalidPipeline(
-                f"{self.node}: the Kafka cluster {self.brokers} refuses this user.",
+                f"{self.node}: the Kafka cluster {self.brokers} refuses this user, or the connection to it is not "
+                "made.",
                 why=f"it said: {text}.",
-                do="correct security=, or let the user have Write and Describe on the topics, Read and Create on the "
-                "progress topic, and Write and Describe on transactional ids that begin with holdfast/.",
+                do="correct security= (protocol, mechanism, user, password, certificates), or let the user have Write "
+                "and Describe on the topics, Read, Write, Describe and Create on the progress topic, and Write and "
+                "Describe on transactional ids that begin with holdfast/.",
                 participant=self.node,
             )
         if code in NO_TOPIC:
@@ -289,7 +317,8 @@ class KafkaSession:
         return Unavailable(
             f"{self.node}: the Kafka cluster {self.brokers} does not do what it is asked; nothing was changed.",
             why=f"{text}.",
-            do="it is retried; if the problem persists, check the brokers and the way to them.",
+            do="it is retried; if the problem persists, check the brokers, the way to them, and the protocol in "
+            "security=.",
             participant=self.node,
         )
 
@@ -359,7 +388,17 @@ class TransactionalProducer:
 
     def _check(self) -> None:
         if self._failed:
-            raise KafkaException(self._failed[0])
+            raise KafkaException(self._reason(self._failed[0]))
+
+    def _reason(self, error: KafkaError) -> KafkaError:
+        """Return why a record was not delivered; of those that the library threw away it says no more than that."""
+        if error.code() in _THROWN_AWAY:
+            try:
+                self._producer.begin_transaction()  # never possible within one: it says what has ended that
+            except KafkaException as why:
+                if why.args[0].code() != codes.STATE:
+                    return why.args[0]
+        return error
 
 
 def _again(step: Callable[[], T]) -> T:

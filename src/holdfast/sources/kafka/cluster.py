@@ -29,7 +29,10 @@ _UNKNOWN_FOR_S = 2.0
 """So long a topic may be unknown: one just created is not known to every broker for some milliseconds."""
 
 _AGAIN_S = 0.05
+_FIRST_ATTEMPT_S = 0.5
 _ATTEMPT_S = 3.0
+"""So long one request may take, first and at most: whoever is refused is told so after the first one."""
+
 _UNANSWERED = -1001
 T = TypeVar("T")
 OffsetSpec: Any = _OffsetSpec
@@ -143,10 +146,11 @@ class Cluster:
     def _asked(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
         begun = time.monotonic()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        attempt_s = _FIRST_ATTEMPT_S
         while True:
             left_s = timeout_s - (time.monotonic() - begun)
             try:
-                return ask(min(max(1.0, left_s), _ATTEMPT_S))
+                return ask(min(max(1.0, left_s), attempt_s))
             except KafkaException as error:
                 while self._admin.poll(0):
                     pass
@@ -155,6 +159,7 @@ class Cluster:
                     raise _NoTopic from error
                 if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s or refused(self._told):
                     raise translated(error, self.address, self.node, self._told) from error
+            attempt_s = min(2 * attempt_s, _ATTEMPT_S)
             time.sleep(_AGAIN_S)
             self._forget()
 

@@ -143,6 +143,8 @@ class _Reading:
                     ended.append(place)
             elif error.code() == codes.AUTO_OFFSET_RESET and place is not None:
                 raise self._lost(place, int(message.offset()))
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # the library asks for the group that it wants to be named, and nothing is done with it
             elif error.fatal() or not (error.retriable() or is_passing(error)):
                 raise translated(error, self.access.address, self.access.node)
         for place, some in sorted_.items():
@@ -230,7 +232,7 @@ def _kept(access: Access, consumer: Consumer) -> None:
 
 def _settings(access: Access) -> dict[str, Any]:
     return {
-        "group_id": "holdfast",  # the library wants one; without a subscription no broker is told
+        "group_id": "holdfast",  # the library wants one; nobody joins it
         "enable_auto_commit": False,
         "enable_auto_offset_store": False,
         "auto_offset_reset": "error",  # never anywhere else than where the position says
