@@ -73,10 +73,13 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         dsn = None
         if options.sink == "postgres":
             dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_demo"))
-        broker = None
+        broker = loaded = None
         if options.sink == "kafka":
+            from demo.topics import loading
+
             broker = stack.enter_context(kafka_server()).bootstrap
-            _create_topics(broker, [stream for stream in rows if stream not in FILES])
+            sinks = [stream for stream in rows if stream not in FILES]
+            loaded = stack.enter_context(loading(broker, work / "data" / "flights", sinks))
             environment["DEMO_KAFKA"] = broker
         watcher = stack.enter_context(psycopg.connect(dsn, autocommit=True)) if dsn else None
 
@@ -112,7 +115,11 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
             def start_run(run: int) -> Running:
                 if options.wipe and run:
                     console.print(f"run {run}: {wipe(checkpoint)}")
-                return _start(run, work, environment)
+                is_last = run == options.kills
+                if loaded is not None and is_last:
+                    loaded.result()
+                # A topic has no end: a run that reads one while it grows goes on until it is killed.
+                return _start(run, work, environment, ends=loaded is None or is_last)
 
             def may_be_killed(run: int, new_rows: int) -> bool:
                 # A start without any state would be refused: it could not tell what was lost.
@@ -133,14 +140,6 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         verdicts = verify(work, dsn, broker)
         rerun = _rerun(killer) if killer else None
     return _conclude(options, console, watch, experiment, verdicts, rerun)
-
-
-def _create_topics(broker: str, names: Sequence[str]) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": broker})
-    for each in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-        each.result(30)
 
 
 def _conclude(
@@ -179,10 +178,10 @@ def _conclude(
     return 0 if is_good and (rerun is None or rerun.is_exact) else 1
 
 
-def _start(run: int, work: Path, environment: dict[str, str]) -> Running:
+def _start(run: int, work: Path, environment: dict[str, str], *, ends: bool) -> Running:
     target = f"{HERE / 'pipeline.py'}:pipeline"
     command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", str(work / "checkpoint")]
-    return start([*command, "--available-now"], work / "logs" / f"run-{run}.log", environment)
+    return start([*command, *(["--available-now"] if ends else [])], work / "logs" / f"run-{run}.log", environment)
 
 
 def _rerun(killer: ExecutorKiller) -> Rerun:

@@ -1,4 +1,7 @@
-"""Flights and weather: cleaned, brought together by origin and hour, and counted; into a database and Parquet files."""
+"""Flights and weather: cleaned, brought together by origin and hour, and counted; into a database and Parquet files.
+
+With ``DEMO_KAFKA`` the flights are messages of a topic, and the tables are topics.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,26 @@ WEATHER = """
     time_hour TIMESTAMP, origin STRING, temp DOUBLE, humid DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE
 """
 
-flights = hf.read.files(
-    str(WORK / "data" / "flights"),
-    format="json",
-    schema=FLIGHTS,
-    timestamp="time_hour",
-    max_files_per_epoch=1,
-    bounded=True,  # the files are all there: behind the last one nobody is waited for
-    name="flights",
-)
+if "DEMO_KAFKA" in os.environ:
+    flights = hf.read.kafka(
+        os.environ["DEMO_KAFKA"],
+        "flights-in",
+        schema=f"{FLIGHTS}, is_bound BOOLEAN",
+        timestamp="time_hour",
+        bounds="is_bound",  # behind the last flight of each origin
+        max_rows_per_epoch=7_000,
+        name="flights",
+    )
+else:
+    flights = hf.read.files(
+        str(WORK / "data" / "flights"),
+        format="json",
+        schema=FLIGHTS,
+        timestamp="time_hour",
+        max_files_per_epoch=1,
+        bounded=True,  # the files are all there: behind the last one nobody is waited for
+        name="flights",
+    )
 weather = hf.read.files(
     str(WORK / "data" / "weather"),
     format="json",
