@@ -94,9 +94,17 @@ class KafkaTopic:
 
     def open_transactions(self) -> list[str]:
         """Return the names of those of tasks that are open, of whichever pipeline."""
-        from kafka.admin import KafkaAdminClient
+        return [name for name in open_transactions(self.bootstrap) if "staged" in name]
 
-        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+
+def open_transactions(bootstrap: str, beginning: str = "holdfast/") -> list[str]:
+    """Return the names of transactions that are open, of drivers and of tasks, by a client of its own."""
+    from kafka.admin import KafkaAdminClient
+
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
         found = client.list_transactions(state_filters=["Ongoing"])
+    finally:
         client.close()
-        return [each.transactional_id for listed in found.values() for each in listed if "staged" in str(each)]
+    names = [each.transactional_id for listed in found.values() for each in listed]
+    return sorted(name for name in names if name.startswith(beginning))
