@@ -38,6 +38,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
+    "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
@@ -59,7 +60,6 @@ OPTIONS: dict[str, str] = {
     "HOLDFAST_ON_AUDIT": "--on-audit",
 }
 """Settings whose value may also come from an option of ``holdfast run``: errors name both."""
-
 
 _MASTERS = ["local", "local[2]", "local[*]", "spark://host:7077", "k8s://host:443", "yarn"]
 _THREADS = r"([1-9]\d*|\*)"

@@ -36,6 +36,8 @@ class Lives:
         Further variables of its processes.
     arguments : tuple of str
         Further arguments of ``holdfast run``.
+    checkpoint : str
+        Where the checkpoint is, if it is not the directory of that name.
     """
 
     work: Path
@@ -43,12 +45,19 @@ class Lives:
     environment: dict[str, str]
     last_session: int = 0
     arguments: tuple[str, ...] = ()
+    checkpoint: str = ""
     chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
 
     def start(self, **more: str) -> subprocess.Popen[str]:
         """Start a life."""
         command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"]
-        command += ["--checkpoint", str(self.work / "checkpoint"), "--master", "local[2]", "--available-now"]
+        command += [
+            "--checkpoint",
+            self.checkpoint or str(self.work / "checkpoint"),
+            "--master",
+            "local[2]",
+            "--available-now",
+        ]
         command += self.arguments
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         temporary = self.work / "tmp"

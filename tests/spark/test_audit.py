@@ -22,7 +22,7 @@ from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.ports import SideRows
 from holdfast.state.step import Arrivals, Result, StateTable, StepTime
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from tests.spark.running import sqlite_rows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests

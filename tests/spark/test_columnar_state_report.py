@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.observe.inspection import inspect_checkpoint
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from tests.everyday import everyday
 from tests.spark.running import MODES, sqlite_rows
 

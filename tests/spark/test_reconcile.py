@@ -24,7 +24,7 @@ from holdfast.reconcile.report import Reconciled
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.shadow.rebuilding import Rebuilding
 from holdfast.spark.shadow.reconciling import Reconciling
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 pytestmark = pytest.mark.spark
 

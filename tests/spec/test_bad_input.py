@@ -42,7 +42,7 @@ from holdfast.commit.coordinator import Coordinator, Resumption, Retry
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, RunIdentity, Sink
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 

@@ -33,7 +33,7 @@ from holdfast.resume.graph_record import described, write_graph
 from holdfast.resume.in_doubt import coordinator_of, open_decisions, resolve_dead_run
 from holdfast.spark.resume import context
 from holdfast.spark.resume.context import StartOptions, context_of
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 

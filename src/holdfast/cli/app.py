@@ -15,7 +15,7 @@ from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
-from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.frame import AsJson, Checkpoint, SparkCheckpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.sinks.trace import trace_
@@ -37,8 +37,7 @@ from holdfast.observe.targets import examined
 from holdfast.observe.time_index import time_index_lines
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
-from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import checkpoint_directory, open_store, viewed_directory
 from holdfast.types.units import duration_us, time_us
 
 app = typer.Typer(
@@ -127,6 +126,7 @@ def run(
     on_audit: Annotated[
         str | None, typer.Option(metavar="stop|warn|off", help="What happens where rows do not add up.")
     ] = None,
+    spark_checkpoint: SparkCheckpoint = None,
     supervised: Annotated[
         bool, typer.Option("--supervise", help="Run in a child process, and restart it when it fails.")
     ] = False,
@@ -153,11 +153,11 @@ def run(
             grouping = int(commit_every) if commit_every.isdigit() else commit_every
             check_commit_every(grouping, argument="--commit-every")
         beginning = {**_beginning(from_checkpoint, at, state), **_ending(until)}
-        directory = checkpoint_directory(checkpoint)
-        if not supervised and (spare or max_restarts is not None):
-            raise typer.BadParameter(f"{'--spare' if spare else '--max-restarts'} belongs to --supervise.")
+        directory = checkpoint_directory(checkpoint, scratch_base=spark_checkpoint)
         if lease is not None:
             settings = Settings(**{**settings.model_dump(), "lease": lease})
+        if not supervised and (spare or max_restarts is not None):
+            raise typer.BadParameter(f"{'--spare' if spare else '--max-restarts'} belongs to --supervise.")
         if supervised:
             words_of_child = {
                 "--every": interval,
@@ -178,7 +178,7 @@ def run(
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
                     target,
-                    checkpoint=checkpoint,
+                    checkpoint=checkpoint if spark_checkpoint is None else str(directory),
                     max_restarts=max_restarts,
                     arguments=arguments,
                     settings=settings,
@@ -253,7 +253,7 @@ def inspect(
             frame.answer({"audit": report.to_json()}, audit_lines(report), as_json)
             return
         pipeline = None if target is None else load_target(target)
-        directory = checkpoint_directory(checkpoint)
+        directory = viewed_directory(checkpoint)
         has_run = frame.has_run(directory)
         inspection = frame.inspected(checkpoint, pipeline) if has_run or pipeline is None else None
         if pipeline is not None and (inspection is None or not (inspection.spark or inspection.owner.is_alive)):
@@ -289,7 +289,7 @@ def resolve_(
         frame.check_owner(inspection, pipeline)
         if epoch is not None:
             check_epoch_is_open(inspection, epoch)
-        directory = checkpoint_directory(checkpoint)
+        directory = viewed_directory(checkpoint)
         store = open_store(str(directory))
         if dry_run:
             found = resolving_would_reject(pipeline, store, settings) if reject_rows else None
@@ -334,7 +334,7 @@ def rewind_(
         frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, None)
         frame.check_owner(inspection, pipeline)
-        directory = checkpoint_directory(checkpoint)
+        directory = viewed_directory(checkpoint)
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)
@@ -374,7 +374,7 @@ def plan_(
 
         given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
-        begins, directory = StartAt.of(pipeline, **given), checkpoint_directory(checkpoint)
+        begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
         minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         dropped = frozenset(drop_state or ())

@@ -21,8 +21,7 @@ from holdfast.observe.inspection import Inspection
 from holdfast.observe.schemas import operator_schemas
 from holdfast.ports import Store
 from holdfast.status import as_json as as_json_value
-from holdfast.store.local import open_store
-from holdfast.store.paths import checked_place, checkpoint_directory
+from holdfast.store.paths import checked_place, open_store, viewed_directory
 
 app = typer.Typer(
     help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
@@ -56,7 +55,7 @@ def create_(
             check_may_create(inspection, name)
         from holdfast.spark.resume.named_checkpoint import create
 
-        directory = checkpoint_directory(checkpoint)
+        directory = viewed_directory(checkpoint)
         made = create(
             open_store(str(directory)),
             directory,
@@ -114,7 +113,7 @@ def import_(
 ) -> None:
     """Take an exported checkpoint in. Every checksum is compared."""
     with frame.settings(as_json):
-        store = open_store(str(checkpoint_directory(checkpoint)))
+        store = open_store(str(viewed_directory(checkpoint)))
         taken = portable.import_from(store, directory.expanduser().absolute(), name)
         found = shown(store, taken)
         frame.answer(found, list_lines([found]), as_json)

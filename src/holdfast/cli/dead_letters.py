@@ -21,7 +21,7 @@ from holdfast.quarantine.dead_letters import Letter, add_letters, ledger_of, rea
 from holdfast.quarantine.mask import LETTERS, segment_of
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.spark_log import last_logged, read_offsets
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import viewed_directory
 
 app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)
 
@@ -30,7 +30,7 @@ app = typer.Typer(help="Show the rows that were isolated, or send them through t
 def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """Show every dead letter: the row, its position, the error, and its status.  Changes nothing."""
     with frame.settings(as_json):
-        letters = described(frame.existing_store(checkpoint), checkpoint_directory(checkpoint))
+        letters = described(frame.existing_store(checkpoint), viewed_directory(checkpoint))
         if as_json:
             frame.print_json({"dead_letters": letters})
         else:
@@ -49,7 +49,7 @@ def replay_letters(
 ) -> None:
     """Send dead letters through the graph again: each is part of one epoch of the next run."""
     with frame.settings(as_json):
-        sent = replay(_store_to_write(checkpoint, force=force), checkpoint_directory(checkpoint), names or ())
+        sent = replay(_store_to_write(checkpoint, force=force), viewed_directory(checkpoint), names or ())
         if as_json:
             frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:
@@ -71,7 +71,7 @@ def add_rows(
     """Keep rows of a side output (late, shed, unmatched), or corrected ones, as dead letters: replay sends them."""
     with frame.settings(as_json):
         added = add(
-            _store_to_write(checkpoint, force=force), checkpoint_directory(checkpoint), source, paths, SystemClock()
+            _store_to_write(checkpoint, force=force), viewed_directory(checkpoint), source, paths, SystemClock()
         )
         if as_json:
             frame.print_json({"added": [letter.name for letter in added]})

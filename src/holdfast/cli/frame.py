@@ -28,12 +28,19 @@ from holdfast.observe.lease import lease_report
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
-from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import open_store, viewed_directory
+from holdfast.store.scratch import address_in
 
 _log = logging.getLogger(__name__)
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The pipeline: file.py:name or module:name.")]
+SparkCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Checkpoint in an object store: where Spark's part of it lies. Default: HOLDFAST_SPARK_CHECKPOINT.",
+    ),
+]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
@@ -77,13 +84,13 @@ def note_settings(settings: Settings) -> None:
 def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
     """Look into a checkpoint; with its pipeline, ask the sinks too."""
     store = existing_store(checkpoint)
-    inspection = inspect_checkpoint(checkpoint, store, checkpoint_directory(checkpoint))
+    inspection = inspect_checkpoint(checkpoint, store, viewed_directory(checkpoint))
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)
     sinks = inspect_sinks(pipeline, store, inspection)
     asked = replace(inspection, sinks=sinks, lease=lease_report(pipeline))
-    return replace(asked, behind=sinks_behind(pipeline, store, checkpoint_directory(checkpoint), asked))
+    return replace(asked, behind=sinks_behind(pipeline, store, viewed_directory(checkpoint), asked))
 
 
 def existing_store(checkpoint: str) -> Store:
@@ -93,11 +100,12 @@ def existing_store(checkpoint: str) -> Store:
 
 def existing_directory(checkpoint: str) -> Path:
     """Return the directory of a checkpoint that is there; InvalidPipeline otherwise."""
-    directory = checkpoint_directory(checkpoint)
-    if not directory.is_dir():
+    directory = viewed_directory(checkpoint)
+    address = address_in(directory)
+    if not directory.is_dir() or (address is not None and not has_run(directory)):
         raise InvalidPipeline(
             f"there is no checkpoint {checkpoint!r}.",
-            why=f"{directory} is not a directory.",
+            why=f"{directory} is not a directory." if address is None else "there are no objects of one.",
             do="name an existing one.",
         )
     return directory
@@ -105,6 +113,8 @@ def existing_directory(checkpoint: str) -> Path:
 
 def has_run(directory: Path) -> bool:
     """Return whether a pipeline has run on a checkpoint, without creating anything there."""
+    if address_in(directory) is not None:
+        return open_store(str(directory)).get("identity.json") is not None
     return any((directory / what).exists() for what in ("identity.json", "generations", "ledger", "spark"))
 
 

@@ -33,8 +33,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
-from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import checkpoint_directory, open_store
 
 log = logging.getLogger("holdfast.supervisor")
 

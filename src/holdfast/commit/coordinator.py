@@ -429,6 +429,10 @@ class Coordinator:
         """Raise ``Fenced`` if a higher generation has taken over: one look into the store."""
         self._ledger.check_fenced()
 
+    def check_before_epoch(self) -> None:
+        """Raise ``Fenced`` if a higher generation has taken over; a decision of the epoch before has looked."""
+        self._ledger.check_since_decision()
+
     def sweep(self, below_epoch: int) -> int:
         """Drop orphans of lower generations, and of this one's epochs below ``below_epoch``; returns how many.
 

@@ -105,6 +105,7 @@ class Ledger:
         self._generation = 0
         self._fenced_with = 0
         self._newest_key: Key | None = None
+        self._has_looked = False
         self.newest_done: Done | None = None
         """The newest epoch that is done, of any run."""
 
@@ -175,6 +176,16 @@ class Ledger:
                 pipeline=self._pipeline,
                 generation=highest,
             )
+
+    def check_since_decision(self) -> None:
+        """As :meth:`check_fenced`, but for once not after a decision, which has looked when it was written.
+
+        For the start of an epoch: who is fenced learns it there before the work, and from its decision, or from the
+        sink, in any case.  A look is a request where the checkpoint is in an object store.
+        """
+        if not self._has_looked:
+            self.check_fenced()
+        self._has_looked = False
 
     def fence(self) -> Takeover:
         """Find the open decisions, accept them, and make every later one of lower generations void.
@@ -270,6 +281,7 @@ class Ledger:
         is_new = self._store.put_if_absent(key.path, encode(decided))
         self._demand(is_new, key, f"it has decided epoch {key.epoch} already")
         self.check_fenced()
+        self._has_looked = True
         return key
 
     def amend(self, key: Key, decided: Decided) -> None:

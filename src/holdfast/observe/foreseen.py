@@ -13,7 +13,7 @@ from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.ledgers import AskedLedgers, ask_ledgers
 from holdfast.observe.sink_answers import held_when_resolved, inspect_sinks
 from holdfast.resume.directory_header import newest_directory
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
     from holdfast.spark.resume.fork import StartAt

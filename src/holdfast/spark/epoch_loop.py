@@ -205,7 +205,7 @@ class EpochLoop:
 
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
-        self._coordinator.check_fenced()
+        self._coordinator.check_before_epoch()
         start, end = self._span(batch_id)
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
         is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)

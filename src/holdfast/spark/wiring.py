@@ -326,10 +326,8 @@ class Wiring:
     def _user_data_of_seed(self) -> Mapping[str, Any] | None:
         """Return what the snapshot says from which the directory took its state; None where there is none any more."""
         seed = self.header.seed
-        path = self.context.directory / seed
-        if not seed or not path.exists():
-            return None
-        return decode(path.read_bytes(), seed).user_data
+        data = self.context.store.get(seed) if seed else None
+        return None if data is None else decode(data, seed).user_data
 
 
 def _noting(

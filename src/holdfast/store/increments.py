@@ -4,6 +4,8 @@ Numbers begin at 1 and are dense.  Each payload is an object (:mod:`holdfast.sto
 ``000000000007.json``, so of several writers exactly one creates it.  A hundred neighbours are merged into one object
 ``000000000001-000000000100.json``, a hundred of those into a larger one: reading everything takes a few hundred
 objects at most.  A merged object is made of immutable ones, so every process makes the same.
+
+What such a sequence says, sinks know too (design/0018): of a checkpoint in an object store it is in the scratch alone.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Increments:
         Durable when it returns True.  After False there is something to read on.
         """
         number = self.next
-        if not sealed.put_if_absent(self._path(number, number), payload):
+        if not sealed.put_if_absent(self._path(number, number), payload, is_told=True):
             return False
         if any(first <= number <= last and first != last for first, last in _stored(self.directory)):
             # Either we were so far behind that the number had been merged away, and our object does not count;
@@ -94,7 +96,7 @@ class Increments:
             merged = b"\n".join(payload for payload in payloads if payload is not None)
             first, last = group[0][0], group[-1][1]
             # 1. the merged object; a crash here leaves both, and readers take the larger one
-            sealed.put_if_absent(self._path(first, last), merged)
+            sealed.put_if_absent(self._path(first, last), merged, is_told=True)
             stored = [one for one in stored if one not in group] + [(first, last)]
         # 2. what is covered; a crash here leaves some, to be removed next time
         for one in _covered(stored + _stored(self.directory)):

@@ -24,22 +24,6 @@ _LOG = "holdfast.log"
 _NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
 
-def open_store(location: str) -> LocalStore:
-    """Open the store at a path or a ``file://`` URL; its directory is created by the first write.
-
-    Parameters
-    ----------
-    location : str
-        A directory, on a local disk or a mounted file system with hard links (NFS has them).
-
-    Raises
-    ------
-    InvalidPipeline
-        If the location is of a kind that is not supported.
-    """
-    return LocalStore(str(directory_of(location)))
-
-
 def directory_of(location: str) -> Path:
     """Return the directory that a path (``~`` is home) or a ``file://`` URL names.
 

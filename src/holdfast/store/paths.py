@@ -1,4 +1,4 @@
-"""The place of a directory that a user has named: not that of a file, or the error would speak of permissions."""
+"""The place of a checkpoint that a user has named: a directory, or an object store with a scratch (0037)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,61 @@ import os
 from pathlib import Path
 
 from holdfast.errors import InvalidPipeline
-from holdfast.store.local import directory_of
+from holdfast.store import scratch
+from holdfast.store.local import LocalStore, directory_of
+from holdfast.store.scratch import ScratchedStore
 
 
-def checkpoint_directory(location: str) -> Path:
-    """Return the directory of a checkpoint, there or not.
+def open_store(location: str) -> LocalStore | ScratchedStore:
+    """Open the store of a checkpoint.
+
+    Parameters
+    ----------
+    location : str
+        A path or a ``file://`` URL, on a local disk or a mounted file system with hard links (NFS has them); or the
+        address of one in an object store, or the scratch of one.  A directory is created by the first write.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the location is of a kind that is not supported.
+    """
+    directory = scratch.scratch_of(location) if scratch.is_address(location) else directory_of(location)
+    address = scratch.address_in(directory)
+    if address is None:
+        return LocalStore(str(directory))
+    return ScratchedStore(scratch.objects_of(address), directory)
+
+
+def checkpoint_directory(location: str, *, scratch_base: str | None = None) -> Path:
+    """Return the directory of a checkpoint, there or not; of one in an object store the scratch, which is then there.
+
+    Parameters
+    ----------
+    location : str
+        As the user wrote it.
+    scratch_base : str
+        Where the scratch lies (:func:`holdfast.store.scratch.scratch_of`).
 
     Raises
     ------
     InvalidPipeline
         If it is a file, or the location is of a kind that is not supported.
     """
+    if scratch.is_address(location):
+        return scratch.scratch_of(location, scratch_base)
     return checked_place(directory_of(location), "a checkpoint")
+
+
+def viewed_directory(location: str) -> Path:
+    """Return :func:`checkpoint_directory` for who starts no run: a scratch that is out of date is not shown.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is a file, or the location is of a kind that is not supported.
+    """
+    return scratch.view_of(location) if scratch.is_address(location) else checkpoint_directory(location)
 
 
 def checked_place(directory: Path, of: str) -> Path:

@@ -11,7 +11,7 @@ import struct
 import zlib
 
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.store import durable
+from holdfast.store import durable, scratch
 
 _SEAL = struct.Struct("<8sIQ")
 _MAGIC = b"HOLDFAST"
@@ -43,9 +43,28 @@ def prepare(directory: str) -> None:
     durable.prepare(directory, aside=_aside(directory))
 
 
-def put_if_absent(path: str, payload: bytes) -> bool:
-    """Create the object, sealed and durable; return False, changing nothing, when the name is taken."""
-    return durable.create(path, seal(payload), aside=_aside(os.path.dirname(path)))
+def put_if_absent(path: str, payload: bytes, *, is_told: bool = False) -> bool:
+    """Create the object, sealed and durable; return False, changing nothing, when the name is taken.
+
+    Parameters
+    ----------
+    path : str
+        The object.  Below the scratch of a checkpoint in an object store it is an object there first, and then a file.
+    payload : bytes
+        What it holds.
+    is_told : bool
+        Whether sinks know it too (design/0018): then the file is enough.
+    """
+    data, aside = seal(payload), _aside(os.path.dirname(path))
+    kept = None if is_told else scratch.object_of(path)
+    if kept is not None:
+        store, key = kept
+        if not store.put_if_absent(key, data):
+            found = store.get(key)
+            if found is not None:  # our own, before a crash; or another run's
+                durable.create(path, found, aside=aside)
+            return False
+    return durable.create(path, data, aside=aside)
 
 
 def seal(payload: bytes) -> bytes:

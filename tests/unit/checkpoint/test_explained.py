@@ -76,11 +76,11 @@ def test_a_death_within_restoring_is_made_good_by_the_next_start(
     sinks = {"table": sink_with("table", told)}
     put, puts = sealed.put_if_absent, []
 
-    def dies(path: str, payload: bytes) -> bool:
+    def dies(path: str, payload: bytes, **more: bool) -> bool:
         puts.append(path)
         if len(puts) == deadly:
             raise KeyboardInterrupt
-        return put(path, payload)
+        return put(path, payload, **more)
 
     deadly = 0
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from holdfast.cli.app import app
 from holdfast.commit.pace.requests import CommitRequests
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 SCRIPT = """
     import holdfast as hf

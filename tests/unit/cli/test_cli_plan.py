@@ -26,7 +26,7 @@ from holdfast.spark.resume.directory import Directory
 from holdfast.spark.resume.plan import Plan, _stages
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.store import checked_json
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 SCRIPT = """
     import holdfast as hf

@@ -24,7 +24,7 @@ from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.spark.state.transfer import Transfer
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing.clock import SimulatedClock
 
 SCRIPT = """

@@ -34,7 +34,7 @@ from holdfast.quarantine.mask import Address, one_row
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, write_graph
 from holdfast.resume.in_doubt import open_decisions
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
 from tests.starts import start_of
 

@@ -29,7 +29,7 @@ from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
 from holdfast.replica.terms import note_term, noted_term
 from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.store import checked_json
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 PROGRAM = """
 import holdfast as hf

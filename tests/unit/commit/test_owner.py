@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.commit.owner import noted_owner, this_process
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 NOTE = """
 import sys

@@ -17,7 +17,7 @@ from holdfast.plan.counting.totals import Balance
 from holdfast.ports import EpochRecord, Store
 from holdfast.status import STATE_REPORT_KEY
 from holdfast.store import checked_json
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedStore
 
 

@@ -13,7 +13,7 @@ from holdfast.observe.time_index import TimeIndexReport
 from holdfast.sources.from_time import from_time
 from holdfast.sources.until.spec import up_to
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, as_json
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 
 def test_the_owner_is_the_highest_generation_by_number_and_not_by_the_text_of_its_key(tmp_path):

@@ -11,7 +11,7 @@ from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.lookups.operation import Pinned, pins_key, version_key
 from holdfast.plan.lookups.versions import LookupVersions
 from holdfast.store import checked_json
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
 
 MINUTE = 60_000_000

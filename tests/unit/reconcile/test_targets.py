@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.reconcile import targets
 from holdfast.reconcile.targets import FILE_NAME, Target, add_targets, read_targets
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 
 def at(number: int) -> dict[str, dict[str, int]]:

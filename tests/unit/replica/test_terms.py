@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.replica import terms
 from holdfast.replica.terms import ASIDE, note_term, noted_term, set_aside
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 PARTS = ("generations", "ledger", "sources", "spark", "identity.json")
 KEPT = ("holdfast.log",)

@@ -13,7 +13,8 @@ from holdfast.cli.child import is_final
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
 from holdfast.store import durable
-from holdfast.store.local import LocalStore, open_store
+from holdfast.store.local import LocalStore
+from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 
@@ -45,7 +46,7 @@ def test_open_store_takes_a_path_or_a_file_url(tmp_path: Path) -> None:
     assert open_store(f"file://localhost{tmp_path}/a%20b").get("k") == b"1"
 
 
-@pytest.mark.parametrize("location", ["s3://bucket/x", "hdfs://host/x", "file://other-host/x"])
+@pytest.mark.parametrize("location", ["http://bucket/x", "hdfs://host/x", "file://other-host/x"])
 def test_other_addresses_are_refused_with_the_kinds_that_are_supported(location: str) -> None:
     with pytest.raises(InvalidPipeline, match="put-if-absent") as caught:
         open_store(location)

@@ -21,7 +21,7 @@ from holdfast.graph.explain import waits_to_mind
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.targets import Targets, examined
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import viewed_directory
 
 FREE_LEAST = 1 << 30
 """Free bytes below which a checkpoint's disk is worth a word."""
@@ -37,7 +37,7 @@ def check_(
     """Say what a start would fail at: expressions, paths, sinks, Java, disk.  Changes nothing; code 2 if anything."""
     with frame.settings(as_json) as settings:
         pipeline = load_target(target)
-        directory = None if checkpoint is None else checkpoint_directory(checkpoint)
+        directory = None if checkpoint is None else viewed_directory(checkpoint)
         errors = [*findings(pipeline, directory), *_memory(settings)]
         unchecked = unchecked_by(pipeline) if not errors else []
         minded = [] if errors else waits_to_mind(pipeline)

@@ -19,8 +19,7 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.reconcile.report import Reconciled
 from holdfast.reconcile.stand_ins import followed
-from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import open_store, viewed_directory
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ def reconcile(
         from holdfast.spark.shadow.shadow import Shadow
 
         pipeline = load_target(target)
-        directory = checkpoint_directory(checkpoint)
+        directory = viewed_directory(checkpoint)
         if (repair or rebuild) and not force and frame.has_run(directory):
             owner = noted_owner(open_store(str(directory)))
             frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")

@@ -41,7 +41,7 @@ from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import Holder, Tenure, Watch, take
 from holdfast.replica.terms import note_term, noted_term, set_aside
 from holdfast.status import Status
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
     from holdfast.config import Settings

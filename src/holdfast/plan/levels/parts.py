@@ -20,7 +20,7 @@ from typing import Protocol
 
 from holdfast.checkpoint.snapshot import Bucket, write_part
 from holdfast.ports import Store
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 log = logging.getLogger("holdfast.checkpoint")
 

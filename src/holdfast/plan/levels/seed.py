@@ -20,6 +20,7 @@ from holdfast.plan.levels.store import PIECE_BYTES, Cells, HeldTables, Record, S
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.state import encoding, tables
 from holdfast.state.step import Step
+from holdfast.store.paths import open_store
 
 
 class Seeds(Protocol):
@@ -62,8 +63,7 @@ class DirectorySeeds:
 
     def read(self, file: TableFile) -> bytes:
         """Return the bytes of a file."""
-        path = Path(self.checkpoint, file.key)
-        return checked(path.read_bytes() if path.exists() else None, file)
+        return checked(open_store(self.checkpoint).get(file.key), file)
 
     def manifest(self) -> Manifest | None:
         """Return :func:`seed_of` the directory."""
@@ -84,8 +84,7 @@ def seed_of(checkpoint: Path, below: str) -> Manifest | None:
     origin = read_origin(checkpoint / below / FILE_NAME)
     if not origin.seed:
         return None
-    path = checkpoint / origin.seed
-    return origin.seeding(decode(path.read_bytes() if path.exists() else b"", origin.seed))
+    return origin.seeding(decode(open_store(str(checkpoint)).get(origin.seed) or b"", origin.seed))
 
 
 def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) -> tuple[Record, HeldTables] | None:

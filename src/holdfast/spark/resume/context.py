@@ -33,8 +33,7 @@ from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
-from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import checkpoint_directory, open_store
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class StartOptions:
     until: int | None = None
     follows: bool = False
     """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
+    spark_checkpoint: str | None = None
 
     @property
     def is_stateful(self) -> bool:
@@ -143,7 +143,7 @@ class StartContext:
 def context_of(asked: StartOptions) -> StartContext:
     """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory."""
     pipeline = asked.pipeline
-    directory = checkpoint_directory(asked.checkpoint)
+    directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
     # Before the rewind is looked for: one that was decided and is published here is then carried through.

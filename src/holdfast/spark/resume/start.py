@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -48,6 +47,7 @@ def start(
     state: Mapping[str, Any] | None = None,
     on_poison: str | None = None,
     on_audit: str | None = None,
+    spark_checkpoint: str | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -56,7 +56,8 @@ def start(
     pipeline : Pipeline
         The graph.
     checkpoint : str
-        Directory that belongs to this pipeline alone; created when absent.
+        Directory that belongs to this pipeline alone; created when absent.  Or its place in an object store,
+        ``s3://bucket/path``, ``gs://...`` or ``az://...``.
     trigger : Trigger
         ``hf.every(interval)`` or ``hf.available_now()``.
     commit_every : str or int, optional
@@ -107,6 +108,9 @@ def start(
     on_audit : str, optional
         What happens where the rows of an epoch do not add up: ``"stop"`` ends the run before the epoch is published,
         ``"warn"`` logs which operator it is, ``"off"`` does not look.  Default is the setting ``HOLDFAST_ON_AUDIT``.
+    spark_checkpoint : str, optional
+        With a checkpoint in an object store: the directory below which Spark's own part of it lies.  Default is the
+        variable ``HOLDFAST_SPARK_CHECKPOINT``, else the user's cache directory.
 
     Returns
     -------
@@ -151,6 +155,7 @@ def start(
         settings=settings,
         begins=begins,
         until=ends_at(pipeline, until, at=begins.at_us),
+        spark_checkpoint=spark_checkpoint,
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
@@ -195,7 +200,7 @@ def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any)
     runs: list[Run] = []
     try:
         for pipeline in pipelines:
-            runs.append(pipeline.start(checkpoint=str(Path(checkpoint) / pipeline.name), **options))
+            runs.append(pipeline.start(checkpoint=f"{checkpoint.rstrip('/')}/{pipeline.name}", **options))
     except BaseException:
         for run in runs:
             run.stop()

@@ -25,7 +25,7 @@ from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.in_doubt import coordinator_alone
 from holdfast.spark.shadow.reconciling import Reconciling
 from holdfast.spark.shadow.shadow import Shadow
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 
 @dataclass(frozen=True)

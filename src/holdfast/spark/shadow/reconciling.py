@@ -32,7 +32,7 @@ from holdfast.reconcile.stand_ins import check_comparable, followed
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.in_doubt import coordinator_alone
 from holdfast.spark.shadow.shadow import Shadow
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 EXAMPLES = 3
 """How many rows of each kind a report shows."""
@@ -207,8 +207,8 @@ class Reconciling:
         """Yield the sink, of a pipeline that nobody else writes; by its checkpoint, or by the sink alone."""
         name = self.sink.name
         self.tell("taking the pipeline over")
-        if (self.checkpoint / "identity.json").exists():
-            store = open_store(str(self.checkpoint))
+        store = open_store(str(self.checkpoint))
+        if store.get("identity.json") is not None:
             with coordinator_alone(self.pipeline, store, self.settings) as (coordinator, sinks):
                 coordinator.open()
                 yield sinks[name]

@@ -38,7 +38,7 @@ from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
 from holdfast.spark.run import Run
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 LETTERS = PREFIX.rstrip("/")
 """What was copied just before, and is no content: it stays where the content is computed anew."""

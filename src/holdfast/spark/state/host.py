@@ -27,7 +27,7 @@ from holdfast.plan.levels.opened import BatchTask
 from holdfast.ports import Store
 from holdfast.quarantine.passing import Passing
 from holdfast.spark import private
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
     from holdfast.spark.state.detour import PlacedDetour

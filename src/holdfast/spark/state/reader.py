@@ -37,7 +37,7 @@ from holdfast.spark import private
 from holdfast.spark.state.shape import noted_shape
 from holdfast.state.step import StateTable
 from holdfast.store import durable
-from holdfast.store.local import open_store
+from holdfast.store.paths import open_store
 
 VIEWS = ".reading"
 

@@ -1,0 +1,365 @@
+"""A checkpoint in an object store, and the directory beside it where this machine keeps what it can do without.
+
+Our records are objects, and have the last word.  What only serves speed, or what processes of Spark read by path, is in
+a local directory, the *scratch*: Spark's own directory and the journals of state below ``spark/``, the logs of sources,
+copies of a few objects.  Losing it costs a replay and never a row.
+
+Invariants.  The scratch says of which checkpoint it is, and which generation used it last.  It is believed only if that
+generation is the newest of the checkpoint; else another machine has gone on since, and it is emptied.  It counts as of
+a new generation only once that generation is taken, so a crash in between leaves one that is not believed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.ports import Store
+from holdfast.store import durable
+from holdfast.store.local import LocalStore
+
+BASE_VARIABLE = "HOLDFAST_SPARK_CHECKPOINT"
+NOTE = ".of-checkpoint.json"
+_LOCK = ".taking-over"
+GENERATIONS = "generations/"
+_DELETED_AT_A_TIME = 100
+_LOCAL = ("spark/",)
+"""What is in the scratch alone: no object."""
+SCHEMES = ("s3", "gs", "az")
+"""Kinds of addresses of object stores."""
+_COPIED = ("held/", "named/floor.json", "snapshots/floor.json", "targets", "lookups/", "sources/", "poison/")
+"""Objects of which the scratch has copies: processes of Spark read them by path."""
+
+
+def scratch_of(address: str, base: str | None = None) -> Path:
+    """Return the scratch of a checkpoint, created if it is not there.
+
+    Parameters
+    ----------
+    address : str
+        ``s3://bucket/path``, ``gs://...`` or ``az://...``.
+    base : str, optional
+        Directory below which it lies; default: the variable ``HOLDFAST_SPARK_CHECKPOINT``, else the user's cache.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it cannot be written.
+    """
+    address = address.rstrip("/")
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", address.partition("://")[2]).strip("-")[-40:]
+    directory = _base(base) / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+    if address_in(directory) != address:
+        aside = str(directory / ".writing")
+        durable.prepare(str(directory), aside=aside)
+        durable.replace(str(directory / NOTE), json.dumps({"address": address}).encode(), aside=aside)
+    return directory
+
+
+def view_of(address: str) -> Path:
+    """Return a scratch for who only looks, or decides: the machine's own where it is believed, else an empty one.
+
+    The machine's own is not changed: a run that is starting here may be about to use it.  The empty one goes with this
+    process.
+    """
+    directory = scratch_of(address)
+    if ScratchedStore(objects_of(address), directory).is_believed():
+        return directory
+    return _empty_view(address.rstrip("/"))
+
+
+@cache
+def _empty_view(address: str) -> Path:
+    base = tempfile.mkdtemp(prefix="holdfast-")
+    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    directory = scratch_of(address, base)
+    ScratchedStore(objects_of(address), directory).prepare()
+    return directory
+
+
+def object_of(path: str) -> tuple[Store, str] | None:
+    """Return the store and the key of what a source keeps under a path; None where that is in no scratch."""
+    directory, name = os.path.split(path)
+    scratch = _scratch_above(directory)
+    if scratch is None:
+        return None
+    address = address_in(scratch)
+    assert address is not None
+    return objects_of(address), f"{os.path.relpath(directory, scratch)}/{name}"
+
+
+@cache
+def _scratch_above(directory: str) -> str | None:
+    for above in Path(directory).parents:
+        if address_in(above) is not None:
+            return str(above)
+    return None
+
+
+@cache
+def objects_of(address: str) -> Store:
+    """Return the store at an address, one for the process: its connections are kept."""
+    from holdfast.store.object_store import open_objects  # not above: most checkpoints are directories
+
+    return open_objects(address)
+
+
+def is_address(location: str) -> bool:
+    """Return whether a location is in an object store.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there are credentials in it: it is noted, and shown.
+    """
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme not in SCHEMES:
+        return False
+    if "@" in rest.partition("/")[0]:
+        raise InvalidPipeline(
+            f"The {scheme}:// address of a checkpoint contains credentials.",
+            why="addresses are written down, and shown in messages.",
+            do=f"write {scheme}://bucket/path, and give the credentials as the provider's tools want them (AWS_*, "
+            "GOOGLE_*, AZURE_*).",
+        )
+    return True
+
+
+def address_in(directory: str | Path) -> str | None:
+    """Return the address of the checkpoint whose scratch a directory is; None where it is no scratch."""
+    return _noted(directory).get("address")
+
+
+def address_of(directory: str | Path) -> str:
+    """Return where the checkpoint in a directory can be opened from any machine: its address, or the directory."""
+    return address_in(directory) or str(directory)
+
+
+def _base(given: str | None) -> Path:
+    chosen = given or os.environ.get(BASE_VARIABLE, "")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "checkpoints"
+
+
+def _noted(directory: str | Path) -> dict[str, Any]:
+    try:
+        with open(os.path.join(directory, NOTE), "rb") as file:
+            found: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found
+
+
+def _generation_key(number: int) -> str:
+    return f"{GENERATIONS}{number:08d}.json"
+
+
+@runtime_checkable
+class _DeletingSeveral(Protocol):
+    def delete_several(self, keys: Sequence[str]) -> None: ...
+
+
+class ScratchedStore:
+    """The store of a checkpoint whose records are objects.  Safe between threads and between processes.
+
+    Parameters
+    ----------
+    objects : Store
+        Where the records are.
+    directory : Path
+        The scratch.
+
+    Notes
+    -----
+    In the steady state of a run nothing is listed: generations are looked up by number, because each takeover leaves no
+    number free below its own.  Finished decisions are deleted a hundred at a time.
+    """
+
+    def __init__(self, objects: Store, directory: Path) -> None:
+        self.directory = str(directory)
+        self._objects = objects
+        self._scratch = LocalStore(str(directory))
+        self._generations: list[int] | None = None
+        self._is_checked = False
+        self._deleted: dict[str, None] = {}
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"ScratchedStore({self._objects!r}, {self.directory!r})"
+
+    def prepare(self) -> None:
+        """Prove that the scratch can be written, and empty it if another machine has gone on since."""
+        self._scratch.prepare()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Empty the scratch unless the run that used it last is the newest; then copy what is read by path.
+
+        Not while a run of this process uses it.
+        """
+        with self._locked():
+            if not self.is_believed():
+                self._empty()
+                self._note(max(self._known_generations(), default=0))
+        self._is_checked = True
+
+    def is_believed(self) -> bool:
+        """Return whether nobody has taken over since a run used the scratch."""
+        return bool(_noted(self.directory).get("generation", 0) == max(self._known_generations(), default=0))
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object, or None when absent."""
+        if key.startswith(_LOCAL):
+            return self._scratch.get(key)
+        with self._lock:
+            if key in self._deleted:
+                return None
+        return self._objects.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace the object."""
+        if key.startswith(_LOCAL):
+            self._scratch.put(key, data)
+            return
+        with self._lock:
+            self._deleted.pop(key, None)
+        self._objects.put(key, data)
+        self._copy(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins."""
+        if key.startswith(_LOCAL):
+            return self._scratch.put_if_absent(key, data)
+        self._delete_now(key)
+        if key.startswith(GENERATIONS):
+            return self._take(key, data)
+        is_new = self._objects.put_if_absent(key, data)
+        if is_new:
+            self._copy(key, data)
+        return is_new
+
+    def delete(self, key: str) -> None:
+        """Remove the object; absent is fine."""
+        if key.startswith(_LOCAL):
+            self._scratch.delete(key)
+        elif key.startswith(GENERATIONS):
+            pass  # each says that the number below is fenced: see _known_generations
+        elif key.startswith("ledger/"):
+            # Of a decision that is finished.  One that a death leaves is removed by the next takeover.
+            with self._lock:
+                self._deleted[key] = None
+            if len(self._deleted) >= _DELETED_AT_A_TIME:
+                self._delete_now()
+        else:
+            self._objects.delete(key)
+            if key.startswith(_COPIED):
+                self._scratch.delete(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        if prefix.startswith(_LOCAL):
+            return self._scratch.keys(prefix)
+        if prefix == GENERATIONS:
+            return [_generation_key(number) for number in self._known_generations()]
+        found = {key for key in self._objects.keys(prefix) if key not in self._deleted}
+        if not prefix:
+            found.update(key for local in _LOCAL for key in self._scratch.keys(local))
+        return sorted(found)
+
+    # --- generations ----------------------------------------------------------------------------------------------
+
+    def _known_generations(self) -> list[int]:
+        """Return the generations that were taken: listed once, then looked up by the number after the newest."""
+        with self._lock:
+            known = self._generations
+            if known is None:
+                names = (key.removeprefix(GENERATIONS).removesuffix(".json") for key in self._objects.keys(GENERATIONS))
+                known = sorted(int(name) for name in names if name.isdigit())
+            # NB also after the listing, which may lag: what it lacks is found by number.
+            number = known[-1] if known else 0
+            while self._objects.get(_generation_key(number + 1)) is not None:
+                number += 1
+                known.append(number)
+            self._generations = known
+            return list(known)
+
+    def _take(self, key: str, data: bytes) -> bool:
+        number = int(key.removeprefix(GENERATIONS).removesuffix(".json"))
+        before = max(self._known_generations(), default=0)
+        # No number below stays free, for the run of that number looks for the one after its own.
+        for free in range(before + 1, number) if before else ():
+            self._objects.put_if_absent(_generation_key(free), data)
+        with self._locked():
+            is_believed = _noted(self.directory).get("generation", 0) == before
+            if not self._objects.put_if_absent(key, data):
+                return False
+            if is_believed:
+                self._note(number)
+        if not is_believed and self._is_checked:
+            raise Fenced(
+                f"another run has taken generation {before} while this one was starting.",
+                why=f"what this machine keeps in {self.directory} is older than what that run has done.",
+                do="nothing, if that was meant; else stop the other run and start this one again.",
+                generation=before,
+            )
+        return True
+
+    # --- the scratch ----------------------------------------------------------------------------------------------
+
+    def _empty(self) -> None:
+        for name in (*_LOCAL, *_COPIED):
+            path = Path(self.directory, name.partition("/")[0])
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for prefix in _COPIED:
+            for key in self._objects.keys(prefix):
+                data = self._objects.get(key)
+                if data is not None:
+                    self._scratch.put(key, data)
+
+    def _copy(self, key: str, data: bytes) -> None:
+        if key.startswith(_COPIED):
+            self._scratch.put(key, data)
+
+    def _note(self, generation: int) -> None:
+        note = {**_noted(self.directory), "generation": generation}
+        aside = os.path.join(self.directory, ".writing")
+        durable.replace(os.path.join(self.directory, NOTE), json.dumps(note).encode(), aside=aside)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes of this machine from emptying the scratch between a takeover and its note."""
+        descriptor = os.open(os.path.join(self.directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _delete_now(self, only: str = "") -> None:
+        with self._lock:
+            keys = [key for key in self._deleted if only in ("", key)]
+            if isinstance(self._objects, _DeletingSeveral):
+                if keys:
+                    self._objects.delete_several(keys)
+            else:
+                for each in keys:
+                    self._objects.delete(each)
+            for key in keys:
+                del self._deleted[key]
