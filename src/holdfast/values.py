@@ -126,6 +126,46 @@ class Staged:
 
 
 @dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that is open in a sink's system, under a name of that sink.
+
+    Parameters
+    ----------
+    task : str
+        :attr:`Task.name` of the attempt that staged in it; empty for that of the driver.
+    state : str
+        In the words of the system.
+    age_s, timeout_s : float
+        How long it has been open, and after how long the system itself aborts it.
+    is_decided : bool
+        Whether the sink's ledger says that it will be committed.
+    """
+
+    task: str
+    state: str
+    age_s: float
+    timeout_s: float
+    is_decided: bool = False
+
+
+@dataclass(frozen=True)
+class WaitingReaders:
+    """A part of a target of which readers do not see all: they wait for a transaction that is open there.
+
+    Parameters
+    ----------
+    place : str
+        Its name: ``topic/partition``.
+    readable, end : int
+        Where they wait, and where it ends.
+    """
+
+    place: str
+    readable: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Carried:
     """Rows that the driver itself holds: written by ``publish`` in the sink's own transaction."""
 

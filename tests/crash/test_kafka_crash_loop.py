@@ -22,6 +22,7 @@ from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.session import KafkaSession, TransactionalProducer
@@ -259,6 +260,60 @@ def test_a_driver_that_wakes_after_the_takeover_makes_nothing_visible(
         frozen.publish([published(1, handle, Carried(table(1)))], Held())
     assert target.rows() == [(7, "7")]
     frozen.close()
+
+
+def test_what_is_open_is_shown_with_its_age_and_who_waits_for_it(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest
+) -> None:
+    """Asked of a sink that is connected and not opened, as ``holdfast inspect`` does, beside a run that was killed."""
+    request.addfinalizer(lambda: faults.install(None))
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    sink = opened(target)
+    other = target.connect("target", "words")
+    assert isinstance(other, KafkaSink)
+    assert other.open_transactions() == []
+    assert other.waiting_readers() == []
+    decided, orphan = staged(sink, 1, 0), staged(sink, 1, 1)
+    killed_at("publish-begun", 1)
+    with pytest.raises(_Killed):
+        sink.publish([published(1, decided)], Held())
+    faults.install(None)
+    found = {each.task: each for each in other.open_transactions()}
+    assert {task: each.is_decided for task, each in found.items()} == {decided.name: True, orphan.name: False}
+    for each in found.values():
+        assert (each.state, each.timeout_s) == (ONGOING, 60)
+        assert 0 <= each.age_s < 60
+    (waiting_readers,) = other.waiting_readers()
+    assert (waiting_readers.place, waiting_readers.readable, waiting_readers.end) == (f"{target.topic}/0", 0, 2)
+    sink.close()
+    again = opened(target, 2)
+    assert again.sweep(below_epoch=2) == 1
+    assert other.open_transactions() == []
+    assert other.waiting_readers() == []
+    assert again.outcome(1) is Outcome.PUBLISHED
+    for each in (other, again):
+        each.close()
+
+
+def test_ids_of_transactions_that_are_used_up_leave_large_epochs_to_the_driver(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So what coordinators keep for a week is bounded, whatever a pipeline does (design/0036, "Names")."""
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    sink = opened(target)
+    now_s = 0.0
+    sink._names_left = NameAllowance(per_day=24, at_once=2, now_s=lambda: now_s)
+    ways = []
+    for epoch in (1, 2, 3, 4):
+        parts = [staged(sink, epoch, task) for task in (0, 1)]
+        ways.append("transaction" in parts[0].reference)
+        sink.publish([published(epoch, *parts)], Held())
+        now_s += 3600 * (epoch == 3)
+    assert ways == [True, False, False, True]
+    assert sorted(row for row, _ in target.rows()) == [10, 11, 20, 21, 30, 31, 40, 41]
+    assert len([each for each in caplog.records if "used up the transactional ids" in each.message]) == 1
+    assert target.leftovers() == []
+    sink.close()
 
 
 def test_a_topic_of_small_records_takes_large_epochs(kafka_of_session: KafkaServer, new_topic: NewTopicName) -> None:

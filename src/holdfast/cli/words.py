@@ -20,6 +20,7 @@ from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Sin
 from holdfast.observe.lease import lease_lines
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.time_index import time_index_lines
+from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import ranges_text
@@ -384,6 +385,7 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         more = " ..." if count > 3 else ""
         named = ", ".join(sink.orphans[:3])
         yield f"  {count} orphan{'s' if count > 1 else ''}, swept by the next run: {named}{more}"
+    yield from (f"  {line}" for line in transaction_lines(sink))
     if sink.pace:
         yield f"  commits every {sink.pace}; {_backlog(sink)}"
     for answer in sink.answers:

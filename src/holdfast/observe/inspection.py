@@ -21,7 +21,7 @@ from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.lease import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.time_index import TimeIndexReport, time_indexes
-from holdfast.ports import Held, Outcome, Staged, Store
+from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
@@ -112,6 +112,23 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class TransactionReport:
+    """A transaction that is open in a sink's system, and what becomes of it.
+
+    Parameters
+    ----------
+    transaction : OpenTransaction
+        As the sink says.
+    standing : str
+        ``decided`` (the next start commits it), ``at work`` (of a run that may be alive), ``orphan`` (the next run
+        aborts it) or ``left behind`` (of a driver that is gone: the next start ends it).
+    """
+
+    transaction: OpenTransaction
+    standing: str
+
+
+@dataclass(frozen=True)
 class SinkReport:
     """What a sink says of itself.
 
@@ -141,6 +158,10 @@ class SinkReport:
         How many control rows it has carried out, by what they changed: ``schema``, ``partition``.
     expired : tuple of str
         Staged rows that are gone, of the first epoch that is decided and that the sink lacks them for.
+    transactions : tuple of TransactionReport
+        Transactions that are open in its system under its names.
+    waiting_readers : tuple of WaitingReaders
+        Parts of its target of which readers do not see all.
     """
 
     name: str
@@ -158,6 +179,8 @@ class SinkReport:
     waiting_rows: int = 0
     controls: Mapping[str, int] = field(default_factory=dict)
     expired: tuple[str, ...] = ()
+    transactions: tuple[TransactionReport, ...] = ()
+    waiting_readers: tuple[WaitingReaders, ...] = ()
 
 
 @dataclass(frozen=True)

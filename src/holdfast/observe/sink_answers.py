@@ -21,9 +21,20 @@ from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
+from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport, TransactionReport
 from holdfast.observe.ledgers import first_line, ledger_of
-from holdfast.ports import Expiring, Guarantee, Held, Inspectable, Outcome, Sink, Staged, Store
+from holdfast.ports import (
+    Expiring,
+    Guarantee,
+    Held,
+    Inspectable,
+    OpenTransaction,
+    Outcome,
+    Sink,
+    Staged,
+    Store,
+    Transactional,
+)
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
 from holdfast.sinks.control.rows import Controlled
 
@@ -201,6 +212,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
             orphans=orphans,
             answers=tuple(answers),
             expired=expired,
+            **_open_in(sink, held, inspection),
             controls=sink.control_counts() if isinstance(sink, Controlled) else {},
         )
     except Exception as error:
@@ -226,6 +238,22 @@ def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] 
     epoch = highest_held(sink, inspection.last_done)
     positions = next((d.positions for d in inspection.decisions if d.epoch == epoch), {})
     return Held(epoch=epoch, positions=positions), None
+
+
+def _open_in(sink: Sink, held: Held, inspection: Inspection) -> dict[str, Any]:
+    """Return what is open in the sink's system, and who waits for it."""
+    if not isinstance(sink, Transactional):
+        return {}
+    found = [TransactionReport(each, _standing(each, held, inspection)) for each in sink.open_transactions()]
+    return {"transactions": tuple(found), "waiting_readers": tuple(sink.waiting_readers())}
+
+
+def _standing(transaction: OpenTransaction, held: Held, inspection: Inspection) -> str:
+    if not transaction.task:
+        return "left behind" if inspection.owner.is_alive is False else "at work"
+    if transaction.is_decided or int(transaction.task.split("/")[2]) in inspection.open_epochs:
+        return "decided"
+    return "orphan" if _is_orphan(transaction.task, held, inspection) else "at work"
 
 
 def _is_orphan(staged: str, held: Held, inspection: Inspection) -> bool:

@@ -29,6 +29,7 @@ from holdfast.ports.sinks import (
     Rewindable,
     Sink,
     SinkSpec,
+    Transactional,
     Volatile,
     Writer,
     WriterFactory,
@@ -49,18 +50,19 @@ from holdfast.ports.surroundings import Clock, Store
 # isort: off
 from holdfast.values import (
     HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
-    Explanation, Guarantee, Held, Loss, Losses, Outcome, Part, Publication, PublishedEpoch, Refused, Repair,
-    RunIdentity, SideRows, SinkLedger, Span, Staged, Task, Withdrawal,
+    Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication, PublishedEpoch,
+    Refused, Repair, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders, Withdrawal,
 )  # fmt: skip
 # isort: on
 
 __all__ = [
     "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
     "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
-    "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining", "Explanation",
-    "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec",
-    "LineageSpec", "Loss", "Losses", "Outcome", "Part", "Publication", "PublishedEpoch", "Refused", "Rejecting",
-    "Repair", "Rewindable", "RunIdentity", "SeekableSpec", "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec",
-    "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Volatile", "Withdrawal", "Writer",
+    "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining",
+    "Explanation", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace",
+    "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "OpenTransaction", "Outcome", "Part",
+    "Publication", "PublishedEpoch", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec",
+    "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged",
+    "StatefulSpec", "Store", "Task", "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer",
     "WriterFactory",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from holdfast.values import (
     Guarantee,
     Held,
     Losses,
+    OpenTransaction,
     Outcome,
     Publication,
     PublishedEpoch,
@@ -28,6 +29,7 @@ from holdfast.values import (
     SinkLedger,
     Staged,
     Task,
+    WaitingReaders,
     Withdrawal,
 )
 
@@ -162,6 +164,20 @@ class Inspectable(Protocol):
         Asked of a sink that is connected and not opened: changes nothing, fences no run.  ``Held.generation`` is the
         highest that opened the sink.
         """
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to show what is open in its system, and who waits for that.
+
+    Asked of a sink that is connected, opened or not: changes nothing, fences no run.  Raises as ``outcome``.
+    """
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Return those under its names, of whatever generation."""
+
+    def waiting_readers(self) -> Sequence[WaitingReaders]:
+        """Return the parts of its target of which readers do not see all, whoever holds them back."""
 
 
 @runtime_checkable

@@ -16,7 +16,9 @@ from holdfast.errors import Unavailable
 from holdfast.graph.pace import SinkPace
 from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
 from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions
-from holdfast.ports import Guarantee, Held, Outcome
+from holdfast.observe.transactions import transaction_lines
+from holdfast.ports import Guarantee, Held, OpenTransaction, Outcome, WaitingReaders
+from holdfast.status import as_json
 from holdfast.testing.store import SimulatedStore
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -216,6 +218,55 @@ def test_what_a_dead_run_was_at_work_on_is_orphaned():
 
     dead = Inspection("ckpt", "trips", 1, Owner(2, is_alive=False), 6, (), ())
     assert asked(FakeNode(Sink(6)), dead).orphans == ("trips/2/8/0/0",)
+
+
+class OpenSink(TalkativeSink):
+    """Something is open in its system."""
+
+    def open_transactions(self):
+        return [
+            OpenTransaction("", "Ongoing", 2.0, 60.0),
+            OpenTransaction("trips/2/6/0/0", "Ongoing", 300.0, 900.0, is_decided=True),
+            OpenTransaction("trips/2/7/0/1", "Ongoing", 40.0, 900.0),
+            OpenTransaction("trips/2/8/0/2", "PrepareCommit", 30.0, 900.0),
+        ]
+
+    def waiting_readers(self):
+        return [WaitingReaders("rides/0", 1_000, 1_250)]
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "of_driver", "of_epoch_8"),
+    [
+        (False, "of a run that is gone: the next start ends it", "an orphan: the next run aborts it"),
+        (True, "at work", "at work"),
+    ],
+)
+def test_what_is_open_in_a_sink_says_what_becomes_of_it_and_who_waits(is_alive, of_driver, of_epoch_8):
+    """The ledger of the checkpoint has decided epoch 7, that of the sink epoch 6."""
+    several = [DecisionSummary(7, 2, Standing.OPEN, rows={"target": 1})]
+    inspection = replace(an_inspection(*several), owner=Owner(2, is_alive=is_alive))
+    report = asked(FakeNode(OpenSink(6)), inspection)
+    assert list(transaction_lines(report)) == [
+        "transaction trips/2/6/0/0: Ongoing, open for 300 s, at most 900 s; decided: the next start commits it",
+        "transaction trips/2/7/0/1: Ongoing, open for 40 s, at most 900 s; decided: the next start commits it",
+        f"transaction trips/2/8/0/2: PrepareCommit, open for 30 s, at most 900 s; {of_epoch_8}",
+        f"transaction of the driver: Ongoing, open for 2 s, at most 60 s; {of_driver}",
+        "readers of rides/0 wait at 1,000, 250 before its end",
+    ]
+    shown = list(inspection_lines(replace(inspection, sinks=(report,))))
+    assert "  readers of rides/0 wait at 1,000, 250 before its end" in shown
+    said = as_json(report)
+    assert said["transactions"][1]["transaction"]["is_decided"]
+    assert said["waiting_readers"] == [{"place": "rides/0", "readable": 1_000, "end": 1_250}]
+
+
+def test_of_much_that_is_open_a_few_lines_are_shown():
+    report = asked(FakeNode(OpenSink(6)), an_inspection())
+    many = replace(report, transactions=report.transactions * 3, waiting_readers=report.waiting_readers * 7)
+    lines = list(transaction_lines(many))
+    assert lines[5] == "and 7 more transactions are open"
+    assert lines[-1] == "and so do those of 2 more"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ class KafkaNames:
         return f"{quote(self.pipeline, safe='')}/{quote(self.sink, safe='')}"
 
     @property
+    def every(self) -> str:
+        """What all its transactional ids begin with."""
+        return f"holdfast/{self.key}/"
+
+    @property
     def driver(self) -> str:
         """Transactional id of the driver."""
         return f"holdfast/{self.key}/driver"

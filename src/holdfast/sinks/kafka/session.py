@@ -183,16 +183,27 @@ class KafkaSession:
                 time.sleep(0.01)
             yield from self._read(topic, min(end, readable))
 
+    def ends(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return of each partition where readers of committed records stop, and where it ends; in this order of asking,
+        so one that is at rest is not taken for one that holds readers back.
+        """
+        with self.explained():
+            ends = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)
+            readable = self._ends(partitions, IsolationLevel.READ_COMMITTED)
+        return {place: (min(readable[place], end), end) for place, end in ends.items()}
+
     def _end(self, topic: str, isolation: IsolationLevel) -> int:
-        place = TopicPartition(topic, 0)
+        return self._ends([(topic, 0)], isolation)[topic, 0]
 
-        def ask() -> int:
-            asked = self.admin.list_offsets(
-                {place: OffsetSpec.latest()}, isolation_level=isolation, request_timeout=TIMEOUT_S
-            )
-            return int(asked[place].result(TIMEOUT_S).offset)
+    def _ends(self, partitions: Collection[tuple[str, int]], isolation: IsolationLevel) -> dict[tuple[str, int], int]:
+        places = {place: TopicPartition(*place) for place in partitions}
+        wanted = {place: OffsetSpec.latest() for place in places.values()}
 
-        return _again(ask)
+        def ask() -> dict[tuple[str, int], int]:
+            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            return {place: int(asked[at].result(TIMEOUT_S).offset) for place, at in places.items()}
+
+        return _again(ask) if places else {}
 
     def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         consumer = self._made(

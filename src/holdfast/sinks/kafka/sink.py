@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -26,11 +27,13 @@ from holdfast.ports import (
     Explanation,
     Guarantee,
     Held,
+    OpenTransaction,
     Outcome,
     Publication,
     RunIdentity,
     Sink,
     Staged,
+    WaitingReaders,
     WriterFactory,
 )
 from holdfast.sinks import sql
@@ -38,11 +41,12 @@ from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.explained import lacking
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
 from holdfast.sinks.kafka import ledger
+from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import Limits, Message, MessageForm
 from holdfast.sinks.kafka.ledger import ABSENT, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
-from holdfast.sinks.kafka.transactions import COMMITTED, ONGOING, Transactions
+from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, ONGOING, Transactions
 
 log = logging.getLogger("holdfast.sinks.kafka")
 
@@ -84,6 +88,8 @@ class KafkaSink:
         self._generation = self._before = 0
         self._producer: TransactionalProducer | None = None
         self._ledger = ABSENT
+        self._names_left = NameAllowance()
+        self._was_short = False
 
     @property
     def staging(self) -> str:
@@ -158,11 +164,22 @@ class KafkaSink:
     # --- publish ----------------------------------------------------------------------------------------------------
 
     def writer_factory(self) -> WriterFactory:
-        """Return the factory that executors call."""
-        if not self._stages:
+        """Return the factory that executors call, for one epoch."""
+        if not self._stages or self._is_short_of_names():
             return HandleWriterFactory(self._schema)
         session = KafkaSession(self._session.brokers, self._node, self._session.client_id)
         return KafkaWriterFactory(session, self._names, self._form, self._schema, self._limits, self._timeout_ms)
+
+    def _is_short_of_names(self) -> bool:
+        is_short = self._names_left.is_spent
+        if is_short and not self._was_short:
+            log.warning(
+                "%s: tasks have used up the transactional ids of a day: for now the driver writes large epochs; let "
+                "epochs be larger (max_rows_per_epoch= of the source), or tasks fewer",
+                self._node,
+            )
+        self._was_short = is_short
+        return is_short
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """See that the rows have their form, and that the topics take them."""
@@ -195,6 +212,7 @@ class KafkaSink:
         told = lacking(new, self._ledger.explained, self._node)
         moved = self._ledger.moved_to(new[-1].record)
         if staged:
+            self._names_left.spend(len(staged))
             ids = {name: (found.producer_id, found.epoch) for name, found in states.items()}
             before = None if any(batch.num_rows for batch in self._batches(new)) else self._ledger.of_epoch()
             moved = replace(moved, unfinished=Unfinished(new[0].record.epoch, ids, before))
@@ -307,6 +325,27 @@ class KafkaSink:
         decided = set() if found.unfinished is None else set(found.unfinished.transactions)
         names = [name for name in self._transactions.open_names(self._names.staged) if name not in decided]
         return replace(found.held(), explained=None), sorted(set(self._tasks(names)))
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Ask the coordinators."""
+        found = self._read(waits=False)
+        decided = set() if found.unfinished is None else set(found.unfinished.transactions)
+        names = self._transactions.open_names(self._names.every, (ONGOING, *ENDING))
+        now_ms = time.time() * 1000  # the brokers' clocks, too, tell the time of day
+        shown = []
+        for name, of in self._transactions.describe(names).items():
+            task = self._names.task_of(name)
+            if of.state in (ONGOING, *ENDING) and (task is not None or name == self._names.driver):
+                age_s = max(0.0, now_ms - of.started_ms) / 1000
+                whose = "" if task is None else task.name
+                shown.append(OpenTransaction(whose, of.state, age_s, of.timeout_ms / 1000, name in decided))
+        return shown
+
+    def waiting_readers(self) -> list[WaitingReaders]:
+        """Compare the last stable offset of each partition with its end."""
+        asked = [(topic, at) for topic, count in self._limits.partitions.items() for at in range(count)]
+        ends = self._session.ends(asked)
+        return [WaitingReaders(f"{topic}/{at}", *of) for (topic, at), of in sorted(ends.items()) if of[0] < of[1]]
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""

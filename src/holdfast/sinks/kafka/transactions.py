@@ -22,6 +22,7 @@ from holdfast.sinks.kafka.session import TIMEOUT_S, KafkaSession
 
 ONGOING = "Ongoing"
 COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
+ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ABSENT = "absent"
 """States; the last one is ours: the coordinator knows no transaction of that name."""
 
@@ -38,6 +39,8 @@ class Producing:
     state: str
     producer_id: int = -1
     epoch: int = -1
+    started_ms: int = -1
+    timeout_ms: int = 0
 
 
 class Transactions:
@@ -73,10 +76,10 @@ class Transactions:
 
         self._settled(name, request)
 
-    def open_names(self, prefix: str) -> list[str]:
+    def open_names(self, prefix: str, states: Iterable[str] = (ONGOING,)) -> list[str]:
         """Return the names of those that are open and begin so, sorted."""
         with self._explained():
-            found: Mapping[int, Any] = self._admin().list_transactions(state_filters=[ONGOING])
+            found: Mapping[int, Any] = self._admin().list_transactions(state_filters=[*states])
         names = (each.transactional_id for listed in found.values() for each in listed)
         return sorted(name for name in names if name.startswith(prefix))
 
@@ -93,7 +96,8 @@ class Transactions:
             try:
                 with self._explained():
                     found = self._admin().describe_transactions([name])[name]
-                    return Producing(found.state.value, found.producer_id, found.producer_epoch)
+                    times = (found.transaction_start_time_ms, found.transaction_timeout_ms)
+                    return Producing(found.state.value, found.producer_id, found.producer_epoch, *times)
             except _Again:
                 if time.monotonic() > end:
                     raise self._unavailable("its coordinator is away") from None
