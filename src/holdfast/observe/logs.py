@@ -30,8 +30,14 @@ FILES_KEPT = 5
 FILE_ONLY = "holdfast_file_only"
 """Attribute of records (``extra=``) that repeat what stderr shows anyway: shown there at DEBUG only."""
 
-# py4j logs every closing connection, and errors of calls that are reported anyway.
-QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asyncio": logging.WARNING}
+# py4j logs every closing connection, and errors of calls that are reported anyway; kafka-python every connection, and
+# dozens of errors a second while a broker is away: that it is asked again, or does not answer, we say ourselves.
+QUIET: dict[str, int] = {
+    "py4j": logging.ERROR,
+    "pyspark": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "kafka": logging.CRITICAL,
+}
 """Loggers of others, and the lowest level that is worth a line; lifted at level DEBUG."""
 
 

@@ -100,6 +100,7 @@ def test_a_handler_that_somebody_added_later_sees_the_masked_record_too(tmp_path
 def test_noise_of_others_is_quieted_and_comes_back_at_debug(tmp_path, capsys):
     with logging_to(None):
         logging.getLogger("py4j.clientserver").warning("closing down")
+        logging.getLogger("kafka.net.connection").error("no broker")
         log.debug("a detail")
     assert capsys.readouterr().err == ""
     with logging_to(None, level="DEBUG"):
