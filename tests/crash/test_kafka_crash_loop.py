@@ -10,7 +10,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnder
 from holdfast.testing.simulation.world import PIPELINE
 from tests.contract.test_kafka_contract import KafkaTarget
 from tests.crash.mortal import as_killed
-from tests.kafka_servers import KafkaTopic
+from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.sim.test_unlike_sinks import sqlite
 from tools.kafka_server import KafkaCluster, KafkaServer, NoKafka, kafka_server
 
@@ -75,8 +75,17 @@ class MortalTransactions(Transactions):
         self.process.write("sink rows abort", lambda: Transactions.abort(self, name))
 
 
-def made(server: KafkaServer, topic: str, way: str, new_path: NewPath, *, beside: bool = False) -> World:
-    """A new world with one topic, or with a database file that publishes before it."""
+def made(
+    server: KafkaServer,
+    topic: str,
+    way: str,
+    new_path: NewPath,
+    *,
+    before: Sequence[SinkUnderTest] = (),
+    after: Sequence[SinkUnderTest] = (),
+    load: Mapping[str, Any] = SHORT,
+) -> World:
+    """A new world with one topic, and other sinks that publish before and after it."""
     target = KafkaTarget(server.bootstrap, topic)
     names = KafkaNames(PIPELINE, "rows", target.progress)
 
@@ -94,12 +103,12 @@ def made(server: KafkaServer, topic: str, way: str, new_path: NewPath, *, beside
         return [(row["id"], row["segment"], row["seq"], row["value"]) for row in map(json.loads, target.values())]
 
     def leftovers() -> list[str]:
-        return [name for name in target.leftovers() if name.startswith(names.staged)]
+        """Whatever is open of the pipeline: of its tasks, and of its driver."""
+        return open_transactions(server.bootstrap, f"holdfast/{PIPELINE}/")
 
-    several = [as_killed(sqlite, "embedded", new_path())] if beside else []
-    store = LocalStore(os.fspath(new_path())) if beside else None
+    store = LocalStore(os.fspath(new_path())) if before or after else None
     sink = SinkUnderTest("rows", connect, rows, leftovers, is_ordered=way == "driver")
-    world = World([*several, sink], seed=SEED, setting=Setting(Load(**SHORT)), store=store)
+    world = World([*before, sink, *after], seed=SEED, setting=Setting(Load(**load)), store=store)
     for name in target.leftovers():  # of a world before: this one has the same names
         transactions = Transactions(
             KafkaSession(KafkaSpec(server.bootstrap, MessageForm(topic)).brokers, "test", "test")
@@ -140,7 +149,11 @@ def test_a_topic_survives_a_crash_at_every_write(
 def test_beside_another_sink_it_survives_pairs_of_crashes(
     kafka_of_session: KafkaServer, new_topic: NewTopicName, new_path: NewPath, way: str
 ) -> None:
-    crash_loop(lambda: made(kafka_of_session, new_topic(), way, new_path, beside=True), stride=5, second_stride=7)
+    def world() -> World:
+        before = [as_killed(sqlite, "embedded", new_path())]
+        return made(kafka_of_session, new_topic(), way, new_path, before=before)
+
+    crash_loop(world, stride=5, second_stride=7)
 
 
 # --- time, and other drivers ------------------------------------------------------------------------------------------

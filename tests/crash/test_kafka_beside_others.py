@@ -1,0 +1,106 @@
+"""Kafka as one of two and of three unlike sinks: killed before and after every durable write, and again in recovery.
+
+The sinks are a topic, a database file, PostgreSQL with prepared transactions, and a directory of Parquet files, in the
+order in which they publish; epochs are carried and staged in turn.  After each world a reader with ``read_committed``
+sees each row once (in order, where the driver writes them all), and no transaction of the pipeline is open: neither one
+of a task nor one of a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.testing import SinkUnderTest, World, crash_loop
+from tests.crash.mortal import Database, as_killed
+from tests.crash.test_kafka_crash_loop import SHORT, NewPath, NewTopicName, made
+from tests.sim.test_unlike_sinks import files, sqlite
+from tools.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.postgres
+
+UNLIKE: dict[str, tuple[list[str], list[str]]] = {
+    # name: (what publishes before the topic, what publishes after it)
+    "sqlite + kafka": (["sqlite"], []),
+    "kafka + prepared": ([], ["prepared"]),
+    "kafka + files": ([], ["files"]),
+    "sqlite + kafka + files": (["sqlite"], ["files"]),
+    "prepared + kafka + files": (["prepared"], ["files"]),
+}
+WAYS = {
+    "driver": ("commit",),
+    "transactions": ("commit", "end", "abort"),
+}
+"""How large epochs reach the topic, and the requests to it before and after which some driver has died.
+
+``driver``: in the handles of the tasks; ``transactions``: as transactions that tasks leave open.
+"""
+
+ONE_ROW = {"row_count": 1, "epoch_rows_min": 1, "epoch_rows_max": 1, "task_failure_rate": 0.2}
+"""For pairs: their number grows with the square."""
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(
+    kafka_of_session: KafkaServer,
+    new_topic: NewTopicName,
+    new_path: NewPath,
+    postgres_prepared: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Make]:
+    database = Database(postgres_prepared)
+    monkeypatch.setattr(psycopg, "connect", database.connect)
+    kinds: Mapping[str, Callable[[], SinkUnderTest]] = {
+        "sqlite": lambda: as_killed(sqlite, "embedded", new_path()),
+        "files": lambda: as_killed(files, "directory", new_path()),
+        "prepared": lambda: database.sink("table", stage="prepared"),
+    }
+
+    def world(names: str, way: str, load: Mapping[str, Any] = SHORT) -> World:
+        database.reset()
+        before, after = ([kinds[kind]() for kind in some] for some in UNLIKE[names])
+        return made(kafka_of_session, new_topic(), way, new_path, before=before, after=after, load=load)
+
+    yield world
+    database.close()
+
+
+def test_three_unlike_sinks_survive_a_crash_at_some_writes(make: Make) -> None:
+    """A slice of what follows: carried and staged epochs, tasks that fail."""
+    report = crash_loop(lambda: make("prepared + kafka + files", "transactions"), pairs=False, stride=17)
+    assert report.place_count > 30
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("names", UNLIKE)
+def test_unlike_sinks_survive_a_crash_at_every_write(make: Make, names: str, way: str) -> None:
+    traces: list[list[str]] = []
+
+    def world() -> World:
+        new = make(names, way)
+        traces.append(new.trace)
+        return new
+
+    crash_loop(world, pairs=False)
+    deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
+    for request in WAYS[way]:
+        assert {f"crash before sink rows {request}", f"crash after sink rows {request}"} <= deaths
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize(
+    ("way", "carried_share"),
+    [("driver", 1.0), ("driver", 0.0), ("transactions", 0.0)],
+    ids=["carried", "staged in handles", "staged in transactions"],
+)
+@pytest.mark.parametrize("names", ["sqlite + kafka", "prepared + kafka + files"])
+def test_unlike_sinks_survive_every_pair_of_crashes(make: Make, names: str, way: str, carried_share: float) -> None:
+    crash_loop(lambda: make(names, way, {**ONE_ROW, "carried_share": carried_share}))
