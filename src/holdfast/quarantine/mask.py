@@ -176,6 +176,10 @@ class LetteredSource(WrappedSource):
         segment = segment_of(end)
         begin = int(start.get(segment, self.source.initial().get(segment, 0)))
         spans = list(self._spans(segment, begin, int(end[segment]), parallelism))
+        said, until = ({name: at for name, at in of.items() if name.startswith("@")} for of in (start, end))
+        if said != until:  # what is no row: a bound, for instance
+            at = {segment: end[segment]}
+            spans += self.source.spans({**at, **said}, {**at, **until}, parallelism=1)
         return spans + list(self._letters(int(start.get(LETTERS, 0)), int(end.get(LETTERS, 0))))
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:

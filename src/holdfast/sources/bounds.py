@@ -17,6 +17,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source, SourceSpec, Span
 from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 
+OWN = "__bound__"
+"""The column that marks them where the source makes them itself, and not whoever wrote its rows."""
+
 
 @dataclass(frozen=True)
 class MarkedSpec(WrappedSpec):
@@ -39,7 +42,7 @@ class MarkedSpec(WrappedSpec):
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
-        return {**self.given.arguments(), "bounds": self.marker}
+        return {**self.given.arguments(), "bounds": "its own" if self.marker == OWN else self.marker}
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""

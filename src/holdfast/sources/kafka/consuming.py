@@ -28,6 +28,7 @@ TOGETHER = 20_000
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 1 << 25
+_LOOK_BYTES = 1 << 16
 _POLL_S = 0.2
 _ASKED_AGAIN_S = 3.0
 """After so long without a message the cluster is asked whether the partition is still there."""
@@ -44,11 +45,14 @@ class Access(NamedTuple):
         The source, for messages.
     committed : bool
         Whether messages of open and aborted transactions are left out.
+    looks : bool
+        Whether it looks at a few messages only: then no more are fetched ahead than a broker gives at once.
     """
 
     address: Brokers
     node: str
     committed: bool
+    looks: bool = False
 
 
 class MessageRun(NamedTuple):
@@ -239,8 +243,8 @@ def _settings(access: Access) -> dict[str, Any]:
         "enable_partition_eof": True,
         "isolation_level": "read_committed" if access.committed else "read_uncommitted",
         "allow_auto_create_topics": False,
-        "fetch_message_max_bytes": 8 << 20,
-        "queued_min_messages": 1_000_000,  # as installed 100,000: a quarter of the rows a second
+        "fetch_message_max_bytes": _LOOK_BYTES if access.looks else 8 << 20,
+        "queued_min_messages": 1 if access.looks else 1_000_000,  # as installed 100,000: a quarter of the rows a second
         "queued_max_messages_kbytes": 128 << 10,
         # What was still asked when the last range had ended delays the first answer of the next one by this.
         "fetch_wait_max_ms": 5,

@@ -11,23 +11,26 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+import pyarrow.compute as pc
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, TopicPartition
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.brokers import Brokers
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import OWN
 from holdfast.sources.byte_stream.dealing import share
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.kafka import columns
+from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
@@ -56,6 +59,8 @@ class KafkaTask(NamedTuple):
 
     address: Brokers
     ranges: tuple[OffsetRange, ...]
+    bound: int | None = None
+    """A bound that holds for all keys, behind all rows of the epoch."""
 
 
 class KafkaSource:
@@ -86,6 +91,7 @@ class KafkaSource:
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
         self._group: Consumer | None = None
+        self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaSource, (self.spec, self.name, self.workspace))
@@ -115,7 +121,7 @@ class KafkaSource:
         for segment, count in share(counts, self.spec.max_rows_per_epoch).items():
             if count:
                 found[segment] = self._low(segment, start) + count
-        return found
+        return found if self._bounds is None else self._with_bound(self._bounds, start, found, ends)
 
     def freeze(self) -> None:
         """Record what is there now."""
@@ -148,13 +154,15 @@ class KafkaSource:
             count = sum(each.last - each.first for each in ranges)
             size = None if self._row_size is None else round(count * self._row_size)
             found.append(Span(KafkaTask(address, ranges), count, size))
+        if end.get(BOUND) != start.get(BOUND):
+            found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, _ROW_SIZE))
         return found
 
     def committed(self, end: SourcePositions) -> None:
         """Tell the group, if one is named, how far every sink has come: for those who watch, and nobody else."""
         if self.spec.group is None:
             return
-        at = [(PartitionOf.of(segment), int(offset)) for segment, offset in end.items()]
+        at = [(PartitionOf.of(segment), offset) for segment, offset in of_partitions(end).items()]
         try:
             if self._group is None:
                 self._group = Consumer(self._address().client(group_id=self.spec.group, enable_auto_commit=False))
@@ -184,6 +192,9 @@ class KafkaSource:
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the rows of a span with their offsets."""
         task: KafkaTask = span.value
+        if task.bound is not None:
+            number = np.array([task.bound], np.int64).view(np.uint64)
+            yield Numbered((PlaceRun(BOUND, number),), self._bound_row(task.bound))
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
         for chunk in chunks_of(access, task.ranges):
             numbers = np.array(columns.offsets(chunk.messages), np.uint64)
@@ -192,6 +203,7 @@ class KafkaSource:
     def _batch(self, chunk: MessageRun) -> pa.RecordBatch:
         part, messages, spec = PartitionOf.of(chunk.segment), chunk.messages, self.spec
         beside = [columns.column(name, part.topic, part.number, messages) for _, name in spec.metadata]
+        beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
         if spec.format == "bytes":
             return pa.RecordBatch.from_arrays(beside, schema=spec.schema)
         rows = RowRules(spec.payload, spec.rejects)
@@ -205,6 +217,12 @@ class KafkaSource:
         return pa.RecordBatch.from_arrays(
             [*payload, *beside, *rejects], schema=RowRules(spec.schema, spec.rejects).read_schema
         )
+
+    def _bound_row(self, bound: int) -> pa.RecordBatch:
+        schema = RowRules(self.spec.schema, self.spec.rejects).read_schema
+        said = {OWN: pa.array([True]), self.spec.timestamp: pa.array([bound], pa.int64())}
+        arrays = [said[each.name].cast(each.type) if each.name in said else pa.nulls(1, each.type) for each in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +258,7 @@ class KafkaSource:
 
     def _new_ends(self, start: SourcePositions) -> dict[str, int]:
         """Return where each partition ends now; what goes on from a position is still the same partition."""
+        start = of_partitions(start)
         if self._looked_s is None or time.monotonic() - self._looked_s > LOOK_S:
             self._look()
         known = dict(self._parts)
@@ -252,8 +271,50 @@ class KafkaSource:
                 found = self._cluster().ends(now.values(), committed=self._is_committed)
                 ends = {part.segment: end for part, end in found.items()}
         self._check_there(start, ends)
-        self._ends = {**{segment: int(at) for segment, at in start.items() if segment not in ends}, **ends}
+        self._ends = {**{segment: at for segment, at in start.items() if segment not in ends}, **ends}
         return ends
+
+    def _with_bound(
+        self, bounds: PartitionBounds, start: SourcePositions, found: SourcePositions, ends: Mapping[str, int]
+    ) -> SourcePositions:
+        """Return positions with the bound that holds after them; it never falls."""
+        positions = {segment: at for segment, at in of_partitions(found).items() if segment in ends}
+        unseen = bounds.unseen(positions)
+        lows = {segment: self._low(segment, start) for segment in unseen}
+        old = [self._parts[each] for each in unseen if lows[each] == positions[each] and each in self._parts]
+        lows |= {part.segment: at for part, at in self._cluster().begins(old).items()}
+        bound = bounds.after(positions, ends, lows, time.monotonic_ns() // 1000)
+        known = start.get(BOUND)
+        if bound is None or (known is not None and bound <= int(known)):
+            return found
+        return {**found, BOUND: bound}
+
+    def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
+        """Return the highest time of the messages in ranges, by segment."""
+        access = Access(self._address(), self._node, self._is_committed, looks=True)
+        found: dict[str, int] = {}
+        for chunk in chunks_of(access, list(ranges)):
+            if self.spec.times is not None and self.spec.times.disorder is None:
+                self._check_append_time(chunk)
+            try:
+                times = self._batch(chunk).column(self.spec.timestamp).cast(pa.int64())
+            except BadRow:  # it is said where the row is read
+                continue
+            if (highest := pc.max(times).as_py()) is not None:
+                found[chunk.segment] = max(highest, found.get(chunk.segment, highest))
+        return found
+
+    def _check_append_time(self, chunk: MessageRun) -> None:
+        if any(message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME for message in chunk.messages):
+            topic = PartitionOf.of(chunk.segment).topic
+            raise InvalidPipeline(
+                f"{self._node}: the times of topic {topic!r} are those of producers, and nothing is known of their "
+                "order.",
+                why="only times that the broker sets when it appends a message ascend by themselves.",
+                do='say how far a message may be below the highest before it in its partition: disorder="5 s"; or '
+                "set message.timestamp.type=LogAppendTime of the topic: messages that are there already keep theirs.",
+                participant=self.name,
+            )
 
     def _check_there(self, start: SourcePositions, ends: Mapping[str, int]) -> None:
         """Stop where positions lead nowhere: a topic that is another one, a partition that is gone or shorter."""
@@ -300,7 +361,7 @@ class KafkaSource:
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> list[OffsetRange]:
         found = []
-        for segment in sorted(end, key=PartitionOf.of):
+        for segment in sorted(of_partitions(end), key=PartitionOf.of):
             if int(end[segment]) > int(start.get(segment, 0)):
                 low = self._low(segment, start)
                 if int(end[segment]) > low:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -13,11 +13,13 @@ from holdfast.errors import InvalidPipeline
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
 from holdfast.positions import SourcePositions
-from holdfast.sources.bounds import with_bounds
+from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
+from holdfast.sources.kafka.bounds import PartitionTimes, of_partitions
 from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class KafkaSourceSpec:
         Columns beside them: name, and which of a message's fields.
     start : str or int
         ``"earliest"``, ``"latest"``, or microseconds of Unix time.
+    times : PartitionTimes, optional
+        What the times in its partitions promise, where it gives bounds by itself.
     """
 
     address: Brokers
@@ -61,13 +65,18 @@ class KafkaSourceSpec:
     max_rows_per_epoch: int | None = None
     rejects: bool = False
     group: str | None = None
+    times: PartitionTimes | None = None
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the payload, and those beside them."""
-        return pa.schema([*self.payload, *(FIELDS[of].with_name(name) for name, of in self.metadata)])
+        """Columns of the payload, those beside them, and what marks bound rows where it gives any."""
+        beside = [FIELDS[of].with_name(name) for name, of in self.metadata]
+        if self.times is None:
+            return pa.schema([*self.payload, *beside])
+        nullable = [column.with_nullable(True) for column in (*self.payload, *beside)]
+        return pa.schema([*nullable, pa.field(OWN, pa.bool_())])
 
     @property
     def sends_secret(self) -> bool:
@@ -88,7 +97,9 @@ class KafkaSourceSpec:
             "on_bad_row": "reject" if self.rejects else None,
             "group": self.group,
             "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
-            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+            "columns": [f"{column.name}: {column.type}" for column in self.schema if column.name != OWN],
+            "disorder": None if self.times is None else self.times.disorder,
+            "idle_after_us": None if self.times is None else self.times.idle_after_us,
             "metadata": dict(self.metadata) if self.format != "bytes" and self.metadata else None,
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -101,9 +112,9 @@ class KafkaSourceSpec:
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the partitions."""
-        for segment, end in until.items():
+        for segment, end in of_partitions(until).items():
             part = PartitionOf.of(segment)
-            yield KnownPlace(segment, 0, int(end), segment, None, f"topic {part.topic}, partition {part.number}")
+            yield KnownPlace(segment, 0, end, segment, None, f"topic {part.topic}, partition {part.number}")
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -112,8 +123,8 @@ class KafkaSourceSpec:
         with libraries_for(f"source {name!r}"):
             from holdfast.sources.kafka.cluster import Cluster
             from holdfast.sources.kafka.gone import gone
-        ends = {**positions, **(until or {})}
-        wanted = {segment: (int(positions.get(segment, end)), int(end)) for segment, end in ends.items()}
+        ends = of_partitions({**positions, **(until or {})})
+        wanted = {segment: (int(positions.get(segment, end)), end) for segment, end in ends.items()}
         if not wanted:
             return ""
         return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
@@ -139,6 +150,8 @@ def kafka(
     security: Mapping[str, str] | None = None,
     group: str | None = None,
     bounds: str | None = None,
+    disorder: str | int | None = None,
+    idle_after: str | None = None,
     name: str | None = None,
 ) -> Stream:
     """Read the messages of Kafka topics, each exactly once.
@@ -178,6 +191,11 @@ def kafka(
         A consumer group whose offsets are set to what every sink holds: for monitoring, nothing reads them here.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is a bound and no data.
+    disorder : str or int, optional
+        How far a message may be below the highest before it in its partition: with it, and with ``idle_after``, the
+        source gives bounds by itself, the lowest of its partitions'.  Left out, only times that the broker sets count.
+    idle_after : str, optional
+        After so long without a message a partition holds the bound of the source back no more; left out: never.
     name : str, optional
         The source's name: the identity of its positions.
 
@@ -236,7 +254,8 @@ def kafka(
             on_bad_row == "reject" and format == "json",
             group,
         )
-        read = with_bounds(spec, bounds)
+        times = _partition_times(spec, bounds, disorder, idle_after)
+        read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)
     return stream_from(read, name=name)
 
 
@@ -288,6 +307,33 @@ def _time(timestamp: str | None, payload: pa.Schema, beside: Mapping[str, str]) 
         if of == "timestamp":
             return column, dict(beside)
     return "timestamp", {**beside, "timestamp": "timestamp"}
+
+
+def _partition_times(
+    spec: KafkaSourceSpec, bounds: str | None, disorder: str | int | None, idle_after: str | None
+) -> PartitionTimes | None:
+    """Return what the times in partitions promise; None where nothing is said about them."""
+    said = "disorder" if disorder is not None else "idle_after"
+    if disorder is None and idle_after is None:
+        return None
+    if bounds is not None or spec.timestamp is None:
+        raise InvalidPipeline(
+            f"read.kafka: {said}= {'without timestamp=' if bounds is None else f'with bounds={bounds!r}'}.",
+            why="with it the source gives bounds by itself, from the times of its messages; rows of the topic that are "
+            "bounds are another way.",
+            do='write timestamp="message", or a column, and leave bounds= out.',
+        )
+    is_message_time = dict(spec.metadata).get(spec.timestamp) == "timestamp"
+    if disorder is None and not is_message_time:
+        raise InvalidPipeline(
+            f"read.kafka: idle_after= with timestamp={spec.timestamp!r}, and without disorder=.",
+            why="whoever writes the column decides about its order, and nothing is known of it.",
+            do='say how far a message may be below the highest before it in its partition: disorder="5 s", or '
+            '"0 s" where times ascend.',
+        )
+    time = spec.schema.field(spec.timestamp)
+    ticks = None if disorder is None else duration_ticks(disorder, time, "disorder")
+    return PartitionTimes(ticks, None if idle_after is None else units.duration_us(idle_after, argument="idle_after"))
 
 
 def _check_names(payload: pa.Schema, beside: Mapping[str, str]) -> None:

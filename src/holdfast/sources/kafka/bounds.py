@@ -1,0 +1,142 @@
+"""The bound of a source that reads many partitions: what the times of their last messages promise together.
+
+Within a partition times ascend, or are at most ``disorder`` below the highest before; so the last messages before a
+position say what may still follow.  The bound of the source is the lowest of its partitions'.  A partition that has
+been silent for ``idle_after`` counts with the bound that was reached *before* it was found silent once more: whatever
+comes of it was appended after that.
+
+Decided where epochs are planned, by its clock.  The outcome is part of the positions, so a replay knows it without
+asking anybody, and it never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.positions import SourcePositions
+from holdfast.sources.kafka.partitions import OffsetRange
+
+BOUND = "@bound"
+"""The segment of positions under which the bound stands."""
+
+TAIL = 64
+"""So many offsets before a position are looked at: some are marks of transactions."""
+
+
+@dataclass(frozen=True)
+class PartitionTimes:
+    """What a source is told of the times in its partitions.
+
+    Parameters
+    ----------
+    disorder : int, optional
+        Ticks by which a message may be below the highest before it in its partition; None: only the broker's own times
+        count, which ascend.
+    idle_after_us : int, optional
+        After so long without a message a partition holds nobody back; None: never.
+    """
+
+    disorder: int | None
+    idle_after_us: int | None
+
+
+def of_partitions(positions: SourcePositions) -> dict[str, int]:
+    """Return positions without the bound.
+
+    Examples
+    --------
+    >>> of_partitions({"flights@28LoSSUP/3": 7, "@bound": 90})
+    {'flights@28LoSSUP/3': 7}
+    """
+    return {segment: int(at) for segment, at in positions.items() if segment != BOUND}
+
+
+class PartitionBounds:
+    """The bounds of the partitions of one source, as far as this process has seen them.
+
+    Parameters
+    ----------
+    times : PartitionTimes
+        What is promised.
+    latest : callable
+        Ranges of offsets -> segment -> the highest time of the messages in it, ticks; without those where there is
+        none.
+    """
+
+    def __init__(self, times: PartitionTimes, latest: Callable[[Collection[OffsetRange]], Mapping[str, int]]) -> None:
+        self.times = times
+        self.latest = latest
+        self._at: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
+        self._heard_us: dict[str, int] = {}
+        self._before: Mapping[str, int | None] = {}
+
+    def unseen(self, positions: Mapping[str, int]) -> list[str]:
+        """Return the partitions whose messages before a position this process has not looked at."""
+        return [segment for segment, at in positions.items() if self._at.get(segment) != at]
+
+    def after(
+        self, positions: Mapping[str, int], ends: Mapping[str, int], lows: Mapping[str, int], now_us: int
+    ) -> int | None:
+        """Return the bound after some positions; None where nothing is known yet.
+
+        Parameters
+        ----------
+        positions : mapping of str to int
+            The end of an epoch, without the bound.
+        ends : mapping of str to int
+            Where partitions end now: all that there are.
+        lows : mapping of str to int
+            The first offset that is certainly there, of those that are :meth:`unseen`.
+        now_us : int
+            The clock of this process.
+        """
+        self._look(positions, lows)
+        for segment, end in ends.items():
+            if segment not in self._heard_us or end > positions.get(segment, 0) or self._moved(segment, positions):
+                self._heard_us[segment] = now_us
+        self._at.update(positions)
+        idle = {segment for segment in ends if self._is_idle(segment, now_us)}
+        bounds = {segment: self._of(segment) for segment in ends}
+        before, self._before = self._before, bounds
+        active = [bound for segment, bound in bounds.items() if segment not in idle]
+        if not active:
+            return max((bound + 1 for bound in bounds.values() if bound is not None), default=None)
+        # What a silent partition gives from now on was appended after this process had looked the last time.
+        reached = _lowest(before.get(segment) for segment in ends if segment not in idle)
+        silent = [_higher(bounds[segment], reached) for segment in idle]
+        return _lowest([*active, *silent])
+
+    def _look(self, positions: Mapping[str, int], lows: Mapping[str, int]) -> None:
+        ranges = []
+        for segment in self.unseen(positions):
+            first, last = max(lows.get(segment, 0), positions[segment] - TAIL), positions[segment]
+            if last < self._at.get(segment, 0):  # what was seen beyond is to be read again
+                self._highest.pop(segment, None)
+            if first < last:
+                ranges.append(OffsetRange(segment, first, last))
+        for segment, at in self.latest(ranges).items() if ranges else ():
+            self._highest[segment] = max(at, self._highest.get(segment, at))
+
+    def _moved(self, segment: str, positions: Mapping[str, int]) -> bool:
+        return segment in positions and self._at.get(segment, 0) != positions[segment]
+
+    def _is_idle(self, segment: str, now_us: int) -> bool:
+        after_us = self.times.idle_after_us
+        return after_us is not None and now_us - self._heard_us[segment] >= after_us
+
+    def _of(self, segment: str) -> int | None:
+        highest = self._highest.get(segment)
+        return None if highest is None else highest - (self.times.disorder or 0)
+
+
+def _lowest(bounds: Iterable[int | None]) -> int | None:
+    """Return the lowest bound; None where one is not known."""
+    found = list(bounds)
+    known = [bound for bound in found if bound is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
