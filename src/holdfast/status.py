@@ -51,6 +51,9 @@ class SourceStatus(_Picture):
         Malformed rows that went to the side output ``rejects`` in this run.
     reasons : mapping of str to mapping of str to int
         Of ``rejects``, how many for which reason; values are left out of it.
+    lag_s : float, optional
+        For how long there has been something behind ``positions``, as far as this run has seen it; 0 where there is
+        nothing, None when unknown.
     """
 
     name: str
@@ -60,6 +63,7 @@ class SourceStatus(_Picture):
     rows: int = 0
     rejects: int = 0
     reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True)

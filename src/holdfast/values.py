@@ -389,6 +389,28 @@ class Span:
 
 
 @dataclass(frozen=True)
+class SegmentLag:
+    """How far a position in one segment of a source is behind what there is.
+
+    Parameters
+    ----------
+    segment, place : str
+        Its name in positions, and for people: ``flights/3``.
+    position, end : int
+        The position, and the one after everything that can be read now.
+    oldest_us : int, optional
+        When the first row between them was written, microseconds of Unix time; None where there is none, or it is not
+        known.
+    """
+
+    segment: str
+    place: str
+    position: int
+    end: int
+    oldest_us: int | None = None
+
+
+@dataclass(frozen=True)
 class SideRows:
     """What is known of a side output of an operator before anything runs.
 

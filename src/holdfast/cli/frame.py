@@ -17,6 +17,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli.failures import reported
+from holdfast.clock import SystemClock
 from holdfast.commit.owner import Owner
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
@@ -26,6 +27,7 @@ from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.lease import lease_report
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
+from holdfast.observe.reading import inspect_sources
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
 from holdfast.store.paths import open_store, viewed_directory
@@ -82,15 +84,19 @@ def note_settings(settings: Settings) -> None:
 
 
 def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
-    """Look into a checkpoint; with its pipeline, ask the sinks too."""
+    """Look into a checkpoint; with its pipeline, ask sinks and sources too."""
     store = existing_store(checkpoint)
     inspection = inspect_checkpoint(checkpoint, store, viewed_directory(checkpoint))
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)
     sinks = inspect_sinks(pipeline, store, inspection)
-    asked = replace(inspection, sinks=sinks, lease=lease_report(pipeline))
-    return replace(asked, behind=sinks_behind(pipeline, store, viewed_directory(checkpoint), asked))
+    asked, directory = replace(inspection, sinks=sinks, lease=lease_report(pipeline)), viewed_directory(checkpoint)
+    return replace(
+        asked,
+        behind=sinks_behind(pipeline, store, directory, asked),
+        sources=inspect_sources(pipeline, asked, directory, SystemClock()),
+    )
 
 
 def existing_store(checkpoint: str) -> Store:

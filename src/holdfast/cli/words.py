@@ -18,6 +18,7 @@ from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.lease import lease_lines
+from holdfast.observe.reading import source_lines
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.time_index import time_index_lines
 from holdfast.observe.transactions import transaction_lines
@@ -59,6 +60,7 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
     for sink in inspection.sinks:
         is_behind = sink.name in {each.sink for each in inspection.behind}
         yield from _sink(sink, inspection.owner, is_behind=is_behind)
+    yield from source_lines(inspection.sources)
     yield from schema_lines(inspection.schemas)
     yield from findings(inspection)
 

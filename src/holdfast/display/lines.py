@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from holdfast.display.times import utc
 from holdfast.masking import masked
-from holdfast.status import STAGES, EpochStatus, Status
+from holdfast.status import STAGES, EpochStatus, SourceStatus, Status
 
 
 def as_line(status: Status) -> str:
@@ -22,7 +22,7 @@ def as_line(status: Status) -> str:
     else:
         parts = [status.doing] if status.doing else []
         parts += [f"epoch {status.epoch}", f"{status.rows_total:,} rows ({status.rows_per_s:,.0f}/s)"]
-    if lags := [f"{source.name}={source.lag:,}" for source in status.sources if source.lag is not None]:
+    if lags := [f"{source.name}={_lag(source)}" for source in status.sources if source.lag is not None]:
         parts.append(f"lag {' '.join(lags)}")
     if rejects := sum(source.rejects for source in status.sources):
         parts.append(f"rejects {rejects:,}")
@@ -44,6 +44,11 @@ def as_line(status: Status) -> str:
     if status.waits_for:
         parts.append(f"tried again soon: {masked(status.waits_for)}")
     return f"{status.pipeline} {status.state}: {', '.join(parts)}"
+
+
+def _lag(source: SourceStatus) -> str:
+    """Return how far a source is behind; the seconds where they are some."""
+    return f"{source.lag:,}/{source.lag_s:,.0f}s" if source.lag and (source.lag_s or 0) >= 1 else f"{source.lag:,}"
 
 
 def as_last_line(status: Status, now_us: int) -> str:

@@ -19,6 +19,7 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.lease import LeaseReport
+from holdfast.observe.reading import SourceReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.time_index import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
@@ -230,6 +231,8 @@ class Inspection:
     """What the operators keep of the graph that ran last."""
     time_indexes: tuple[TimeIndexReport, ...] = ()
     """Of the sources that read files by their times."""
+    sources: tuple[SourceReport, ...] = ()
+    """Of the sources that can tell how far they are, where the target is known."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ from holdfast.ports.sources import (
     Exhaustible,
     ExplainedSpec,
     Guaranteeing,
+    MeasuredSpec,
     SeekableSpec,
     Source,
     SourceSpec,
@@ -51,7 +52,7 @@ from holdfast.ports.surroundings import Clock, Store
 from holdfast.values import (
     HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
     Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication, PublishedEpoch,
-    Refused, Repair, RunIdentity, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders, Withdrawal,
+    Refused, Repair, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders, Withdrawal,
 )  # fmt: skip
 # isort: on
 
@@ -60,9 +61,9 @@ __all__ = [
     "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
     "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining",
     "Explanation", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace",
-    "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "OpenTransaction", "Outcome", "Part",
+    "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "MeasuredSpec", "OpenTransaction", "Outcome", "Part",
     "Publication", "PublishedEpoch", "Refused", "Rejecting", "Repair", "Rewindable", "RunIdentity", "SeekableSpec",
-    "SeenLease", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged",
+    "SeenLease", "SegmentLag", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged",
     "StatefulSpec", "Store", "Task", "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer",
     "WriterFactory",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.positions import SourcePositions
-from holdfast.values import Explanation, Guarantee, Span
+from holdfast.values import Explanation, Guarantee, SegmentLag, Span
 
 
 class Source(Protocol):
@@ -155,6 +155,14 @@ class ExplainedSpec(Protocol):
 
     def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
         """Make these durable where they are not; raise Diverged where a number says something else."""
+
+
+@runtime_checkable
+class MeasuredSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to tell how far positions are behind."""
+
+    def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
+        """Return how far each segment is, also those without a position.  Asks the system; changes nothing."""
 
 
 @runtime_checkable

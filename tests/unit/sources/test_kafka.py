@@ -298,3 +298,24 @@ def test_a_login_a_permission_and_an_address_that_are_refused_say_so(
             begins(server.bootstrap, {"protocol": "SSL", "ca": str(tmp_path / "none")})
     with pytest.raises(Unavailable, match="Connection refused"):
         begins(server.bootstrap, admin)
+
+
+def test_lag_is_the_messages_behind_a_position_and_the_age_of_the_first(topics: Topics, topic: str) -> None:
+    topics.create(topic, 3)
+    topics.produce(topic, {0: numbered(1, 2, 3)}, timestamp=1_000_000)
+    topics.produce(topic, {1: numbered(4)}, timestamp=2_000_000)
+    topics.transaction(topic, {2: numbered(5)}, commits=False)
+    topics.drop_before(topic, 0, 1)
+    spec: Any = read.kafka(topics.bootstrap, topic, format="bytes").node.spec
+    end = time.monotonic() + 30
+    while (lags := spec.lags("a", {}))[2].end < 2:  # the mark of the transaction comes a little later
+        assert time.monotonic() < end
+    assert [(each.place, each.position, each.end, each.oldest_us) for each in lags] == [
+        (f"{topic}/0", 1, 3, 1_000_000_000),
+        (f"{topic}/1", 0, 1, 2_000_000_000),
+        (f"{topic}/2", 0, 2, None),
+    ]
+    here = {each.segment: each.end for each in lags}
+    assert [(each.position, each.oldest_us) for each in spec.lags("a", here)] == [(3, None), (1, None), (2, None)]
+    first, *_ = here
+    assert spec.lags("a", {**here, first: 0})[0].oldest_us == 1_000_000_000, "what retention took has no age"

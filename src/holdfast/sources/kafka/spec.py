@@ -21,6 +21,7 @@ from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
+from holdfast.values import SegmentLag
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -128,6 +129,15 @@ class KafkaSourceSpec:
         if not wanted:
             return ""
         return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
+
+    def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
+        """Return how far each partition is; the cluster is asked."""
+        with libraries_for(f"source {name!r}"):
+            from holdfast.sources.kafka.lag import lags
+        is_committed = self.isolation == "read_committed"
+        return tuple(
+            lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
+        )
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""

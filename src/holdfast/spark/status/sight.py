@@ -20,9 +20,11 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
+from holdfast.positions import SourcePositions
 from holdfast.resume.spark_log import MARKS
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
+from holdfast.spark.status.behind import BehindSince
 from holdfast.status import EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
 
 RATE_S = 10
@@ -60,6 +62,7 @@ class Sight:
     checkpointer: Checkpointer | None = None
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
+    _behind: dict[str, BehindSince] = field(default_factory=dict)
 
     def status(self, state: State, error: HoldfastError | None, query: StreamingQuery) -> Status:
         """Return the status of a run in a state, with the error that ended it."""
@@ -143,7 +146,14 @@ class Sight:
             rows=self.loop.source_rows.get(node.name, 0),
             rejects=self.loop.source_rejects.get(node.name, 0),
             reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
+            lag_s=self._lag_s(node.name, positions, newest),
         )
+
+    def _lag_s(self, name: str, positions: SourcePositions, newest: SourcePositions | None) -> float | None:
+        if newest is None or lag_between(positions, newest) is None:
+            return None
+        behind = self._behind.setdefault(name, BehindSince())
+        return behind.lag_s(positions, newest, self.loop.last_positions.batch_us, time.time_ns() // 1000)
 
     def _rate(self, rows: int) -> float:
         now = time.monotonic()
