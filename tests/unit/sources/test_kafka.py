@@ -319,3 +319,20 @@ def test_lag_is_the_messages_behind_a_position_and_the_age_of_the_first(topics: 
     assert [(each.position, each.oldest_us) for each in spec.lags("a", here)] == [(3, None), (1, None), (2, None)]
     first, *_ = here
     assert spec.lags("a", {**here, first: 0})[0].oldest_us == 1_000_000_000, "what retention took has no age"
+
+
+def test_without_a_broker_a_start_says_who_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "TIMEOUT_S", 0.5)
+    spec: Any = read.kafka("127.0.0.1:1", "t", format="bytes").node.spec
+    with pytest.raises(Unavailable, match=r"the Kafka cluster 127\.0\.0\.1:1 does not answer"):
+        spec.open("a", str(tmp_path)).initial()
+
+
+def test_a_key_that_is_no_text_is_a_column_of_bytes_beside_a_value_of_json(
+    topics: Topics, topic: str, opened: Callable[..., Any]
+) -> None:
+    topics.create(topic, 1)
+    topics.produce(topic, {0: [b'{"id": 1}']}, key=b"\xff\xfe")
+    source = opened(topic, format="json", schema="id BIGINT", metadata=["key"])
+    start = source.initial()
+    assert rows_between(source, start, source.latest(start, bounded=False)) == [{"id": 1, "key": b"\xff\xfe"}]
