@@ -10,7 +10,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +327,39 @@ def test_ids_of_transactions_that_are_used_up_leave_large_epochs_to_the_driver(
     assert len([each for each in caplog.records if "used up the transactional ids" in each.message]) == 1
     assert target.leftovers() == []
     sink.close()
+
+
+def test_a_driver_that_dies_within_one_sinks_transaction_does_not_hold_up_the_others(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, request: pytest.FixtureRequest
+) -> None:
+    """Their ledgers share a topic, and the sink that is opened first waits until it can be read to its end."""
+    request.addfinalizer(lambda: faults.install(None))
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+
+    def both(generation: int) -> Iterator[KafkaSink]:
+        for name in ("first", "second"):
+            form = MessageForm(target.topic)
+            spec = KafkaSpec(kafka_of_session.bootstrap, form, {}, "driver", progress=target.progress)
+            sink = spec.connect(name, "words", ROWS)
+            assert isinstance(sink, KafkaSink)
+            sink.open(RunIdentity("words", generation))
+            yield sink
+
+    first, second = both(1)
+    first.publish([published(1, Carried(table(1)))], Held())
+    killed_at("publish-uncommitted", 1)
+    with pytest.raises(_Killed):
+        second.publish([published(1, Carried(table(2)))], Held())
+    faults.install(None)
+    begun = time.monotonic()
+    first, second = both(2)
+    assert time.monotonic() - begun < 20
+    assert first.outcome(1) is Outcome.PUBLISHED
+    assert second.outcome(1) is Outcome.ABSENT
+    second.publish([published(1, Carried(table(2)), generation=2)], Held())
+    assert sorted(target.rows()) == [(1, "1"), (2, "2")]
+    for sink in (first, second):
+        sink.close()
 
 
 def test_a_topic_of_small_records_takes_large_epochs(kafka_of_session: KafkaServer, new_topic: NewTopicName) -> None:

@@ -21,6 +21,9 @@ from holdfast.sinks.sql import LedgerRow, positions_text
 PROGRESS = "holdfast-progress"
 """The topic, unless another one is named."""
 
+DRIVER = "/driver"
+"""What the transactional id of a driver ends with."""
+
 
 @dataclass(frozen=True)
 class KafkaNames:
@@ -51,7 +54,12 @@ class KafkaNames:
     @property
     def driver(self) -> str:
         """Transactional id of the driver."""
-        return f"holdfast/{self.key}/driver"
+        return f"holdfast/{self.key}{DRIVER}"
+
+    @property
+    def of_pipeline(self) -> str:
+        """What transactional ids of the pipeline begin with."""
+        return f"holdfast/{quote(self.pipeline, safe='')}/"
 
     @property
     def staged(self) -> str:

@@ -43,7 +43,7 @@ from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
 from holdfast.sinks.kafka import ledger
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import Limits, Message, MessageForm
-from holdfast.sinks.kafka.ledger import ABSENT, KafkaLedger, KafkaNames, Unfinished
+from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
 from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, ONGOING, Transactions
@@ -135,6 +135,7 @@ class KafkaSink:
             found = self._read(waits=False)  # generations only grow: an earlier state can refuse, and not mislead
             if not self._is_ours(found, run.generation):
                 self._check_is_lower(found, run.generation)
+                self._end_drivers()
                 self._connect()
                 found = self._read()  # by now nobody else can move it
                 self._check_is_lower(found, run.generation)
@@ -151,6 +152,17 @@ class KafkaSink:
         except ProducerGone as gone:
             raise self._taken(gone) from gone
         return replace(self._ledger.held(), generation=self._before)
+
+    def _end_drivers(self) -> None:
+        """End what a dead driver has begun for whichever sink of the pipeline.
+
+        Sinks are opened one after the other, and their ledgers share a topic: what is open for one that comes later
+        hides the ledger of this one, and would until the brokers end it.  Where it is a living driver's, it asks its
+        ledger and makes another producer, or is fenced.
+        """
+        for name in self._transactions.open_names(self._names.of_pipeline):
+            if name.endswith(DRIVER):
+                self._transactions.abort(name)
 
     def _is_ours(self, found: KafkaLedger, generation: int) -> bool:
         """Return whether the answer to an earlier try was lost."""
