@@ -27,6 +27,10 @@ from typing import IO
 
 from tools import class_archive, kafka_server
 
+KILLING = (
+    "tests/crash/test_jvm_killed.py",
+    "tests/crash/test_kafka_topic_kill.py",
+)
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
     "unit": ("-m", FAST, "tests/unit"),
@@ -43,7 +47,7 @@ GROUPS = {
     "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
     "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "3", "--dist", "worksteal"),
     "nightly": ("-m", "nightly", "-n", "2", "--dist", "worksteal"),
-    "kills": ("-n", "2", "--dist", "worksteal", "tests/crash/test_jvm_killed.py"),
+    "kills": ("-n", "2", "--dist", "worksteal", *KILLING),
 }
 """Name -> arguments for pytest.  The last one repeats a part of ``crash``, with as many kills as are asked for."""
 

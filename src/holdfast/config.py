@@ -46,6 +46,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
+    "HOLDFAST_KAFKA_KILLS": "how often the tests kill each of driver, JVM, worker, executor and broker between topics",
     "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging",
 }
 """Variables that are not settings: read where they are used, most by tests, demo and benchmark."""
@@ -62,8 +63,7 @@ OPTIONS: dict[str, str] = {
 """Settings whose value may also come from an option of ``holdfast run``: errors name both."""
 
 _MASTERS = ["local", "local[2]", "local[*]", "spark://host:7077", "k8s://host:443", "yarn"]
-_THREADS = r"([1-9]\d*|\*)"
-_MASTER = rf"^(yarn|(spark|k8s)://.+|local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\])$"
+_MASTER = r"^(yarn|(spark|k8s)://.+|local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\])$"
 
 
 @dataclass(frozen=True)

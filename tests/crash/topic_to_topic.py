@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from holdfast.sinks.kafka.ledger import PROGRESS
-from tests.crash.processes import Case
+from tests.crash.processes import Case, kill_tree
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.kafka_topics import Topics
 
@@ -23,6 +28,16 @@ PARTITIONS = 3
 KEYS = 7
 OPEN_MAX_S = 60.0
 """So long after the last restart a transaction may be open."""
+
+EPOCH_ROWS = 200
+FEED_ROWS, FEED_S = 50, 0.1
+LEAD_ROWS = 3000
+"""The source topic grows to so many messages beyond what a reader of the target sees: there always is a backlog."""
+ROWS_MAX = 800
+"""At most so many rows from one kill to the next."""
+PAUSE_MAX_S = 0.3
+WAIT_S = 120.0
+T = TypeVar("T")
 
 WAYS: dict[str, dict[str, str]] = {
     "carried": {"CRASH_KEY": "k"},
@@ -130,7 +145,137 @@ class Watcher:
         self._consumer.close()
 
 
-def batches(numbers: Iterator[int], size: int) -> dict[int, list[bytes]]:
-    """Return the next messages, by partitions."""
-    some = list(itertools.islice(numbers, size))
-    return payloads(some[0], some[-1] + 1)
+class Feed(threading.Thread):
+    """Appends messages to the source topic, until it is told to stop."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.seen = 0
+        """Rows that a reader of the target sees."""
+        self._stops = threading.Event()
+        # Idempotent: what the broker did not acknowledge before it died comes once all the same.
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+
+    def run(self) -> None:
+        """Append some messages, again and again."""
+        while not self._stops.wait(FEED_S):
+            if self.count > self.seen + LEAD_ROWS:
+                continue
+            for partition, values in payloads(self.count, self.count + FEED_ROWS).items():
+                for value in values:
+                    self._producer.produce("in", value, partition=partition)
+            self.count += FEED_ROWS
+            self._producer.poll(0)
+
+    def stop(self) -> int:
+        """Return how many messages there are, when the broker has all of them."""
+        self._stops.set()
+        self.join()
+        assert self._producer.flush(60) == 0
+        return self.count
+
+
+class Flow:
+    """The pipeline between two topics, started again whenever it has died, and what flows through it.
+
+    Parameters
+    ----------
+    case : Case
+        The pipeline.
+    chance : random.Random
+        Chooses the moments.
+    *arguments : str
+        Further arguments of its runs.
+    """
+
+    def __init__(self, case: Case, chance: random.Random, *arguments: str) -> None:
+        self.case = case
+        self.noted = Counter[str]()
+        self._chance = chance
+        self._arguments = arguments
+        self._bootstrap = case.environment["CRASH_KAFKA"]
+        self._feed = Feed(self._bootstrap)
+        self._watcher = Watcher(self._bootstrap, "rows")
+        self._life = 0
+        self._run: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Flow:
+        self._feed.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._feed.stop()
+        self._watcher.close()
+
+    @property
+    def run(self) -> subprocess.Popen[str]:
+        """The life that is there."""
+        assert self._run is not None
+        return self._run
+
+    def begin(self) -> None:
+        """Start a life, if none is there."""
+        if self._run is None:
+            self._life += 1
+            with self._log.open("w") as output:
+                arguments = ("--every", "20 ms", *self._arguments)
+                small = {"CRASH_EPOCH_ROWS": str(EPOCH_ROWS)}
+                self._run = self.case.start(*arguments, program=PROGRAM, output=output, **small)
+
+    def await_a_moment(self) -> None:
+        """Wait for some rows, and then a little: as the seed says."""
+        self.await_rows(self._chance.randint(1, ROWS_MAX))
+        time.sleep(self._chance.uniform(0, PAUSE_MAX_S))
+
+    def await_rows(self, more: int) -> None:
+        """Wait until a reader sees so many rows more."""
+        goal = self._watcher.count() + more
+        self.awaited(lambda: self._look() >= goal, f"row {goal}")
+
+    def awaited(self, ask: Callable[[], T], what: str) -> T:
+        """Wait until the answer is true, and return it; the pipeline must live meanwhile."""
+        end = time.monotonic() + WAIT_S
+        while not (found := ask()):
+            said = f"waiting for {what}; so far {dict(self.noted)}:\n{self._log.read_text()[-3000:]}"
+            assert self.run.poll() is None, f"the run ended by itself, {said}"
+            assert time.monotonic() < end, f"it stands still, {said}"
+            time.sleep(0.005)
+        return found
+
+    def await_death(self) -> None:
+        """Wait until the life has ended, as it must; leave nothing of it."""
+        assert self.run.wait(timeout=WAIT_S) != 0
+        self._end()
+
+    def note(self, what: str) -> None:
+        """Count what has been done to it."""
+        self.noted[what] += 1
+
+    def finish(self, *, in_order: bool) -> None:
+        """Run to the end of the source; look at both topics and at the transactions, and say what was found."""
+        last = self.case.start(*self._arguments, "--available-now", program=PROGRAM, CRASH_EPOCH_ROWS="5000")
+        said, _ = last.communicate(timeout=2 * WAIT_S)
+        assert last.returncode == 0, said[-3000:]
+        open_s = await_none_open(self._bootstrap)
+        found = audit(self._bootstrap, self._feed.count, in_order=in_order)
+        done = ", ".join(f"{count} x {what}" for what, count in sorted(self.noted.items()))
+        sys.stdout.write(
+            f"\n{done}: {self._feed.count} messages, duplicates={found.duplicates} lost={found.lost}; "
+            f"no transaction open {open_s:.1f} s after the last run\n"
+        )
+        assert found.is_exact, found
+
+    def _look(self) -> int:
+        self._feed.seen = self._watcher.count()
+        return self._feed.seen
+
+    def _end(self) -> None:
+        if self._run is not None:
+            kill_tree(self._run)
+            self._run = None
+
+    @property
+    def _log(self) -> Path:
+        return self.case.work / f"life-{self._life}.log"
