@@ -25,6 +25,7 @@ from tests.everyday import examples  # noqa: E402
 from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
+from tests.s3_server import s3_bucket, s3_of_session  # noqa: E402
 from tests.servers import (  # noqa: E402
     mortal_postgres,
     postgres_plain,
@@ -67,6 +68,8 @@ __all__ = [
     "postgres_server_prepared",
     "redis_of_session",
     "redis_url",
+    "s3_bucket",
+    "s3_of_session",
     "three_kafkas",
     "umask",
 ]

@@ -81,14 +81,17 @@ class KeyedServer:
             self._keys.clear()
 
 
-class _Quiet(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """A handler that keeps connections and logs nothing."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
+        """Return the body of the request."""
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _answer(self, reply: Reply) -> None:
@@ -107,7 +110,9 @@ class _Quiet(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+def serving_with(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve for the length of the block; yields the port."""
+
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 64
@@ -130,12 +135,12 @@ def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 def serving(server: KeyedServer) -> Iterator[str]:
     """Serve for the length of the block; yields the address."""
 
-    class Handler(_Quiet):
+    class Handler(Quiet):
         def do_POST(self) -> None:
-            body = self._body()
+            body = self.body()
             self._answer(server.take(Received(self.headers.get("Idempotency-Key", ""), dict(self.headers), body)))
 
-    with _serving(Handler) as port:
+    with serving_with(Handler) as port:
         yield f"http://127.0.0.1:{port}/rows"
 
 
@@ -170,9 +175,9 @@ def unreliable_proxy(address: str, chance: Unreliable) -> Iterator[str]:
     """Forward requests, but for those that are dropped, repeated or delayed, or whose answer is swallowed."""
     host, _, path = address.removeprefix("http://").partition("/")
 
-    class Handler(_Quiet):
+    class Handler(Quiet):
         def do_POST(self) -> None:
-            body, way = self._body(), chance.next()
+            body, way = self.body(), chance.next()
             reply = Reply(0)
             if way == "delay":
                 time.sleep(0.02)
@@ -191,5 +196,5 @@ def unreliable_proxy(address: str, chance: Unreliable) -> Iterator[str]:
             finally:
                 connection.close()
 
-    with _serving(Handler) as port:
+    with serving_with(Handler) as port:
         yield f"http://127.0.0.1:{port}/{path}"

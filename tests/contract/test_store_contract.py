@@ -1,4 +1,4 @@
-"""What every store must do, the local directory and the simulated one."""
+"""What every store must do: the local directory, the simulated one, and an object store."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import pytest
 
 from holdfast.ports import Store
 from holdfast.store.local import LocalStore
+from holdfast.store.object_store import open_objects
+from tests.s3_server import S3Bucket
 
 Open = Callable[[], Store]
 """Opens the store under test; each call stands for a new process."""
 
 
-def _local(directory: Path) -> Open:
+def _local(directory: Path, _: pytest.FixtureRequest) -> Open:
     return lambda: LocalStore(os.fspath(directory / "store"))
 
 
-def _simulated(directory: Path) -> Open:
+def _simulated(directory: Path, _: pytest.FixtureRequest) -> Open:
     store: Store = importlib.import_module("holdfast.testing").SimulatedStore()
     return lambda: store
+
+
+def _s3(_: Path, request: pytest.FixtureRequest) -> Open:
+    bucket: S3Bucket = request.getfixturevalue("s3_bucket")
+    return lambda: open_objects(bucket.address)
 
 
 def _has_simulated() -> bool:
@@ -41,11 +48,12 @@ def _has_simulated() -> bool:
             id="simulated",
             marks=pytest.mark.skipif(not _has_simulated(), reason="holdfast.testing has no SimulatedStore"),
         ),
+        pytest.param(_s3, id="s3", marks=pytest.mark.slow),
     ]
 )
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    factory: Callable[[Path], Open] = request.param
-    return factory(tmp_path)
+    factory: Callable[[Path, pytest.FixtureRequest], Open] = request.param
+    return factory(tmp_path, request)
 
 
 def test_an_absent_object_is_none(opened: Open) -> None:
@@ -115,3 +123,13 @@ def test_of_many_threads_exactly_one_creates_an_object(opened: Open) -> None:
         won = [race.result() for race in races]
         assert won.count(True) == 1
         assert stores[0].get(key) == b"%d" % won.index(True)
+
+
+def test_a_key_is_spelled_as_it_was_written(opened: Open) -> None:
+    """Names of operators are in keys."""
+    store = opened()
+    keys = sorted(["a b", "a%20b", "a#b", "a@b", "a~b", "a[b]", "a*?b", "a:b=c+d", "ü/é", "a&b", "'\"<>"])
+    for key in keys:
+        assert store.put_if_absent(f"k/{key}", key.encode())
+    assert store.keys("k/") == [f"k/{key}" for key in keys]
+    assert [store.get(f"k/{key}") for key in keys] == [key.encode() for key in keys]

@@ -1,171 +1,277 @@
-"""Objects under a prefix of a bucket: S3, Google Cloud Storage, Azure, through obstore.
+"""Objects under a prefix of a bucket: S3, Google Cloud Storage, Azure, through obstore (design/0039).
 
 Invariants.  An object is whole or absent.  Of several writers of a new key exactly one wins: the server decides, by a
-conditional put.  A request whose reply was lost is never taken for one that failed: the server is asked.
-
-Credentials and endpoints are those of the providers' own tools: ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, a role of
-the machine, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME`` and so on.  Those that expire are
-fetched again by obstore.
+conditional put, and the winner's token in the object's metadata says who it was.  So a request that is repeated after
+a lost reply is never taken for another writer's, and one that may have been done is never taken for one that failed.
+Nothing here depends on a listing, which may lag.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeVar
 
-from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+import tenacity
+
+from holdfast.errors import HoldfastError, InDoubt
+from holdfast.store.object_client import open_client
+from holdfast.store.object_errors import FailedRequest, StoreAnswer, as_error, failure_of
 
 T = TypeVar("T")
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
-_FORBIDDEN = ("PermissionDeniedError", "UnauthenticatedError")
-_ABSENT = ("NotFoundError", "FileNotFoundError")
+_TOKEN = "holdfast"
+"""Name of the attribute that says which call created an object; letters only, as Azure wants them."""
+
+_AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN}
+_RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN}
+"""Answers after which the credentials are looked up again, once for each call: they may have been replaced."""
 
 
-def open_objects(address: str) -> ObjectStore:
+@dataclass(frozen=True)
+class Perseverance:
+    """How long the store itself tries; its callers try again for longer.
+
+    Parameters
+    ----------
+    attempts : int
+        Requests for one call, the first included.
+    first_s, cap_s : float
+        Wait after the first, and the longest; doubled in between, each a random part of it.
+    timeout_s : float
+        For one request.
+    """
+
+    attempts: int = 4
+    first_s: float = 0.2
+    cap_s: float = 2.0
+    timeout_s: float = 30.0
+
+
+def open_objects(address: str, perseverance: Perseverance | None = None) -> ObjectStore:
     """Open the objects at an address; nothing is asked of the server yet.
 
     Parameters
     ----------
     address : str
         ``s3://bucket/path``, ``gs://bucket/path`` or ``az://container/path``.
+    perseverance : Perseverance, optional
+        How long it tries.
 
     Raises
     ------
     InvalidPipeline
         If the library is not installed, or the address or a variable is not understood.
     """
-    try:
-        from obstore import store
-    except ImportError as error:
-        raise InvalidPipeline(
-            f"{address} cannot be opened.",
-            why="obstore is not installed.",
-            do="pip install 'holdfast[object-store]'.",
-            participant=address,
-        ) from error
-    is_plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
-    options: dict[str, Any] = {"client_options": {"allow_http": True, "timeout": "30s"} if is_plain else {}}
-    retried: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-    from_url: Any = store.from_url
-    try:
-        patient = from_url(address, retry_config=retried, **options)
-        once = from_url(address, retry_config={**retried, "max_retries": 0}, **options)
-    except Exception as error:  # obstore's own kinds, ValueError: the text says which part of the address or variable
-        raise InvalidPipeline(
-            f"{address} cannot be opened.",
-            why=_reason(error),
-            do="write s3://bucket/path, gs://bucket/path or az://container/path, and look at the variables of the "
-            "provider (AWS_*, GOOGLE_*, AZURE_*).",
-            participant=address,
-        ) from error
-    return ObjectStore(patient, once, address)
+    store = ObjectStore(address, perseverance or Perseverance())
+    store.open()
+    return store
+
+
+class _Refusal(Exception):
+    """A request that failed, with what it tells."""
+
+    def __init__(self, failure: FailedRequest) -> None:
+        super().__init__(failure.why)
+        self.failure = failure
 
 
 class ObjectStore:
-    """A :class:`~holdfast.ports.Store` of objects.  Safe between threads, processes and machines.
+    """A :class:`~holdfast.ports.Store` of objects.  Safe between threads, processes and machines; can be pickled.
 
     Parameters
     ----------
-    patient, once : obstore store
-        The same place: one whose requests are repeated, and one whose requests are not, for conditional puts.
     address : str
-        For messages.
+        Where the objects are.
+    perseverance : Perseverance
+        How long it tries.
+
+    Notes
+    -----
+    Requests: ``get``, ``put``, ``put_if_absent`` and ``delete`` one each, ``keys`` one for 1000 objects,
+    ``delete_several`` one for 1000.  More only after failures, and one more for a ``put_if_absent`` that lost.
+
+    What callers may rely on: after a write has returned, every ``get`` and ``put_if_absent`` anywhere sees it (S3, GCS
+    and Azure promise that).  ``keys`` may lack what was written a moment ago, and may still show what was deleted: no
+    caller may decide by it who owns something, or that a number is free.  It may find candidates, which are then read,
+    and what can be removed.
     """
 
-    def __init__(self, patient: Any, once: Any, address: str) -> None:
-        self._patient = patient
-        self._once = once
+    def __init__(self, address: str, perseverance: Perseverance) -> None:
         self.address = address.rstrip("/")
+        self._perseverance = perseverance
+        self._client: Any = None
+        self._owner = 0
+        self._unsettled: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.address!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectStore, (self.address, self._perseverance)
+
+    def open(self, *, anew: bool = False) -> Any:
+        """Return the client of this process; ``anew``: with the credentials of now."""
+        if anew or self._client is None or self._owner != os.getpid():
+            self._client = open_client(self.address, timeout_s=self._perseverance.timeout_s)
+            self._owner = os.getpid()
+        return self._client
+
     def get(self, key: str) -> bytes | None:
         """Return the object, or None when absent."""
-        import obstore
-
-        with self._explained(f"reading {self.address}/{key}"):
-            return _unless_absent(lambda: bytes(obstore.get(self._patient, key).bytes()))
+        found = self._read(key)
+        return None if found is None else found[0]
 
     def put(self, key: str, data: bytes) -> None:
-        """Create or replace the object."""
-        import obstore
+        """Create or replace the object.
 
-        with self._explained(f"writing {self.address}/{key}", in_doubt=True):
-            obstore.put(self._patient, key, data, use_multipart=False)
+        Raises
+        ------
+        InDoubt
+            If it is unknown whether it was written: writing it again is safe.
+        """
+        self._call(lambda client: _put(client, key, data), f"writing {self.address}/{key}", is_write=True)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins.
 
-        Notes
-        -----
-        Sent once: repeated, the first one's success would look like another writer's.
+        Raises
+        ------
+        Unavailable
+            If it was surely not created.
+        InDoubt
+            If that is unknown.  The same call of the same store, with the same data, finds out: it returns True if the
+            object is this one's.
         """
-        import obstore
+        doing, call = f"writing {self.address}/{key}", f"{sha256(data).hexdigest()} {key}"
+        before = self._unsettled.pop(call, None)  # taken out: of two threads one goes on with it
+        token, is_unknown = before or uuid.uuid4().hex, before is not None
 
-        with self._explained(f"writing {self.address}/{key}", in_doubt=True):
+        def create(client: Any) -> bool:
+            nonlocal is_unknown
             try:
-                obstore.put(self._once, key, data, mode="create", use_multipart=False)
+                _put(client, key, data, mode="create", attributes={_TOKEN: token})
             except Exception as error:
-                if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
-                    return False
-                raise
+                failure = failure_of(error)
+                is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN
+                if failure.answer is not StoreAnswer.TAKEN:
+                    raise
+                # 409 and 412 are one kind to obstore: someone's object, ours from a request whose reply was lost, or
+                # (409) none yet, where another request for the key is under way.  The object itself tells.
+                there = self._found(client, key)
+                if there is None:
+                    raise _Refusal(
+                        FailedRequest(StoreAnswer.NOT_DONE, f"{failure.why}, and no object is there")
+                    ) from error
+                return there[1] == token
             return True
+
+        try:
+            return self._call(create, doing)
+        except HoldfastError as error:
+            if not is_unknown:
+                raise
+            self._unsettled[call] = token
+            raise _in_doubt(error) from error
 
     def delete(self, key: str) -> None:
         """Remove the object; absent is fine."""
         self.delete_several([key])
 
     def delete_several(self, keys: Sequence[str]) -> None:
-        """Remove objects, as many with a request as the server allows; absent is fine."""
-        import obstore
+        """Remove objects, a thousand with a request; absent is fine.
 
-        with self._explained(f"removing {len(keys)} objects of {self.address}", in_doubt=True):
-            _unless_absent(lambda: obstore.delete(self._patient, list(keys)))
+        Raises
+        ------
+        InDoubt
+            If it is unknown whether they were removed: removing them again is safe.
+        """
+        doing = f"removing {self.address}/{keys[0]}" if len(keys) == 1 else f"removing {len(keys)} objects"
+
+        def remove(client: Any) -> None:
+            try:
+                client.delete(list(keys) if len(keys) > 1 else keys[0])
+            except Exception as error:
+                if failure_of(error).answer is not StoreAnswer.ABSENT:
+                    raise
+
+        self._call(remove, doing, is_write=True)
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys that start with ``prefix``, sorted."""
-        import obstore
+        """Return the keys that start with ``prefix``, sorted; they may lag."""
+        above = prefix.rpartition("/")[0] or None
 
-        above = prefix.rpartition("/")[0]
-        with self._explained(f"listing {self.address}/{prefix}"):
-            found = [meta["path"] for several in obstore.list(self._patient, above or None) for meta in several]
-        return sorted(key for key in found if key.startswith(prefix))
+        def found(client: Any) -> list[str]:
+            return [str(meta["path"]) for several in client.list(above) for meta in several]
 
-    @contextmanager
-    def _explained(self, doing: str, *, in_doubt: bool = False) -> Iterator[None]:
+        return sorted(key for key in self._call(found, f"listing {self.address}/{prefix}") if key.startswith(prefix))
+
+    def _read(self, key: str) -> tuple[bytes, str] | None:
+        return self._call(lambda client: self._found(client, key), f"reading {self.address}/{key}")
+
+    def _found(self, client: Any, key: str) -> tuple[bytes, str] | None:
+        """Return an object and the token of the call that created it."""
         try:
-            yield
-        except HoldfastError:
+            reply = client.get(key)
+            return bytes(reply.bytes()), str(reply.attributes.get(_TOKEN, ""))
+        except Exception as error:
+            if failure_of(error).answer is StoreAnswer.ABSENT:
+                return None
             raise
-        except Exception as error:  # obstore's kinds have no base that says what it is
-            raise self._error(error, doing, in_doubt=in_doubt) from error
 
-    def _error(self, error: Exception, doing: str, *, in_doubt: bool) -> HoldfastError:
-        what, why = f"{doing[:1].upper()}{doing[1:]} failed.", _reason(error)
-        if type(error).__name__ in _FORBIDDEN:
-            do = "give these credentials permission to read, write, list and delete there, then start again: nothing "
-            return InvalidPipeline(what, why=why, do=f"{do}was lost.", participant=self.address)
-        do = (
-            "check that the object store answers, and the bucket's name and region, then start again: nothing was lost."
+    def _call(self, request: Callable[[Any], T], doing: str, *, is_write: bool = False) -> T:
+        """Send a request until it is answered, with bounds; raise what the last answer asks for."""
+        is_renewed = is_unknown = False
+
+        def once() -> T:
+            nonlocal is_renewed, is_unknown
+            try:
+                try:
+                    return request(self.open())
+                except Exception as error:
+                    if isinstance(error, HoldfastError) or _failure(error).answer not in _RENEWED or is_renewed:
+                        raise
+                    is_renewed = True
+                    return request(self.open(anew=True))
+            except HoldfastError:
+                raise
+            except Exception as error:  # of obstore: its kinds do not say what was done
+                failure = _failure(error)
+                is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN
+                raise _Refusal(failure) from error
+
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._perseverance.attempts),
+            wait=tenacity.wait_random_exponential(self._perseverance.first_s, self._perseverance.cap_s),
+            retry=tenacity.retry_if_exception(_is_passing),
+            reraise=True,
         )
-        kind = InDoubt if in_doubt else Unavailable
-        return kind(what, why=why, do=do, participant=self.address)
+        try:
+            return retrying(once)
+        except _Refusal as refusal:
+            found = as_error(refusal.failure, doing, self.address)
+            raise (_in_doubt(found) if is_write and is_unknown else found) from refusal
 
 
-def _unless_absent(call: Callable[[], T]) -> T | None:
-    try:
-        return call()
-    except Exception as error:
-        if type(error).__name__ in _ABSENT:
-            return None
-        raise
+def _put(client: Any, key: str, data: bytes, **how: Any) -> None:
+    client.put(key, data, use_multipart=False, **how)
 
 
-def _reason(error: Exception) -> str:
-    """Return the first line of what obstore says; what follows shows its own structures."""
-    return f"{str(error).strip().partition(chr(10))[0][:300]}."
+def _failure(error: Exception) -> FailedRequest:
+    return error.failure if isinstance(error, _Refusal) else failure_of(error)
+
+
+def _is_passing(error: BaseException) -> bool:
+    return isinstance(error, _Refusal) and error.failure.answer in _AGAIN
+
+
+def _in_doubt(error: HoldfastError) -> InDoubt:
+    return InDoubt(
+        error.what,
+        why=f"whether it was done is unknown: {error.why}",
+        do="check that the store answers, then start again: what is there is then read.",
+        participant=error.participant,
+    )

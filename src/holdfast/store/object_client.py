@@ -1,0 +1,160 @@
+"""How an object store is reached: address, endpoint and credentials, as the providers' own tools find them.
+
+Credentials are never part of an address.  obstore itself knows the environment (``AWS_ACCESS_KEY_ID``), web identity,
+the roles of containers and instances, Google's application default and Azure's variables, and fetches anew what
+expires.  Profiles and single sign-on it does not know: where they are in use botocore is asked, if it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import InvalidPipeline
+
+SCHEMES = ("s3", "gs", "az")
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
+_KNOWN_TO_OBSTORE = (
+    *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+)
+_LIFE = timedelta(minutes=5)
+"""How long botocore's answer is used before it is asked again: it keeps its own, and renews it in time."""
+
+
+def open_client(address: str, *, timeout_s: float) -> Any:
+    """Open the store at an address, with the credentials of now; nothing is asked of the server yet.
+
+    Parameters
+    ----------
+    address : str
+        ``s3://bucket/path``, ``gs://bucket/path`` or ``az://container/path``.
+    timeout_s : float
+        For one request, seconds.
+
+    Returns
+    -------
+    obstore store
+        One that sends each request once: who repeats it must know what became of the first.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a library is not installed, or the address or a variable is not understood.
+    """
+    check_address(address)
+    try:
+        from obstore import store
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why="obstore is not installed.",
+            do="pip install 'holdfast[object-store]'.",
+            participant=address,
+        ) from error
+    options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
+    client: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
+    if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
+        client["allow_http"] = True
+    provider = _of_profile(address, os.environ)
+    if provider is not None:
+        options["credential_provider"] = provider
+        if region := provider.region:
+            options["region"] = region
+    from_url: Any = store.from_url
+    try:
+        return from_url(address, client_options=client, **options)
+    except Exception as error:  # obstore's own kinds, ValueError; their text may quote the value of a variable
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why=f"the library does not understand the address, or a variable of the provider ({type(error).__name__}).",
+            do="write s3://bucket/path, gs://bucket/path or az://container/path, and look at the variables of the "
+            "provider (AWS_*, GOOGLE_*, AZURE_*).",
+            participant=address,
+        ) from None
+
+
+def check_address(address: str) -> None:
+    """Raise :class:`InvalidPipeline` unless this is the address of a place in an object store, without a secret."""
+    try:
+        parts = urlsplit(address)
+        is_right = parts.scheme in SCHEMES and bool(parts.netloc) and not {"@", ":"} & set(parts.netloc)
+        is_right = is_right and not parts.query and not parts.fragment
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise InvalidPipeline(
+            f"An address that begins with {address.partition('://')[0]}:// is not understood.",
+            why="it is the scheme, a bucket and a path; credentials are never part of it.",
+            do="write s3://bucket/path, gs://bucket/path or az://container/path; credentials come from the variables, "
+            "files and roles that the provider's own tools use.",
+        )
+
+
+class _BotocoreCredentials:
+    """Credentials of a profile, as obstore asks for them: whenever the last ones are a few minutes old."""
+
+    def __init__(self, session: Any, credentials: Any) -> None:
+        self._credentials = credentials
+        self.region: str | None = session.get_config_variable("region")
+
+    def __call__(self) -> dict[str, Any]:
+        now = self._credentials.get_frozen_credentials()
+        return {
+            "access_key_id": now.access_key,
+            "secret_access_key": now.secret_key,
+            "token": now.token,
+            "expires_at": datetime.now(UTC) + _LIFE,
+        }
+
+
+def _of_profile(address: str, environment: Mapping[str, str]) -> _BotocoreCredentials | None:
+    """Return the credentials of a profile, where one is in use; None where obstore finds its own."""
+    if urlsplit(address).scheme != "s3" or not _has_profile(environment):
+        return None
+    try:
+        import botocore.session
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why="the credentials are in a profile (AWS_PROFILE, ~/.aws); botocore, which reads it, is not installed.",
+            do="pip install botocore, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+            participant=address,
+        ) from error
+    session = botocore.session.get_session()
+    return _BotocoreCredentials(session, _checked(session.get_credentials, address))
+
+
+def _has_profile(environment: Mapping[str, str]) -> bool:
+    if environment.get("AWS_PROFILE"):
+        return True
+    if any(environment.get(name) for name in _KNOWN_TO_OBSTORE):
+        return False
+    files = (
+        environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        environment.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+    return any(Path(file).expanduser().is_file() for file in files)
+
+
+def _checked(found: Callable[[], Any], address: str) -> Any:
+    """Return credentials; raise where the profile does not exist or gives none."""
+    reason = "the profile gives no credentials"
+    try:
+        credentials = found()
+    except Exception as error:  # of botocore; its text may quote the file
+        credentials, reason = None, f"the profile cannot be read ({type(error).__name__})"
+    if credentials is None:
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why=f"{reason}.",
+            do="correct AWS_PROFILE and the files in ~/.aws (aws configure, aws sso login), or set AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY.",
+            participant=address,
+        )
+    return credentials

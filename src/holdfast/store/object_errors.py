@@ -1,0 +1,131 @@
+"""What an object store answered: from the errors of obstore, which give a status only in their text.
+
+Nothing of that text reaches a message but the store's own code and sentence: addresses in it may be signed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+
+
+class StoreAnswer(Enum):
+    """What a failed request tells, by the reaction it asks for."""
+
+    ABSENT = "there is no such object"
+    NO_BUCKET = "there is no such bucket"
+    TAKEN = "an object is there, or another request for its key is under way"
+    EXPIRED = "the credentials have expired"
+    FORBIDDEN = "the credentials are refused"
+    REFUSED = "the request is refused: asking again changes nothing"
+    NOT_DONE = "nothing was done: asked too often, or never reached"
+    UNKNOWN = "no answer, or one that does not tell whether it was done"
+
+
+@dataclass(frozen=True)
+class FailedRequest:
+    """A failed request.
+
+    Parameters
+    ----------
+    answer : StoreAnswer
+        What it tells.
+    why : str
+        For messages, without a full stop; no secret is in it.
+    """
+
+    answer: StoreAnswer
+    why: str
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_SENTENCE = re.compile(r"<Message>([^<]{1,300})")
+
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_NOT_DONE = {"SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "OperationAborted"}
+_NOT_CONNECTED = ("kind: Connect", "ConnectError(", "tcp connect error", "dns error")
+_WRONG_REGION = "incorrectly configured region"
+
+
+def failure_of(error: Exception) -> FailedRequest:
+    """Return what a failed request tells.
+
+    Parameters
+    ----------
+    error : Exception
+        Of obstore, or ``FileNotFoundError``.
+
+    Notes
+    -----
+    503 counts as not done, as S3 documents it (``SlowDown``); another 5xx may come after the write.  Whoever writes if
+    absent asks the store in either case.
+    """
+    text = str(error)
+    status, code = _found(_STATUS, text), _found(_CODE, text)
+    return FailedRequest(_answer(type(error).__name__, text, status, code), _why(text, status, code))
+
+
+def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
+    by_code = (
+        (_EXPIRED, StoreAnswer.EXPIRED),
+        (_NO_BUCKET, StoreAnswer.NO_BUCKET),
+        (_NOT_DONE, StoreAnswer.NOT_DONE),
+    )
+    for codes, answer in by_code:
+        if code in codes:
+            return answer
+    if kind in ("AlreadyExistsError", "PreconditionError") or status in ("409", "412"):
+        return StoreAnswer.TAKEN
+    if kind in ("FileNotFoundError", "NotFoundError"):
+        return StoreAnswer.ABSENT
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
+        return StoreAnswer.FORBIDDEN
+    if status in ("429", "503") or any(words in text for words in _NOT_CONNECTED):
+        return StoreAnswer.NOT_DONE
+    if (status.startswith(("3", "4")) and status != "408") or _WRONG_REGION in text:
+        return StoreAnswer.REFUSED
+    return StoreAnswer.UNKNOWN
+
+
+def _why(text: str, status: str, code: str) -> str:
+    if status:
+        sentence = _found(_SENTENCE, text).strip().rstrip(".")
+        return f"the store answered {' '.join(part for part in (status, code) if part)}" + (
+            f" ({sentence})" if sentence else ""
+        )
+    if _WRONG_REGION in text:
+        return "the bucket is in another region"
+    if any(words in text for words in _NOT_CONNECTED):
+        return "nothing answers there"
+    return "no answer came in time, or the connection broke"
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
+
+
+def as_error(failure: FailedRequest, doing: str, address: str) -> HoldfastError:
+    """Return the error for a request that changed nothing: ``InvalidPipeline`` where a person must act."""
+    what, why = f"{doing[:1].upper()}{doing[1:]} failed.", f"{failure.why}."
+    if failure.answer in _CURES:
+        return InvalidPipeline(what, why=why, do=f"{_CURES[failure.answer]}: nothing was lost.", participant=address)
+    return Unavailable(
+        what,
+        why=why,
+        do="check that the store answers (its endpoint, the network), then start again: nothing was lost.",
+        participant=address,
+    )
+
+
+_CURES = {
+    StoreAnswer.NO_BUCKET: "create the bucket, or correct its name or the endpoint, then start again",
+    StoreAnswer.EXPIRED: "renew the credentials (aws sso login, or new values of the variables), then start again",
+    StoreAnswer.FORBIDDEN: "give these credentials permission to read, write, list and delete there, then start again",
+    StoreAnswer.REFUSED: "correct the bucket's name, its region (AWS_REGION) or the endpoint, then start again",
+}
