@@ -256,7 +256,7 @@ def test_at_debug_the_traceback_is_shown_too(script, tmp_path):
         ),
         (["run", "trips.py", "--checkpoint", "c", "--every", "soon"], "ends", {}, "not a number with a unit"),
         (["run", "nowhere.py", "--checkpoint", "c"], "ends", {}, "there is no file 'nowhere.py'"),
-        (["run", "trips.py", "--checkpoint", "s3://bucket/c"], "ends", {}, "a s3:// address is not supported"),
+        (["run", "trips.py", "--checkpoint", "hdfs://host/c"], "ends", {}, "a hdfs:// address is not supported"),
         (["run", "trips.py", "--checkpoint", "trips.py"], "ends", {}, "cannot be the directory of a checkpoint"),
         (["run", "trips.py", "--checkpoint", "c"], "cannot start", {}, "it cannot start"),
         (["run", "trips.py", "--checkpoint", "c"], "ends", {"HOLDFAST_RETRY_ATTEMPTS": "x"}, "HOLDFAST_RETRY_ATTEMPTS"),
