@@ -35,6 +35,9 @@ CONNECT_S = 10.0
 FIRST_ATTEMPT_S = 0.5
 """After so long it is looked at whether the brokers refuse this user; then after twice that, and so on."""
 
+SLICE_S = 0.2
+"""After so long it is looked at whether a record was refused: what follows it is then never sent."""
+
 _FENCED = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -42,6 +45,7 @@ _FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 _PASSING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+_NOT_TAKEN = {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
 _THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
@@ -54,7 +58,6 @@ _PRODUCER: dict[str, Any] = {
     "delivery.report.only.error": True,
     "reconnect.backoff.ms": 10,
     "retry.backoff.ms": 10,
-    "compression.type": "lz4",
 }
 
 
@@ -71,18 +74,21 @@ class KafkaSession:
         With its variables filled in.
     node, client_id : str
         ``sink 'name'``, for errors, and the name that the brokers show of the connections.
+    compression : str
+        Of the batches of records.
     """
 
-    def __init__(self, brokers: Brokers, node: str, client_id: str) -> None:
+    def __init__(self, brokers: Brokers, node: str, client_id: str, compression: str = "lz4") -> None:
         self.brokers = brokers
         self.node = node
         self.client_id = client_id
+        self.compression = compression
         self._said: list[KafkaError] = []
         self._admin: AdminClient | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (KafkaSession, (self.brokers, self.node, self.client_id))
+        return (KafkaSession, (self.brokers, self.node, self.client_id, self.compression))
 
     def config(self, **settings: Any) -> dict[str, Any]:
         """Return what all clients are given, and more."""
@@ -244,6 +250,7 @@ class KafkaSession:
         failed: list[KafkaError] = []
         settings = {
             **_PRODUCER,
+            "compression.type": self.compression,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
             "message.max.bytes": max(message_bytes, MARKER_BYTES),
@@ -311,6 +318,15 @@ class KafkaSession:
                 do="raise max.message.bytes of the topic, or filter such rows out before the sink.",
                 participant=self.node,
             )
+        if code in _NOT_TAKEN:
+            return BadRow(
+                f"{self.node}: the Kafka cluster {self.brokers} does not take a record.",
+                why=f"it said: {text}.  A compacted topic takes none without a key, and a topic none of another time "
+                "than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow.",
+                do="filter such rows out before the sink, correct the columns of key= and timestamp=, or change these "
+                "settings of the topic.",
+                participant=self.node,
+            )
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return InvalidPipeline(
                 f"{self.node}: the Kafka cluster {self.brokers} takes no transaction that may last so long.",
@@ -370,12 +386,13 @@ class TransactionalProducer:
     def flush(self) -> None:
         """Return when the brokers have everything."""
         with self._session.explained():
-            before = None
-            while left := self._producer.flush(TIMEOUT_S):
+            before, patience = None, 0.0
+            while left := self._producer.flush(SLICE_S):
                 self._check()
-                if left == before:  # in all that time the brokers took nothing
+                if left != before:
+                    before, patience = left, time.monotonic() + TIMEOUT_S
+                elif time.monotonic() > patience:  # in all that time the brokers took nothing
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                before = left
             self._check()
 
     def commit(self) -> None:

@@ -21,7 +21,7 @@ from itertools import chain
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Diverged, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -108,6 +108,15 @@ class KafkaSink:
                 do="create it, or correct its name.",
                 participant=self.name,
             )
+        policy = "" if self._form.topic is None else self._session.topic_setting(self._form.topic, "cleanup.policy")
+        if "compact" in (policy or "") and not self._form.key:
+            raise InvalidPipeline(
+                f"{self._node}: the topic {self._form.topic!r} is compacted, and the rows have no key.",
+                why="such a topic keeps the last record of each key, and takes none without one.",
+                do='name the column of the key: mode="upsert", key="order_id"; or write to a topic with '
+                "cleanup.policy=delete.",
+                participant=self.name,
+            )
         if self._form.topic_by is None:
             there = {name: count for name, count in there.items() if name == self._form.topic}
         topics = [self._form.topic] if self._form.topic is not None else list(there)[:100]
@@ -179,7 +188,8 @@ class KafkaSink:
         """Return the factory that executors call, for one epoch."""
         if not self._stages or self._is_short_of_names():
             return HandleWriterFactory(self._schema)
-        session = KafkaSession(self._session.brokers, self._node, self._session.client_id)
+        ours = self._session
+        session = KafkaSession(ours.brokers, self._node, ours.client_id, ours.compression)
         return KafkaWriterFactory(session, self._names, self._form, self._schema, self._limits, self._timeout_ms)
 
     def _is_short_of_names(self) -> bool:
@@ -283,6 +293,9 @@ class KafkaSink:
                 faults.reach("publish-uncommitted", moved.row.epoch)
             producer.commit()
             is_done = True
+        except (BadRow, InvalidPipeline):  # the brokers have answered, so they can be told at once: readers wait
+            producer.abort()
+            raise
         finally:
             if not is_done:  # whatever it was: this producer is used no more, and the next one ends what it left
                 self._drop()

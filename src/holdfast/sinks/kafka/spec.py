@@ -20,6 +20,8 @@ from holdfast.types import units
 
 Stage = Literal["auto", "transactions", "driver"]
 STAGES: tuple[Stage, ...] = ("auto", "transactions", "driver")
+Compression = Literal["lz4", "zstd", "snappy", "gzip", "none"]
+COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "snappy", "gzip", "none")
 
 
 def kafka(
@@ -37,6 +39,7 @@ def kafka(
     delete: str | None = None,
     security: Mapping[str, str] | None = None,
     stage: Stage = "auto",
+    compression: Compression = "lz4",
     transaction_timeout: str = "15 minutes",
     progress: str = "holdfast-progress",
     control: None = None,
@@ -75,6 +78,8 @@ def kafka(
     stage : {"auto", "transactions", "driver"}
         Who writes the rows of a large epoch.  ``"transactions"``: its tasks, each in a transaction that it leaves open.
         ``"driver"``: the driver, in the order of the rows.  ``"auto"``: the driver where rows have a key, else tasks.
+    compression : {"lz4", "zstd", "snappy", "gzip", "none"}
+        How batches of records are compressed; a topic whose ``compression.type`` is another one compresses them anew.
     transaction_timeout : str
         How long a transaction of a task may stay open; at most the brokers' ``transaction.max.timeout.ms``.
     progress : str
@@ -106,7 +111,7 @@ def kafka(
         form = MessageForm(
             topic, format, mode, _several(key), _several(value), headers, timestamp, partition, topic_by, delete
         )
-        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress)
+        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress, compression)
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
@@ -124,6 +129,7 @@ class KafkaSpec:
     stage: Stage = "auto"
     timeout_ms: int = 900_000
     progress: str = "holdfast-progress"
+    compression: Compression = "lz4"
 
     @property
     def kind(self) -> str:
@@ -148,6 +154,7 @@ class KafkaSpec:
             ("format", form.format, FORMATS),
             ("mode", form.mode, MODES),
             ("stage", self.stage, STAGES),
+            ("compression", self.compression, COMPRESSIONS),
         ):
             if said not in known:
                 raise InvalidPipeline(
@@ -216,6 +223,7 @@ class KafkaSpec:
             "delete": form.delete,
             "protocol": self.security.get("protocol"),
             "progress": self.progress,
+            "compression": None if self.compression == "lz4" else self.compression,
         }
         return {name: each for name, each in said.items() if each}
 
@@ -229,7 +237,7 @@ class KafkaSpec:
             from holdfast.sinks.kafka.ledger import KafkaNames
             from holdfast.sinks.kafka.session import KafkaSession
             from holdfast.sinks.kafka.sink import KafkaSink
-        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}", self.compression)
         names = KafkaNames(pipeline, name, self.progress)
         sink = KafkaSink(names, session, self.form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
         try:
