@@ -30,6 +30,7 @@ from tools import class_archive, kafka_server
 KILLING = (
     "tests/crash/test_jvm_killed.py",
     "tests/crash/test_kafka_topic_kill.py",
+    "tests/crash/test_kafka_cluster.py",
 )
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
