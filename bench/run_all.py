@@ -28,6 +28,7 @@ COMMANDS = {
         ("bench.early",),
         ("bench.reconcile",),
         ("bench.failover",),
+        ("bench.object_store",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -50,6 +51,7 @@ COMMANDS = {
         ("bench.early", "--keys", "1000", "--seconds", "4", "--warm-seconds", "5", "--rounds", "1"),
         ("bench.reconcile", "--rows", "100000", "--files", "4", "--rounds", "1"),
         ("bench.failover", "--times", "1", "--rows", "200000", "--rounds", "1"),
+        ("bench.object_store", "--epochs", "30", "--warm", "5", "--rounds", "1"),
     ),
 }
 

@@ -13,6 +13,7 @@ import pytest
 from holdfast.ports import Store
 from holdfast.store.local import LocalStore
 from holdfast.store.object_store import open_objects
+from holdfast.store.scratch import ScratchedStore, scratch_of
 from tests.s3_server import S3Bucket
 
 Open = Callable[[], Store]
@@ -33,6 +34,12 @@ def _s3(_: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: open_objects(bucket.address)
 
 
+def _scratched(directory: Path, _: pytest.FixtureRequest) -> Open:
+    objects = importlib.import_module("holdfast.testing").SimulatedStore()
+    place = scratch_of("s3://bucket/trips", os.fspath(directory))
+    return lambda: ScratchedStore(objects, place)
+
+
 def _has_simulated() -> bool:
     try:
         return hasattr(importlib.import_module("holdfast.testing"), "SimulatedStore")
@@ -43,6 +50,7 @@ def _has_simulated() -> bool:
 @pytest.fixture(
     params=[
         pytest.param(_local, id="local"),
+        pytest.param(_scratched, id="scratched"),
         pytest.param(
             _simulated,
             id="simulated",

@@ -31,7 +31,8 @@ from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.store import records
 from holdfast.store.local import LocalStore
-from holdfast.store.paths import checked_place
+from holdfast.store.paths import checked_place, open_store
+from holdfast.store.scratch import is_address
 
 LIST = "exported.json"
 MANIFEST = "manifest"
@@ -135,10 +136,13 @@ def find(store: Store, where: str) -> NamedCheckpoint:
     store : Store
         The checkpoint in which a plain name is looked up.
     where : str
-        A name; or ``<checkpoint directory>/<name>``; or an exported directory.
+        A name; or ``<checkpoint>/<name>``, its directory or address; or an exported directory.
     """
     if "/" not in where and os.sep not in where:
         return kept(store, where)
+    if is_address(where):
+        checkpoint, _, name = where.rstrip("/").rpartition("/")
+        return replace(kept(open_store(checkpoint), name), shown=where)
     path = Path(where).expanduser().absolute()
     if (path / LIST).is_file():
         return exported(path)

@@ -334,7 +334,7 @@ def rewind_(
         frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, None)
         frame.check_owner(inspection, pipeline)
-        directory = viewed_directory(checkpoint)
+        frame.check_has_spark(directory := viewed_directory(checkpoint), "A rewind")
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)

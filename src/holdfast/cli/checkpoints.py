@@ -56,6 +56,7 @@ def create_(
         from holdfast.spark.resume.named_checkpoint import create
 
         directory = viewed_directory(checkpoint)
+        frame.check_has_spark(directory, "A named checkpoint")
         made = create(
             open_store(str(directory)),
             directory,

@@ -30,6 +30,7 @@ from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.reading import inspect_sources
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
+from holdfast.resume.directory_header import newest_directory
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 
@@ -43,7 +44,12 @@ SparkCheckpoint = Annotated[
         help="Checkpoint in an object store: where Spark's part of it lies. Default: HOLDFAST_SPARK_CHECKPOINT.",
     ),
 ]
-Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint", metavar="DIR", help="The pipeline's own directory, or its address in an object store."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
 
@@ -134,6 +140,17 @@ def check_has_run(checkpoint: str, pipeline: str = "") -> None:
             why=f"{directory} contains nothing of a run.",
             do="name the checkpoint that it runs with." if pipeline else "name the checkpoint of a pipeline.",
             pipeline=pipeline,
+        )
+
+
+def check_has_spark(directory: Path, doing: str) -> None:
+    """Refuse what needs Spark's directory where that is on another machine: InvalidPipeline."""
+    address = address_in(directory)
+    if address is not None and not newest_directory(open_store(str(directory))):
+        raise InvalidPipeline(
+            f"{doing} needs Spark's part of the checkpoint {address}, which is not here.",
+            why="it is on the machine where the pipeline ran last, or lost.",
+            do="do it there; or run the pipeline here once (holdfast run TARGET --available-now): that makes it again.",
         )
 
 

@@ -40,6 +40,8 @@ _LOCAL = ("spark/",)
 """What is in the scratch alone: no object."""
 SCHEMES = ("s3", "gs", "az")
 """Kinds of addresses of object stores."""
+_LOGS = "sources/"
+"""Of what sources keep, sinks know the logs (design/0018): those are in the scratch alone."""
 _COPIED = ("held/", "named/floor.json", "snapshots/floor.json", "targets", "lookups/", "sources/", "poison/")
 """Objects of which the scratch has copies: processes of Spark read them by path."""
 
@@ -78,11 +80,12 @@ def view_of(address: str) -> Path:
     directory = scratch_of(address)
     if ScratchedStore(objects_of(address), directory).is_believed():
         return directory
-    return _empty_view(address.rstrip("/"))
+    return view_of_elsewhere(address.rstrip("/"))
 
 
 @cache
-def _empty_view(address: str) -> Path:
+def view_of_elsewhere(address: str) -> Path:
+    """Return a scratch with copies alone, of this process."""
     base = tempfile.mkdtemp(prefix="holdfast-")
     atexit.register(shutil.rmtree, base, ignore_errors=True)
     directory = scratch_of(address, base)
@@ -96,9 +99,10 @@ def object_of(path: str) -> tuple[Store, str] | None:
     scratch = _scratch_above(directory)
     if scratch is None:
         return None
-    address = address_in(scratch)
-    assert address is not None
-    return objects_of(address), f"{os.path.relpath(directory, scratch)}/{name}"
+    key, address = f"{os.path.relpath(directory, scratch)}/{name}", address_in(scratch)
+    if address is None or not key.startswith(_LOGS):
+        return None  # of a trial, or of a shadow that is computed beside
+    return objects_of(address), key
 
 
 @cache
@@ -228,6 +232,8 @@ class ScratchedStore:
         with self._lock:
             if key in self._deleted:
                 return None
+        if key.startswith(_LOGS) and (data := self._scratch.get(key)) is not None:
+            return data
         return self._objects.get(key)
 
     def put(self, key: str, data: bytes) -> None:
@@ -278,6 +284,8 @@ class ScratchedStore:
         found = {key for key in self._objects.keys(prefix) if key not in self._deleted}
         if not prefix:
             found.update(key for local in _LOCAL for key in self._scratch.keys(local))
+        if not prefix or prefix.startswith(_LOGS):
+            found.update(self._scratch.keys(prefix or _LOGS))
         return sorted(found)
 
     # --- generations ----------------------------------------------------------------------------------------------

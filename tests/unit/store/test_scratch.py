@@ -214,7 +214,10 @@ def test_what_a_source_notes_is_an_object_and_what_sinks_know_is_not(
     sealed.prepare(place)
     assert sealed.put_if_absent(os.path.join(place, "start"), b"here")
     assert sealed.put_if_absent(os.path.join(place, "000000000001.json"), b"{}", is_told=True)
-    assert objects.keys("sources/") == ["sources/rows/start"]
+    beside = os.path.join(store.directory, "shadow", "checkpoint", "sources", "rows")
+    sealed.prepare(beside)
+    assert sealed.put_if_absent(os.path.join(beside, "start"), b"of a shadow")
+    assert objects.keys("") == ["sources/rows/start"]
     _taken(store)
     elsewhere = _machine(objects, tmp_path / "b")
     path = os.path.join(elsewhere.directory, "sources", "rows", "start")
@@ -230,3 +233,13 @@ def test_of_two_machines_one_notes_where_a_source_begins(tmp_path: Path, monkeyp
         sealed.prepare(os.path.dirname(path))
     assert [sealed.put_if_absent(path, name) for path, name in zip(paths, (b"a", b"b"), strict=True)] == [True, False]
     assert [sealed.read_sealed(path) for path in paths] == [b"a", b"a"]
+
+
+def test_a_log_that_is_in_the_scratch_alone_is_seen_as_an_object(tmp_path: Path) -> None:
+    """A named checkpoint copies what sources keep through the store."""
+    store = _machine(SimulatedStore(), tmp_path)
+    place = os.path.join(store.directory, "sources", "rows", "log")
+    sealed.prepare(place)
+    sealed.put_if_absent(os.path.join(place, "000000000001.json"), b"{}", is_told=True)
+    assert store.keys("sources/") == ["sources/rows/log/000000000001.json"]
+    assert store.get("sources/rows/log/000000000001.json") == sealed.seal(b"{}")

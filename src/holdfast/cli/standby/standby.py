@@ -42,6 +42,7 @@ from holdfast.replica.tenure import Holder, Tenure, Watch, take
 from holdfast.replica.terms import note_term, noted_term, set_aside
 from holdfast.status import Status
 from holdfast.store.paths import open_store
+from holdfast.store.scratch import address_in
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -208,6 +209,13 @@ class Standby:
             log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
 
     def _set_aside(self) -> bool:
+        if (address := address_in(self._directory)) is not None:
+            raise InvalidPipeline(
+                f"{address} is not the checkpoint that the main of pipeline {self._pipeline.name!r} ran with.",
+                why="a replica sets a checkpoint of its own aside when it takes over, which objects cannot be.",
+                do="give the replica the address of the main's checkpoint (--checkpoint), or a directory of its own.",
+                pipeline=self._pipeline.name,
+            )
         self._check_directory()
         return set_aside(self._directory, (FILE_NAME, RECORD, NAME))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.display import phase
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
@@ -34,6 +36,7 @@ from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
 from holdfast.store.paths import checkpoint_directory, open_store
+from holdfast.store.scratch import BASE_VARIABLE, address_in
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ def context_of(asked: StartOptions) -> StartContext:
     directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
+    _check_is_shared(asked, directory)
     # Before the rewind is looked for: one that was decided and is published here is then carried through.
     phase.say("resolving what the last run left")
     resolve_dead_run(pipeline, store, asked.settings)
@@ -184,6 +188,21 @@ def context_of(asked: StartOptions) -> StartContext:
         before=before,
         division=division,
         restore_logs=divert(base_session.sparkContext),
+    )
+
+
+def _check_is_shared(asked: StartOptions, scratch: Path) -> None:
+    """Refuse state on a cluster whose machines do not see where it is kept."""
+    master = asked.settings.master if asked.session is None else asked.session.sparkContext.master
+    is_chosen = bool(asked.spark_checkpoint or os.environ.get(BASE_VARIABLE))
+    if is_chosen or master.startswith("local") or address_in(scratch) is None or not asked.is_stateful:
+        return
+    raise InvalidPipeline(
+        f"pipeline {asked.pipeline.name!r} keeps state on {master}, and its checkpoint is in an object store.",
+        why=f"executors read and write state in Spark's directory, which is {scratch} on this machine.",
+        do="set spark_checkpoint= (--spark-checkpoint, HOLDFAST_SPARK_CHECKPOINT) to a directory that every machine "
+        "sees under the same path.",
+        pipeline=asked.pipeline.name,
     )
 
 

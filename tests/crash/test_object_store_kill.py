@@ -1,0 +1,59 @@
+"""Kill a stateful pipeline whose checkpoint is in an object store, on two machines that share nothing else (0037).
+
+A machine is a directory for its scratch.  The input, and what comes out, is that of the stateful pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.lives import MODES, Lives
+from tests.crash.test_stateful_kill import expected, held, write_input
+from tools.s3_server import s3_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    with s3_server() as variables:
+        yield variables
+
+
+def begun(work: Path, server: dict[str, str], mode: str) -> Lives:
+    write_input(work)
+    variables = {**MODES[mode], **server, "HOLDFAST_CHECKPOINT_FREQ": "1"}
+    return Lives(work, "stateful_pipeline", variables, checkpoint=f"s3://checkpoints/{uuid.uuid4().hex}")
+
+
+def on(lives: Lives, machine: str) -> Lives:
+    """Go on with the machine that has this scratch."""
+    if lives.last_session:
+        lives.wait_for_survivors()
+    lives.environment["HOLDFAST_SPARK_CHECKPOINT"] = str(lives.work / machine)
+    return lives
+
+
+def numberless(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Leave the numbers of epochs out: where a scratch was lost, what is evaluated again has new ones."""
+    counts = sorted(row[1:] for row in found["counts"])
+    beside = sorted(re.sub(r"^alone \d+ ", "alone ", line) for line in found["beside"])
+    return {**found, "counts": counts, "beside": beside}
+
+
+@pytest.mark.parametrize("mode", ["carried", pytest.param("staged", marks=pytest.mark.nightly)])
+def test_the_sinks_are_exact_after_kills_on_two_machines(tmp_path: Path, server: dict[str, str], mode: str) -> None:
+    lives = begun(tmp_path, server, mode)
+    on(lives, "a").die("after-decide:3")
+    on(lives, "b").die("after-publish:5")
+    on(lives, "a").die("before-stage:7")  # its scratch ends at epoch 3: believed, epochs 4 and 5 would come twice
+    shutil.rmtree(tmp_path / "a")
+    assert on(lives, "a").end() == 0, lives.said()
+    assert numberless(held(lives.work)) == numberless(expected())
