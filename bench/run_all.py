@@ -10,6 +10,7 @@ COMMANDS = {
     "full": (
         ("bench.exactly_once",),
         ("bench.epoch_latency",),
+        ("bench.kafka",),
         ("bench.state_latency",),
         ("bench.memory",),
         ("bench.sync",),
@@ -33,6 +34,7 @@ COMMANDS = {
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
         ("bench.epoch_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
+        ("bench.kafka", "--rows", "200000", "--rounds", "1", "--seconds", "5", "--warm-seconds", "2"),
         ("bench.state_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
         ("bench.memory", "--epochs", "100", "--rows", "200000"),
         ("bench.sync", "--rows", "200000", "--rounds", "1"),

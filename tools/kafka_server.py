@@ -11,8 +11,6 @@ directory; they do not force their log to the disk (tests kill processes, never 
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shutil
 import signal
@@ -25,14 +23,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
+from tools.maven_jars import NoJars, artifacts, cache, fetch
 from tools.postgres_server import free_port
 
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Lines of ``group:artifact:version sha256``: the broker and what it needs."""
 
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _STARTED = b"Kafka Server started"
 _LOGGING = f"""\
@@ -319,80 +316,19 @@ def jars() -> Path:
         return place
     if not _missing:
         try:
-            _fetch(place)
+            fetch(JARS, place, "HOLDFAST_KAFKA")
             return place
-        except (NoKafka, OSError, subprocess.SubprocessError) as error:
+        except (NoKafka, NoJars, OSError, subprocess.SubprocessError) as error:
             _missing.append(str(error))
     raise NoKafka(f"Kafka's jars are not here, and were not to be had: {_missing[0]}")
 
 
 def default_jars() -> Path:
     """Return where the jars are or will be; ``HOLDFAST_KAFKA`` says it, or else it is the user's cache directory."""
-    return Path(os.environ.get("HOLDFAST_KAFKA") or _cache())
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    version = next(version for name, version, _ in _artifacts() if name.endswith(":kafka_2.13"))
-    pinned = hashlib.sha256(JARS.read_bytes()).hexdigest()[:8]
-    return Path(base) / "holdfast" / "kafka" / f"{version}-{pinned}"
-
-
-def _artifacts() -> list[tuple[str, str, str]]:
-    """Return ``group:artifact``, version and checksum of each."""
-    found = []
-    for line in JARS.read_text().splitlines():
-        artifact, checksum = line.split()
-        name, _, version = artifact.rpartition(":")
-        found.append((name, version, checksum))
-    return found
-
-
-def _fetch(place: Path) -> None:
-    """Bring the jars to ``place``, all of them or none."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise NoKafka("there is no Maven (mvn) on the PATH; install it, or name a directory of jars: HOLDFAST_KAFKA")
-    _java()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if place.is_dir():
-            return  # another process was first
-        print(f"kafka: bringing {len(_artifacts())} jars, once: {place}", file=sys.stderr, flush=True)
-        pom = Path(scratch, "pom.xml")
-        pom.write_text(_pom())
-        # Maven knows the way to its registry, and a machine's mirror or proxy for it.
-        done = subprocess.run(
-            [maven, "-q", "-B", "-f", str(pom), _COPY, f"-DoutputDirectory={scratch}/jars"],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise NoKafka(f"Maven did not bring them: {done.stdout.strip()[:500]}")
-        for name, version, checksum in _artifacts():
-            jar = Path(scratch, "jars", f"{name.rpartition(':')[2]}-{version}.jar")
-            if not jar.exists() or hashlib.sha256(jar.read_bytes()).hexdigest() != checksum:
-                raise NoKafka(f"{jar.name} is not the file that {JARS.name} names")
-        Path(scratch, "jars").rename(place)
-
-
-def _pom() -> str:
-    """Return a project that depends on exactly the artifacts of the list, and on nothing that they would bring."""
-    needs = []
-    for name, version, _ in _artifacts():
-        group, artifact = map(escape, name.split(":"))
-        needs.append(
-            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{escape(version)}</version>"
-            "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        )
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>holdfast</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{''.join(needs)}</dependencies></project>"
-    )
+    if named := os.environ.get("HOLDFAST_KAFKA"):
+        return Path(named)
+    version = next(version for name, version, _ in artifacts(JARS) if name.endswith(":kafka_2.13"))
+    return cache(JARS, "kafka", version)
 
 
 def _java() -> str:
