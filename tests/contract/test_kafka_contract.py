@@ -10,8 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import Fenced, HoldfastError
+from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
-from holdfast.sinks.kafka.form import MessageForm
+from holdfast.sinks.kafka.form import MessageForm, RecordColumns
+from holdfast.sinks.kafka.session import _PRODUCER, KafkaSession, TransactionalProducer
 from holdfast.sinks.kafka.spec import KafkaSpec
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
@@ -139,3 +141,24 @@ def test_an_opened_sink_says_how_it_stages(target: KafkaTarget) -> None:
     sink.open(RunIdentity(PIPELINE, 2, is_grouped=True))
     assert sink.staging == "rows in the handles"
     sink.close()
+
+
+def test_records_that_find_no_room_wait_for_it_and_keep_their_order(
+    kafka_of_session: KafkaServer, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of records is handed over from C; one that is refused is handed over again, and those behind it."""
+    topic = KafkaTopic(kafka_of_session.bootstrap, new_topic())
+    topic.create()
+    monkeypatch.setitem(_PRODUCER, "queue.buffering.max.messages", 100)
+    monkeypatch.setitem(_PRODUCER, "batch.num.messages", 100)
+    producer = KafkaSession(Brokers(topic.bootstrap), "sink 's'", "test").producer(topic.name, 60_000, 1_000_000)
+    values = [b"%d" % number for number in range(2_000)]
+    nothing: list[bytes | None] = [None] * len(values)
+    waits = []
+    monkeypatch.setattr(TransactionalProducer, "_await_room", lambda self: (waits.append(1), self._producer.poll(0.05)))
+    producer.begin()
+    some = RecordColumns([topic.name] * len(values), [0] * len(values), nothing, [*values], None, [0] * len(values))
+    assert producer.send_columns(some) == len(values)
+    producer.commit()
+    assert waits
+    assert topic.values() == values

@@ -20,7 +20,9 @@ LIMITS = Limits({"t": 3, "other": 1}, 1_000)
 
 
 def messages(form: MessageForm, *, limits: Limits = LIMITS, **columns):
-    return list(form.messages("sink 's'", pa.RecordBatch.from_pydict(columns), limits))
+    return [
+        row for some in form.messages("sink 's'", pa.RecordBatch.from_pydict(columns), limits) for row in some.rows()
+    ]
 
 
 def test_by_default_a_value_is_the_row_as_json_and_there_is_no_key():

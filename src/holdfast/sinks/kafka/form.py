@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,22 @@ OVERHEAD_BYTES = 512
 
 Message = tuple[str, int, bytes | None, bytes | None, "list[tuple[str, bytes | None]] | None", int]
 """Topic, partition (-1: by the key), key, value, headers, time in milliseconds (0: when it is sent)."""
+
+
+class RecordColumns(NamedTuple):
+    """Some messages that follow each other, by columns: what is a call for each is made from C then."""
+
+    topics: list[str]
+    partitions: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Any] | None
+    times: list[int]
+
+    def rows(self) -> Iterator[Message]:
+        """Return the messages."""
+        headers = repeat(None, len(self.topics)) if self.headers is None else self.headers
+        return zip(self.topics, self.partitions, self.keys, self.values, headers, self.times, strict=True)
 
 
 @dataclass(frozen=True)
@@ -90,12 +107,12 @@ class MessageForm:
         for low in range(0, rows.num_rows, CHUNK_ROWS):
             self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
 
-    def messages(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[Message]:
-        """Yield what is sent, row by row."""
+    def messages(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[RecordColumns]:
+        """Yield what is sent."""
         for low in range(0, rows.num_rows, CHUNK_ROWS):
-            yield from self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
+            yield self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
 
-    def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> Iterator[Message]:
+    def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> RecordColumns:
         count = rows.num_rows
         deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
         keys = self._keys(node, rows)
@@ -105,14 +122,13 @@ class MessageForm:
         topics = self._topics(node, rows, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = [0] * count if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
-        return zip(
+        return RecordColumns(
             topics,
             partitions,
             [None] * count if keys is None else keys.to_pylist(),
             values.to_pylist(),
             headers,
             times,
-            strict=True,
         )
 
     def _keys(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
@@ -144,20 +160,20 @@ class MessageForm:
             )
         return values
 
-    def _headers(self, node: str, rows: pa.RecordBatch) -> Sequence[Any]:
+    def _headers(self, node: str, rows: pa.RecordBatch) -> list[Any] | None:
         if self.headers is None:
-            return [None] * rows.num_rows
+            return None
         json_lines.check_text(rows.select([self.headers]))
         return list(rows.column(self.headers).to_pylist())
 
     def _check_size(
-        self, node: str, columns: Sequence[pa.Array | None], headers: Sequence[Any], limits: Limits
+        self, node: str, columns: Sequence[pa.Array | None], headers: Sequence[Any] | None, limits: Limits
     ) -> None:
         size = pa.scalar(OVERHEAD_BYTES, pa.int64())
         for column in columns:
             if column is not None:
                 size = pc.add(size, pc.cast(pc.fill_null(pc.binary_length(column), 0), pa.int64()))
-        if self.headers is not None:
+        if headers is not None:
             size = pc.add(size, pa.array([sum(len(k) + len(v or b"") for k, v in row or ()) for row in headers]))
         largest = pc.max(size).as_py() - OVERHEAD_BYTES
         if largest + OVERHEAD_BYTES > limits.message_bytes:
@@ -184,7 +200,7 @@ class MessageForm:
                 )
         return list(topics.to_pylist())
 
-    def _partitions(self, node: str, rows: pa.RecordBatch, topics: list[str], limits: Limits) -> Sequence[int]:
+    def _partitions(self, node: str, rows: pa.RecordBatch, topics: list[str], limits: Limits) -> list[int]:
         if self.partition is None:
             return [-1] * rows.num_rows
         partitions = pc.fill_null(pc.cast(rows.column(self.partition), pa.int64()), -1).to_pylist()

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import repeat
+from operator import length_hint
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
@@ -19,7 +22,7 @@ from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Una
 from holdfast.kafka import codes
 from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused, unusable
 from holdfast.kafka.brokers import Brokers
-from holdfast.sinks.kafka.form import Message
+from holdfast.sinks.kafka.form import Message, RecordColumns
 
 T = TypeVar("T")
 
@@ -363,25 +366,44 @@ class TransactionalProducer:
         with self._session.explained():
             self._producer.begin_transaction()
 
-    def send(self, messages: Iterable[Message]) -> int:
-        """Hand messages over to be sent; return how many."""
-        produce, poll, count = self._producer.produce, self._producer.poll, 0
+    def send(self, messages: Iterable[Message]) -> None:
+        """Hand messages over to be sent."""
+        produce = self._producer.produce
         with self._session.explained():
             for topic, partition, key, value, headers, time_ms in messages:
+                # NB the library takes no None for headers
+                more = () if headers is None else (headers,)
                 while True:
                     try:
-                        if headers is None:
-                            produce(topic, value, key, partition, None, time_ms)
-                        else:
-                            produce(topic, value, key, partition, None, time_ms, headers)
+                        produce(topic, value, key, partition, None, time_ms, *more)
                         break
-                    except BufferError:  # a million wait: the brokers are slower than we are
-                        poll(0.05)
-                        self._check()
-                count += 1
-                if not count & 0xFFF:
-                    poll(0)
-        return count
+                    except BufferError:
+                        self._await_room()
+
+    def send_columns(self, some: RecordColumns) -> int:
+        """Hand messages over to be sent, a call for each that is made from C; return how many."""
+        if some.headers is not None:
+            self.send(some.rows())
+            return len(some.topics)
+        left = [iter(each) for each in (some.topics, some.values, some.keys, some.partitions)]
+        times = iter(some.times)
+        with self._session.explained():
+            while True:
+                try:
+                    deque(map(self._producer.produce, *left, repeat(None), times), maxlen=0)
+                    break
+                except BufferError:
+                    refused = len(some.topics) - length_hint(times) - 1  # every column was read as far as the last one
+                    left = [iter(each[refused:]) for each in (some.topics, some.values, some.keys, some.partitions)]
+                    times = iter(some.times[refused:])
+                    self._await_room()
+            self._producer.poll(0)
+        return len(some.topics)
+
+    def _await_room(self) -> None:
+        """Wait a little: a million messages wait, the brokers are slower than we are."""
+        self._producer.poll(0.05)
+        self._check()
 
     def flush(self) -> None:
         """Return when the brokers have everything."""

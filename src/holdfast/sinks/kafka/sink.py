@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 import pyarrow as pa
 
@@ -42,7 +41,7 @@ from holdfast.sinks.explained import lacking
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
 from holdfast.sinks.kafka import ledger
 from holdfast.sinks.kafka.allowance import NameAllowance
-from holdfast.sinks.kafka.form import Limits, Message, MessageForm
+from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
@@ -280,14 +279,18 @@ class KafkaSink:
             ) from error
         return True
 
-    def _commit(self, moved: KafkaLedger, told: Sequence[Explanation] = (), messages: Iterable[Message] = ()) -> None:
+    def _commit(
+        self, moved: KafkaLedger, told: Sequence[Explanation] = (), messages: Iterable[RecordColumns] = ()
+    ) -> None:
         """Write rows and what the ledger says now, in one transaction."""
         producer = self._producer
         assert producer is not None
         is_done = False
         try:
             producer.begin()
-            producer.send(chain(messages, ledger.records(self._names, moved, told)))
+            for some in messages:
+                producer.send_columns(some)
+            producer.send(ledger.records(self._names, moved, told))
             if moved.row.epoch > self._ledger.row.epoch:
                 producer.flush()
                 faults.reach("publish-uncommitted", moved.row.epoch)
@@ -412,7 +415,7 @@ class KafkaSink:
             ours = tuple(part for part in publication.parts if not _names([part]))
             yield from batches_of(replace(publication, parts=ours), self._schema)
 
-    def _messages(self, publications: Iterable[Publication]) -> Iterator[Message]:
+    def _messages(self, publications: Iterable[Publication]) -> Iterator[RecordColumns]:
         for batch in self._batches(publications):
             yield from self._form.messages(self._node, batch, self._limits)
 

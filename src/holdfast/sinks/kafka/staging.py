@@ -72,7 +72,8 @@ class KafkaWriter:
             if self._producer is None:
                 self._producer = made.session.producer(self._name, made.timeout_ms, made.limits.message_bytes)
                 self._producer.begin()
-            self._row_count += self._producer.send(messages)
+            for some in messages:
+                self._row_count += self._producer.send_columns(some)
         except ProducerGone as gone:
             raise self._gone(gone) from gone
         faults.reach("stage-write", self._task.epoch)

@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kafka import codes
 from holdfast.kafka.answers import is_passing, unusable
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.resting import collector_rests
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
@@ -26,7 +27,9 @@ from holdfast.sources.kafka.refusals import translated
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
 
-CHUNK_ROWS = 50_000
+CHUNK_ROWS = 10_000
+"""So many messages are objects at a time: the memory of more is no longer in the cache when it is read."""
+
 CHUNK_BYTES = 1 << 25
 _LOOK_BYTES = 1 << 16
 _POLL_S = 0.2
@@ -115,7 +118,8 @@ class _Reading:
                     raise self._silent()
                 continue
             heard = time.monotonic()
-            self._take([first, *self.consumer.consume(CHUNK_ROWS, 0)])
+            with collector_rests():
+                self._take([first, *self.consumer.consume(CHUNK_ROWS - 1, 0)])
             yield from self._due()
         self.consumer.unassign()
 

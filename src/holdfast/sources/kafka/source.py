@@ -21,6 +21,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException,
 
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.resting import collector_rests
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN
@@ -197,8 +198,11 @@ class KafkaSource:
             yield Numbered((PlaceRun(BOUND, number),), self._bound_row(task.bound))
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
         for chunk in chunks_of(access, task.ranges):
-            numbers = np.array(columns.offsets(chunk.messages), np.uint64)
-            yield Numbered((PlaceRun(chunk.segment, numbers),), self._batch(chunk))
+            with collector_rests():
+                numbers = np.array(columns.offsets(chunk.messages), np.uint64)
+                batch = self._batch(chunk)
+            chunk.messages.clear()  # before more are made: memory is used again while it is still in the cache
+            yield Numbered((PlaceRun(chunk.segment, numbers),), batch)
 
     def _batch(self, chunk: MessageRun) -> pa.RecordBatch:
         part, messages, spec = PartitionOf.of(chunk.segment), chunk.messages, self.spec
