@@ -9,13 +9,15 @@ from holdfast.errors import InvalidPipeline
 
 
 @contextmanager
-def libraries_for(node: str) -> Iterator[None]:
+def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
     """Import what needs the client libraries in the block; say so where they are not installed.
 
     Parameters
     ----------
     node : str
         Whose they are: ``source 'flights'``.
+    extra : str
+        What brings them.
     """
     try:
         yield
@@ -23,5 +25,5 @@ def libraries_for(node: str) -> Iterator[None]:
         raise InvalidPipeline(
             f"{node}: the Kafka client libraries are not installed.",
             why=f"{error}.",
-            do="pip install 'holdfast[kafka]'",
+            do=f"pip install 'holdfast[{extra}]'",
         ) from error

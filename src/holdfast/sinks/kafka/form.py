@@ -6,16 +6,19 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline, present
 from holdfast.sinks import json_lines, sql
 
-Format = Literal["json", "bytes"]
-FORMATS: tuple[Format, ...] = ("json", "bytes")
+if TYPE_CHECKING:
+    from holdfast.kafka.avro.writing import AvroEncoder
+
+Format = Literal["json", "avro", "bytes"]
+FORMATS: tuple[Format, ...] = ("json", "avro", "bytes")
 Mode = Literal["append", "upsert"]
 MODES: tuple[Mode, ...] = ("append", "upsert")
 
@@ -75,6 +78,8 @@ class MessageForm:
     partition: str | None = None
     topic_by: str | None = None
     delete: str | None = None
+    avro: AvroEncoder | None = None
+    """What writes values of ``format="avro"``: known when the registry was asked."""
 
     @property
     def columns(self) -> list[str]:
@@ -146,10 +151,10 @@ class MessageForm:
     def _values(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
         if self.format == "bytes":
             values = _bytes(node, rows, self.value)
+        elif self.format == "avro":
+            values = self._avro(node, rows.select(self.value_columns(rows.schema)), deleted)
         else:
-            beside = (self.headers, self.partition, self.topic_by, self.delete)
-            names = self.value or tuple(name for name in rows.schema.names if name not in beside)
-            values = _json(rows.select(list(names)))
+            values = _json(rows.select(self.value_columns(rows.schema)))
         if deleted is not None:
             values = pc.if_else(deleted, pa.scalar(None, values.type), values)
         if self.mode == "upsert" and values.null_count > (0 if deleted is None else pc.sum(deleted).as_py() or 0):
@@ -159,6 +164,29 @@ class MessageForm:
                 do="filter such rows out before the sink, or name a column that says which rows delete: delete=.",
             )
         return values
+
+    def value_columns(self, schema: pa.Schema) -> list[str]:
+        """Return the columns that the value is made of."""
+        beside = (self.headers, self.partition, self.topic_by, self.delete)
+        return list(self.value) or [name for name in schema.names if name not in beside]
+
+    def _avro(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
+        encoder = present(self.avro, "the schema of a sink's rows is known before there are rows")
+        written = rows if deleted is None else rows.filter(pc.invert(deleted))
+        from holdfast.kafka.avro.writing import Unwritable  # its library is another extra
+
+        try:
+            values = encoder.values(written)
+        except Unwritable as error:
+            raise BadRow(
+                f"{node}: a row cannot be written with its schema, {encoder.number} of the registry.",
+                why=f"{error}.",
+                do="filter such rows out before the sink, or name a schema that takes them: value_schema=.",
+            ) from error
+        if deleted is None:
+            return values
+        at = pc.subtract(pc.cumulative_sum(pc.cast(pc.invert(deleted), pa.int64())), 1)
+        return values.take(pc.if_else(deleted, pa.scalar(None, pa.int64()), at))
 
     def _headers(self, node: str, rows: pa.RecordBatch) -> list[Any] | None:
         if self.headers is None:

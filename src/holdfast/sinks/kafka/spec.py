@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -11,10 +11,12 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
+from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
 from holdfast.ports import Guarantee, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
+from holdfast.sinks.kafka.avro_form import AvroSchema, schema_text
 from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
 from holdfast.types import units
 
@@ -35,6 +37,10 @@ def kafka(
     partition: str | None = None,
     topic_by: str | None = None,
     format: Format = "json",
+    registry: str | Mapping[str, str] | None = None,
+    subject: str | None = None,
+    value_schema: str | Mapping[str, Any] | None = None,
+    register: bool = True,
     mode: Mode = "append",
     delete: str | None = None,
     security: Mapping[str, str] | None = None,
@@ -67,8 +73,19 @@ def kafka(
         Column of the partition's number; null, and no column: by the key, as Java's own producers do.
     topic_by : str, optional
         Column that names the topic of each row.
-    format : {"json", "bytes"}
-        What the value is.
+    format : {"json", "avro", "bytes"}
+        What the value is.  ``"avro"``: a record behind the id of its schema in ``registry``.
+    registry : str or mapping of str to str, optional
+        For Avro: the address of the schema registry, or a mapping with ``url``, ``username``, ``password``, ``ca``,
+        ``certificate``, ``key`` and ``key_password``; ``${NAME}`` is an environment variable.
+    subject : str, optional
+        For Avro: the schema's name in the registry; ``<topic>-value`` by default.
+    value_schema : str or mapping, optional
+        For Avro: the schema, as JSON.  By default it is made of the columns, those that may be null as a
+        union with null.
+    register : bool
+        For Avro: whether the schema is registered at the start, if it is not there; else the newest one of the subject
+        is used.
     mode : {"append", "upsert"}
         ``"upsert"``: for compacted topics; each record has a key, and ``delete`` makes tombstones.
     delete : str, optional
@@ -111,8 +128,37 @@ def kafka(
         form = MessageForm(
             topic, format, mode, _several(key), _several(value), headers, timestamp, partition, topic_by, delete
         )
-        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress, compression)
+        avro = _avro(format, registry, subject or (topic and f"{topic}-value"), schema_text(value_schema), register)
+        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress, compression, avro=avro)
     return nodes.sink(spec, name=name, backfill=backfill)
+
+
+def _avro(
+    format: str, registry: str | Mapping[str, str] | None, subject: str | None, schema: str | None, registers: bool
+) -> AvroSchema | None:
+    """Return what is said of the schema of Avro values; raise where it is said of others, or not at all."""
+    is_avro = format == "avro"
+    if is_avro != (registry is not None) or (not is_avro and (schema is not None or not registers)):
+        raise InvalidPipeline(
+            f'write.kafka: format="{format}" {"without registry=" if is_avro else "with arguments of Avro"}.',
+            why="a value in Avro is written behind the id that its schema has in a schema registry.",
+            do='write format="avro" and registry="http://localhost:8081", or leave what is said of the schema out.',
+        )
+    if registry is None:
+        return None
+    if subject is None:
+        raise InvalidPipeline(
+            "write.kafka: topic_by= without topic= and without subject=.",
+            why="the schema is registered under the name of the topic, and there are several.",
+            do='name it: subject="orders-value".',
+        )
+    if schema is not None and not registers:
+        raise InvalidPipeline(
+            "write.kafka: value_schema= with register=False.",
+            why="register=False uses the newest schema of the subject, whatever it is.",
+            do="leave one of them out.",
+        )
+    return AvroSchema(Registry.of(registry, "write.kafka"), subject, schema, registers)
 
 
 def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -130,6 +176,7 @@ class KafkaSpec:
     timeout_ms: int = 900_000
     progress: str = "holdfast-progress"
     compression: Compression = "lz4"
+    avro: AvroSchema | None = None
 
     @property
     def kind(self) -> str:
@@ -224,6 +271,10 @@ class KafkaSpec:
             "protocol": self.security.get("protocol"),
             "progress": self.progress,
             "compression": None if self.compression == "lz4" else self.compression,
+            "registry": self.avro and str(self.avro.registry),
+            "subject": self.avro and self.avro.subject,
+            "value_schema": self.avro and self.avro.schema,
+            "register": self.avro and str(self.avro.registers).lower(),
         }
         return {name: each for name, each in said.items() if each}
 
@@ -237,9 +288,13 @@ class KafkaSpec:
             from holdfast.sinks.kafka.ledger import KafkaNames
             from holdfast.sinks.kafka.session import KafkaSession
             from holdfast.sinks.kafka.sink import KafkaSink
+        form = self.form
+        if self.avro is not None:
+            columns = pa.schema([schema.field(column) for column in form.value_columns(schema)])
+            form = replace(form, avro=self.avro.encoder(f"sink {name!r}", columns))
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}", self.compression)
         names = KafkaNames(pipeline, name, self.progress)
-        sink = KafkaSink(names, session, self.form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
+        sink = KafkaSink(names, session, form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
         try:
             sink.prepare()
         except BaseException:

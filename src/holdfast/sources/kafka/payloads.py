@@ -16,23 +16,26 @@ from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules, Unreadable, cut_short
 from holdfast.sources.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
 
-_TOMBSTONE = "it has no value (a tombstone), and columns are wanted"
-_EMPTY = "it is empty"
+PayloadReader = Callable[[Sequence["bytes | None"], RowRules, Callable[[int], str]], pa.RecordBatch]
+"""Payloads, the result of rows, and index -> where the message is; returns a row for each payload."""
+
+TOMBSTONE = "it has no value (a tombstone), and columns are wanted"
+EMPTY = "it is empty"
 _NO_OBJECT = "it is not a JSON object"
 _SPACE = b" \t\r\n"
 
 
 def json_rows(
-    payloads: Sequence[bytes | None], parser: JsonParser, rows: RowRules, place: Callable[[int], str]
+    parser: JsonParser, payloads: Sequence[bytes | None], rows: RowRules, place: Callable[[int], str]
 ) -> pa.RecordBatch:
     """Return a row for each payload.
 
     Parameters
     ----------
-    payloads : sequence of bytes or None
-        Of messages that follow each other.
     parser : JsonParser
         Reads objects, one a line.
+    payloads : sequence of bytes or None
+        Of messages that follow each other.
     rows : RowRules
         The result of rows.
     place : callable
@@ -47,10 +50,10 @@ def json_rows(
         text = b"\n".join(payloads)  # type: ignore[arg-type]
         batches = parser.parse(text + b"\n") if text.count(b"\n") == len(payloads) - 1 else []
         if sum(batch.num_rows for batch in batches) == len(payloads):
-            return _one(list(rows.good(batches)), rows)
+            return one_batch(list(rows.good(batches)), rows)
     except (TypeError, Unreadable):
         pass  # a tombstone, or a bad one: which, the exact way tells
-    return _one(list(_apart(payloads, parser, rows, place)), rows)
+    return one_batch(list(_apart(payloads, parser, rows, place)), rows)
 
 
 def _apart(
@@ -80,14 +83,15 @@ def _contents(payloads: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, 
         # A newline between members is as good as a carriage return, and inside a text as forbidden.
         content = (payload or b"").strip(_SPACE).replace(b"\n", b"\r")
         if not content:
-            problems[at] = _TOMBSTONE if payload is None else _EMPTY
+            problems[at] = TOMBSTONE if payload is None else EMPTY
         elif not (content.startswith(b"{") and content.endswith(b"}")):
             problems[at] = _NO_OBJECT
         contents.append(content)
     return contents, problems
 
 
-def _one(batches: list[pa.RecordBatch], rows: RowRules) -> pa.RecordBatch:
+def one_batch(batches: list[pa.RecordBatch], rows: RowRules) -> pa.RecordBatch:
+    """Return rows as one batch."""
     if len(batches) == 1:
         return batches[0]
     (batch,) = pa.Table.from_batches(batches, rows.read_schema).combine_chunks().to_batches()

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, TopicPartition
 
 from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.kafka.avro.registry import Registry, schemas_of
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.resting import collector_rests
 from holdfast.ports import REJECT_COLUMN, Span
@@ -37,7 +39,7 @@ from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
-from holdfast.sources.kafka.payloads import json_rows
+from holdfast.sources.kafka.payloads import PayloadReader, json_rows
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.spec import KafkaSourceSpec
@@ -62,6 +64,7 @@ class KafkaTask(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     bound: int | None = None
     """A bound that holds for all keys, behind all rows of the epoch."""
+    registry: Registry | None = None
 
 
 class KafkaSource:
@@ -150,11 +153,12 @@ class KafkaSource:
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Deal the offsets between two positions to tasks, in the order of segments."""
         address = self._address()
+        registry = self._registry()
         found = []
         for ranges in dealt(self._between(start, end), parallelism):
             count = sum(each.last - each.first for each in ranges)
             size = None if self._row_size is None else round(count * self._row_size)
-            found.append(Span(KafkaTask(address, ranges), count, size))
+            found.append(Span(KafkaTask(address, ranges, registry=registry), count, size))
         if end.get(BOUND) != start.get(BOUND):
             found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, _ROW_SIZE))
         return found
@@ -197,14 +201,23 @@ class KafkaSource:
             number = np.array([task.bound], np.int64).view(np.uint64)
             yield Numbered((PlaceRun(BOUND, number),), self._bound_row(task.bound))
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
+        read = self._payload_reader(task.registry)
         for chunk in chunks_of(access, task.ranges):
             with collector_rests():
                 numbers = np.array(columns.offsets(chunk.messages), np.uint64)
-                batch = self._batch(chunk)
+                batch = self._batch(chunk, read)
             chunk.messages.clear()  # before more are made: memory is used again while it is still in the cache
             yield Numbered((PlaceRun(chunk.segment, numbers),), batch)
 
-    def _batch(self, chunk: MessageRun) -> pa.RecordBatch:
+    def _payload_reader(self, registry: Registry | None) -> PayloadReader:
+        """Return what makes rows of payloads."""
+        if registry is None:
+            return partial(json_rows, JsonParser(self.spec.payload))
+        from holdfast.sources.kafka.avro_payloads import AvroReader  # its libraries are another extra
+
+        return AvroReader(schemas_of(registry, self._node), self.spec.payload).rows
+
+    def _batch(self, chunk: MessageRun, read: PayloadReader) -> pa.RecordBatch:
         part, messages, spec = PartitionOf.of(chunk.segment), chunk.messages, self.spec
         beside = [columns.column(name, part.topic, part.number, messages) for _, name in spec.metadata]
         beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
@@ -215,7 +228,7 @@ class KafkaSource:
         def place(at: int) -> str:
             return f"{part.topic}/{part.number}/{messages[at].offset()}"
 
-        batch = json_rows([message.value() for message in messages], JsonParser(spec.payload), rows, place)
+        batch = read([message.value() for message in messages], rows, place)
         payload = batch.columns[: len(spec.payload)]
         rejects = [batch.column(REJECT_COLUMN)] if spec.rejects else []
         return pa.RecordBatch.from_arrays(
@@ -240,6 +253,9 @@ class KafkaSource:
 
     def _address(self) -> Brokers:
         return self.spec.address.expanded()
+
+    def _registry(self) -> Registry | None:
+        return None if self.spec.registry is None else self.spec.registry.expanded(self._node)
 
     def _cluster(self) -> Cluster:
         if self._asked is None:
@@ -297,11 +313,12 @@ class KafkaSource:
         """Return the highest time of the messages in ranges, by segment."""
         access = Access(self._address(), self._node, self._is_committed, looks=True)
         found: dict[str, int] = {}
+        read = self._payload_reader(self._registry())
         for chunk in chunks_of(access, list(ranges)):
             if self.spec.times is not None and self.spec.times.disorder is None:
                 self._check_append_time(chunk)
             try:
-                times = self._batch(chunk).column(self.spec.timestamp).cast(pa.int64())
+                times = self._batch(chunk, read).column(self.spec.timestamp).cast(pa.int64())
             except BadRow:  # it is said where the row is read
                 continue
             if (highest := pc.max(times).as_py()) is not None:

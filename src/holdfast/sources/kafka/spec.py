@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
 from holdfast.positions import SourcePositions
@@ -44,7 +45,7 @@ class KafkaSourceSpec:
     selection : Selection
         Its topics.
     format : str
-        ``"bytes"`` or ``"json"``.
+        ``"bytes"``, ``"json"`` or ``"avro"``.
     payload : pyarrow.Schema
         Columns of the payload; empty for bytes.
     metadata : tuple of (str, str)
@@ -67,6 +68,7 @@ class KafkaSourceSpec:
     rejects: bool = False
     group: str | None = None
     times: PartitionTimes | None = None
+    registry: Registry | None = None
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
 
@@ -82,7 +84,7 @@ class KafkaSourceSpec:
     @property
     def sends_secret(self) -> bool:
         """Whether a password travels to the executors, which read by themselves."""
-        return self.address.has_secret
+        return self.address.has_secret or (self.registry is not None and self.registry.has_secret)
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of ``security`` only the protocol."""
@@ -97,6 +99,7 @@ class KafkaSourceSpec:
             "max_rows_per_epoch": self.max_rows_per_epoch,
             "on_bad_row": "reject" if self.rejects else None,
             "group": self.group,
+            "registry": None if self.registry is None else str(self.registry),
             "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
             "columns": [f"{column.name}: {column.type}" for column in self.schema if column.name != OWN],
             "disorder": None if self.times is None else self.times.disorder,
@@ -107,7 +110,7 @@ class KafkaSourceSpec:
 
     def open(self, name: str, workspace: str) -> KafkaSource:
         """Return the source; the cluster is asked when it is first needed."""
-        with libraries_for(f"source {name!r}"):
+        with libraries_for(f"source {name!r}", "avro" if self.format == "avro" else "kafka"):
             from holdfast.sources.kafka.source import KafkaSource
         return KafkaSource(self, name, workspace)
 
@@ -149,8 +152,9 @@ def kafka(
     topic: str | Sequence[str] | None = None,
     *,
     pattern: str | None = None,
-    format: Literal["json", "bytes"] = "json",
+    format: Literal["json", "avro", "bytes"] = "json",
     schema: Any = None,
+    registry: str | Mapping[str, str] | None = None,
     metadata: Sequence[str] | Mapping[str, str] = (),
     timestamp: str | None = None,
     start: str | datetime = "earliest",
@@ -175,10 +179,15 @@ def kafka(
     pattern : str, optional
         A regular expression: all topics whose whole name matches, also those that are created later.
     format : str
-        ``"json"``: a message's value is an object, read into the columns of ``schema``.  ``"bytes"``: the columns are
-        ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers``.
+        ``"json"``: a message's value is an object, read into the columns of ``schema``.  ``"avro"``: it is an Avro
+        record behind the id of its schema in a registry, and its fields are read into these columns by their names.
+        ``"bytes"``: the columns are ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
+        ``headers``.
     schema : str, StructType or pyarrow.Schema
-        Columns of the value, for ``"json"``.
+        Columns of the value, for ``"json"`` and ``"avro"``.
+    registry : str or mapping of str to str, optional
+        For ``"avro"``: the address of the schema registry, or a mapping with ``url``, ``username``, ``password``,
+        ``ca``, ``certificate``, ``key`` and ``key_password``; ``${NAME}`` is an environment variable.
     metadata : sequence of str, or mapping of str to str
         Which of ``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers`` are columns beside those
         of ``schema``; a mapping says the columns' names: ``{"at": "timestamp"}``.
@@ -216,7 +225,7 @@ def kafka(
 
     Notes
     -----
-    Needs ``pip install 'holdfast[kafka]'``, also on executors.
+    Needs ``pip install 'holdfast[kafka]'``, also on executors; for Avro ``'holdfast[avro]'``.
 
     Examples
     --------
@@ -232,7 +241,7 @@ def kafka(
     with building("source", name):
         address = Brokers(bootstrap, dict(sorted((security or {}).items())), "read.kafka")
         address.check()
-        _check_choice("format", format, ("json", "bytes"))
+        _check_choice("format", format, ("json", "avro", "bytes"))
         _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
@@ -243,11 +252,18 @@ def kafka(
         if (format == "bytes") != (schema is None):
             raise InvalidPipeline(
                 f'read.kafka: format="{format}" {"with" if format == "bytes" else "without"} schema=.',
-                why='the columns of format="bytes" are those of a message; those of a JSON value are not known.',
+                why='the columns of format="bytes" are those of a message; those of a value are not known.',
                 do='write format="json" and the columns of the value: schema="id BIGINT, word STRING".',
             )
+        if (format == "avro") != (registry is not None):
+            raise InvalidPipeline(
+                f'read.kafka: format="{format}" {"without" if format == "avro" else "with"} registry=.',
+                why="a value in Avro names its schema by the id that it has in a schema registry; others name none.",
+                do='write format="avro" and registry="http://localhost:8081".',
+            )
         payload = pa.schema([]) if schema is None else to_arrow(schema)
-        json_lines.check_types(payload)
+        if format == "json":
+            json_lines.check_types(payload)
         wanted = {each: each for each in FIELDS} if format == "bytes" else _metadata(metadata)
         time, beside = _time(timestamp, payload, wanted)
         _check_names(payload, beside)
@@ -261,8 +277,9 @@ def kafka(
             _start(start),
             isolation,
             max_rows_per_epoch,
-            on_bad_row == "reject" and format == "json",
+            on_bad_row == "reject" and format != "bytes",
             group,
+            registry=None if registry is None else Registry.of(registry, "read.kafka"),
         )
         times = _partition_times(spec, bounds, disorder, idle_after)
         read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)
