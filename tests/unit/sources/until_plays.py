@@ -54,9 +54,9 @@ class Writes:
         """Let the writes of sources count, too."""
         put = sealed.put_if_absent
 
-        def counted(path: str, payload: bytes) -> bool:
+        def counted(path: str, payload: bytes, **told: bool) -> bool:
             with self.one():
-                return put(path, payload)
+                return put(path, payload, **told)
 
         patch.setattr(sealed, "put_if_absent", counted)
 
