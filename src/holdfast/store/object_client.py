@@ -74,7 +74,7 @@ def open_client(address: str, *, timeout_s: float) -> Any:
             f"{address} cannot be opened.",
             why=f"the library does not understand the address, or a variable of the provider ({type(error).__name__}).",
             do="write s3://bucket/path, gs://bucket/path or az://container/path, and look at the variables of the "
-            "provider (AWS_*, GOOGLE_*, AZURE_*).",
+            "provider (AWS_*, GOOGLE_*, AZURE_*; az:// needs AZURE_STORAGE_ACCOUNT_NAME).",
             participant=address,
         ) from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 
@@ -20,6 +21,7 @@ class StoreAnswer(Enum):
     TAKEN = "an object is there, or another request for its key is under way"
     EXPIRED = "the credentials have expired"
     FORBIDDEN = "the credentials are refused"
+    NO_CREDENTIALS = "no credentials were found: the request was not sent"
     REFUSED = "the request is refused: asking again changes nothing"
     NOT_DONE = "nothing was done: asked too often, or never reached"
     UNKNOWN = "no answer, or one that does not tell whether it was done"
@@ -43,13 +45,15 @@ class FailedRequest:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_SENTENCE = re.compile(r"<Message>([^<]{1,300})")
+_SENTENCE = re.compile(r"<Message>([^<\n]{1,300})")  # Azure's goes on with numbers of the request
 
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _NOT_DONE = {"SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "OperationAborted"}
 _NOT_CONNECTED = ("kind: Connect", "ConnectError(", "tcp connect error", "dns error")
 _WRONG_REGION = "incorrectly configured region"
+_OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "token request", "External AWS credential provider")
+"""In errors from before the request: where variables and files give nothing, the machine's role is asked."""
 
 
 def failure_of(error: Exception) -> FailedRequest:
@@ -58,7 +62,7 @@ def failure_of(error: Exception) -> FailedRequest:
     Parameters
     ----------
     error : Exception
-        Of obstore, or ``FileNotFoundError``.
+        One of :func:`of_server`.
 
     Notes
     -----
@@ -66,8 +70,18 @@ def failure_of(error: Exception) -> FailedRequest:
     absent asks the store in either case.
     """
     text = str(error)
+    if any(words in text for words in _OF_CREDENTIALS):
+        return FailedRequest(StoreAnswer.NO_CREDENTIALS, _NO_CREDENTIALS)
     status, code = _found(_STATUS, text), _found(_CODE, text)
     return FailedRequest(_answer(type(error).__name__, text, status, code), _why(text, status, code))
+
+
+@cache
+def of_server() -> tuple[type[Exception], ...]:
+    """Return the kinds of errors by which obstore tells what became of a request; another kind is a defect here."""
+    from obstore.exceptions import BaseError  # not above: most checkpoints are directories
+
+    return BaseError, FileNotFoundError
 
 
 def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
@@ -90,6 +104,12 @@ def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
     if (status.startswith(("3", "4")) and status != "408") or _WRONG_REGION in text:
         return StoreAnswer.REFUSED
     return StoreAnswer.UNKNOWN
+
+
+_NO_CREDENTIALS = (
+    "no credentials are in the variables of the provider or in its files, or they cannot be read, and this machine has "
+    "no role that gives any"
+)
 
 
 def _why(text: str, status: str, code: str) -> str:
@@ -126,6 +146,9 @@ def as_error(failure: FailedRequest, doing: str, address: str) -> HoldfastError:
 _CURES = {
     StoreAnswer.NO_BUCKET: "create the bucket, or correct its name or the endpoint, then start again",
     StoreAnswer.EXPIRED: "renew the credentials (aws sso login, or new values of the variables), then start again",
+    StoreAnswer.NO_CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (s3://), "
+    "GOOGLE_APPLICATION_CREDENTIALS (gs://), or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (az://), then "
+    "start again",
     StoreAnswer.FORBIDDEN: "give these credentials permission to read, write, list and delete there, then start again",
     StoreAnswer.REFUSED: "correct the bucket's name, its region (AWS_REGION) or the endpoint, then start again",
 }

@@ -19,15 +19,16 @@ import tenacity
 
 from holdfast.errors import HoldfastError, InDoubt
 from holdfast.store.object_client import open_client
-from holdfast.store.object_errors import FailedRequest, StoreAnswer, as_error, failure_of
+from holdfast.store.object_errors import FailedRequest, StoreAnswer, as_error, failure_of, of_server
 
 T = TypeVar("T")
 
 _TOKEN = "holdfast"
 """Name of the attribute that says which call created an object; letters only, as Azure wants them."""
 
-_AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN}
-_RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN}
+_AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN, StoreAnswer.NO_CREDENTIALS}
+"""A role may not answer for a moment, too."""
+_RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN, StoreAnswer.NO_CREDENTIALS}
 """Answers after which the credentials are looked up again, once for each call: they may have been replaced."""
 
 
@@ -105,6 +106,7 @@ class ObjectStore:
         self._perseverance = perseverance
         self._client: Any = None
         self._owner = 0
+        self._was_answered = False
         self._unsettled: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -154,7 +156,7 @@ class ObjectStore:
             nonlocal is_unknown
             try:
                 _put(client, key, data, mode="create", attributes={_TOKEN: token})
-            except Exception as error:
+            except of_server() as error:
                 failure = failure_of(error)
                 is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN
                 if failure.answer is not StoreAnswer.TAKEN:
@@ -194,7 +196,7 @@ class ObjectStore:
         def remove(client: Any) -> None:
             try:
                 client.delete(list(keys) if len(keys) > 1 else keys[0])
-            except Exception as error:
+            except of_server() as error:
                 if failure_of(error).answer is not StoreAnswer.ABSENT:
                     raise
 
@@ -217,28 +219,28 @@ class ObjectStore:
         try:
             reply = client.get(key)
             return bytes(reply.bytes()), str(reply.attributes.get(_TOKEN, ""))
-        except Exception as error:
+        except of_server() as error:
             if failure_of(error).answer is StoreAnswer.ABSENT:
                 return None
             raise
 
     def _call(self, request: Callable[[Any], T], doing: str, *, is_write: bool = False) -> T:
         """Send a request until it is answered, with bounds; raise what the last answer asks for."""
+        self.open()  # before its library is asked for kinds of errors
         is_renewed = is_unknown = False
+        failed: tuple[type[Exception], ...] = (_Refusal, *of_server())
 
         def once() -> T:
             nonlocal is_renewed, is_unknown
             try:
                 try:
                     return request(self.open())
-                except Exception as error:
-                    if isinstance(error, HoldfastError) or _failure(error).answer not in _RENEWED or is_renewed:
+                except failed as error:
+                    if _failure(error).answer not in _RENEWED or is_renewed:
                         raise
                     is_renewed = True
                     return request(self.open(anew=True))
-            except HoldfastError:
-                raise
-            except Exception as error:  # of obstore: its kinds do not say what was done
+            except failed as error:
                 failure = _failure(error)
                 is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN
                 raise _Refusal(failure) from error
@@ -250,10 +252,17 @@ class ObjectStore:
             reraise=True,
         )
         try:
-            return retrying(once)
+            result = retrying(once)
         except _Refusal as refusal:
-            found = as_error(refusal.failure, doing, self.address)
+            found = as_error(self._in_context(refusal.failure), doing, self.address)
             raise (_in_doubt(found) if is_write and is_unknown else found) from refusal
+        self._was_answered = True
+        return result
+
+    def _in_context(self, failure: FailedRequest) -> FailedRequest:
+        """Take missing credentials for a failure that passes where there were some before: a role is away."""
+        is_passing = failure.answer is StoreAnswer.NO_CREDENTIALS and self._was_answered
+        return FailedRequest(StoreAnswer.NOT_DONE, failure.why) if is_passing else failure
 
 
 def _put(client: Any, key: str, data: bytes, **how: Any) -> None:

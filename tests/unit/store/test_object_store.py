@@ -297,6 +297,83 @@ def test_no_server_is_unavailable_and_nothing_is_in_doubt(s3_bucket: S3Bucket, m
             call()
 
 
+class _Metadata(Quiet):
+    """What a machine without a role answers, in the place of 169.254.169.254."""
+
+    def do_PUT(self) -> None:
+        self.send_error(404)
+
+    do_GET = do_PUT
+
+
+def test_no_credentials_at_all_are_told_with_the_variables_to_set(
+    s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's role is asked then, at an address that most machines do not reach."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with serving_with(_Metadata) as port:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}/169.254.169.254")
+        store = open_objects(s3_bucket.address, HASTY)
+        with pytest.raises(InvalidPipeline, match="no credentials are in the variables") as caught:
+            store.get("a")
+    assert "set AWS_ACCESS_KEY_ID" in caught.value.do
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in caught.value.do
+
+
+def test_credentials_that_are_away_after_they_were_there_are_waited_for(
+    store: ObjectStore, proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run does not end because a role, or a login, does not answer for a moment."""
+    store.put("a", b"1")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    proxy.accepts = lambda key: key == "renewed"
+    with serving_with(_Metadata) as port:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}/169.254.169.254")
+        with pytest.raises(Unavailable, match="no credentials"):
+            store.get("a")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    assert store.get("a") == b"1"
+
+
+def test_a_defect_of_ours_is_no_answer_of_the_store(store: ObjectStore, proxy: S3Proxy) -> None:
+    """A key that no store takes is refused by the library: asking again would hide it, and doubt would be told."""
+    with pytest.raises(ValueError, match="empty path segment"):
+        store.put_if_absent("a//b", b"1")
+    with pytest.raises(ValueError, match="Unexpected input"):
+        store.put("a", 1)  # type: ignore[arg-type]
+    assert not proxy.requests
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "variables"),
+    [
+        ("gs://bucket/x", "GCSStore", {"GOOGLE_SKIP_SIGNATURE": "true"}),
+        (
+            "az://container/x",
+            "AzureStore",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "aHVudGVyMg=="},
+        ),
+    ],
+)
+def test_stores_of_google_and_azure_are_opened_with_the_variables_of_their_tools(
+    address: str, kind: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    store = open_objects(address, HASTY)
+    assert repr(store) == f"ObjectStore({address!r})"
+    assert type(store.open()).__name__ == kind
+
+
+def test_azure_without_an_account_is_told_which_variable_is_missing() -> None:
+    with pytest.raises(InvalidPipeline, match="cannot be opened") as caught:
+        open_objects("az://container/x")
+    assert "AZURE_STORAGE_ACCOUNT_NAME" in caught.value.do
+
+
 @pytest.mark.parametrize("address", ["s3://key:hunter2@bucket/x", "s3:///x", "s3://bucket/x?y=hunter2", "hdfs://h/x"])
 def test_an_address_that_is_not_understood_is_refused_without_its_text(address: str) -> None:
     with pytest.raises(InvalidPipeline, match="not understood") as caught:
