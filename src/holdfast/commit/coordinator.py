@@ -243,7 +243,7 @@ class Coordinator:
             self._stories.generation = self._generation
             if understood is not None:
                 self._delivery.held.update(understood(dict(self._delivery.held)))
-            takeover = self._ledger.fence()
+            takeover = self._ledger.fence([held.epoch for held in self._delivery.held.values()])
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
             self._delivery.held.update(still_revoked(takeover.done, self._delivery.held))

@@ -187,8 +187,14 @@ class Ledger:
             self.check_fenced()
         self._has_looked = False
 
-    def fence(self) -> Takeover:
+    def fence(self, held: Collection[int] = ()) -> Takeover:
         """Find the open decisions, accept them, and make every later one of lower generations void.
+
+        Parameters
+        ----------
+        held : collection of int
+            The last epoch that each sink holds.  Where these differ, a decision in between is asked for by its name: a
+            listing may lack it (design/0039), and a second evaluation may differ from what one sink has already.
 
         Raises
         ------
@@ -207,6 +213,9 @@ class Ledger:
         keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
         rules = _newest_fence(self._store)
         found = self._look(keys, rules)
+        if unlisted := self._unlisted(keys, rules, found.done, held):
+            keys = sorted({*keys, *unlisted})
+            found = self._look(keys, rules)
         newest = {key.epoch: key for key in keys}
         # A driver that was fenced, and lived on, may have decided an epoch that its successor decided too.
         # Of two decisions on one epoch the higher generation's was made because the other one did not count.
@@ -228,6 +237,14 @@ class Ledger:
             self._store.delete(_generation_path(generation))
             self._store.delete(_fence_path(generation))
         return found
+
+    def _unlisted(self, listed: Sequence[Key], rules: _Fence, done: Done | None, held: Collection[int]) -> list[Key]:
+        """Return decisions that count, of epochs that some sinks hold and others lack, which no listing has shown."""
+        is_done = 0 if done is None else done.record.epoch
+        first, last = max(min(held, default=0), is_done) + 1, max(held, default=0)
+        wanted = {Key(epoch, rules.generation) for epoch in range(max(first, last - self._keep + 1), last + 1)}
+        wanted |= {key for key in rules.accepts if key.epoch > is_done}
+        return [key for key in sorted(wanted - {*listed}) if self._store.get(key.path) is not None]
 
     def _look(self, keys: Sequence[Key], rules: _Fence) -> Takeover:
         """Read from the newest backwards to the first that is done: all older ones are done too."""

@@ -36,6 +36,7 @@ NOTE = ".of-checkpoint.json"
 _LOCK = ".taking-over"
 GENERATIONS = "generations/"
 _DELETED_AT_A_TIME = 100
+_FENCES = "fences/"
 _LOCAL = ("spark/",)
 """What is in the scratch alone: no object."""
 SCHEMES = ("s3", "gs", "az")
@@ -172,6 +173,11 @@ def _generation_key(number: int) -> str:
     return f"{GENERATIONS}{number:08d}.json"
 
 
+def _number_of(key: str, prefix: str) -> int:
+    name = key.removeprefix(prefix).removesuffix(".json")
+    return int(name) if name.isdigit() else 0
+
+
 @runtime_checkable
 class _DeletingSeveral(Protocol):
     def delete_several(self, keys: Sequence[str]) -> None: ...
@@ -282,6 +288,8 @@ class ScratchedStore:
         if prefix == GENERATIONS:
             return [_generation_key(number) for number in self._known_generations()]
         found = {key for key in self._objects.keys(prefix) if key not in self._deleted}
+        if prefix == _FENCES:
+            found.update(self._newest_fence(found))
         if not prefix:
             found.update(key for local in _LOCAL for key in self._scratch.keys(local))
         if not prefix or prefix.startswith(_LOGS):
@@ -295,8 +303,8 @@ class ScratchedStore:
         with self._lock:
             known = self._generations
             if known is None:
-                names = (key.removeprefix(GENERATIONS).removesuffix(".json") for key in self._objects.keys(GENERATIONS))
-                known = sorted(int(name) for name in names if name.isdigit())
+                numbers = (_number_of(key, GENERATIONS) for key in self._objects.keys(GENERATIONS))
+                known = sorted(number for number in numbers if number)
             # NB also after the listing, which may lag: what it lacks is found by number.
             number = known[-1] if known else 0
             while self._objects.get(_generation_key(number + 1)) is not None:
@@ -305,9 +313,21 @@ class ScratchedStore:
             self._generations = known
             return list(known)
 
+    def _newest_fence(self, listed: set[str]) -> Iterator[str]:
+        """Yield the newest fence, if a listing, which may lag, has not shown it: by it decisions count, or are void."""
+        newest = max((_number_of(key, _FENCES) for key in listed), default=0)
+        for number in reversed(self._known_generations()):
+            key = f"{_FENCES}{number:08d}.json"
+            if number <= newest:
+                return
+            if self._objects.get(key) is not None:
+                yield key
+                return
+
     def _take(self, key: str, data: bytes) -> bool:
-        number = int(key.removeprefix(GENERATIONS).removesuffix(".json"))
-        before = max(self._known_generations(), default=0)
+        number = _number_of(key, GENERATIONS)
+        # NB lower ones alone: this very number is known where our own put of it had been done, and its reply was lost.
+        before = max((known for known in self._known_generations() if known < number), default=0)
         # No number below stays free, for the run of that number looks for the one after its own.
         for free in range(before + 1, number) if before else ():
             self._objects.put_if_absent(_generation_key(free), data)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, InDoubt
 from holdfast.ports import EpochRecord
 from holdfast.store import scratch, sealed
 from holdfast.store.scratch import ScratchedStore, scratch_of
@@ -59,6 +59,24 @@ class LaggingStore(CountingStore):
 
     def keys(self, prefix: str) -> list[str]:
         return super().keys(prefix) if self.listed is None else [key for key in self.listed if key.startswith(prefix)]
+
+
+class LosingStore(SimulatedStore):
+    """Loses the reply to one put, and tells who put it when it is asked again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses = False
+        self._mine = ""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if key == self._mine:
+            return True
+        won = super().put_if_absent(key, data)
+        if won and self.loses:
+            self.loses, self._mine = False, key
+            raise InDoubt("writing failed.", why="its reply was lost.", do="ask again.")
+        return won
 
 
 def _machine(objects: SimulatedStore, base: Path) -> ScratchedStore:
@@ -173,6 +191,34 @@ def test_a_generation_is_seen_though_listings_lag(tmp_path: Path) -> None:
     assert Ledger(second, "trips").take_generation(0, 0) == 2
     with pytest.raises(Fenced):
         Ledger(first, "trips").check_fenced()
+
+
+def test_a_fence_is_seen_though_listings_lag(tmp_path: Path) -> None:
+    """By the newest fence decisions count, or are void: an older one in its place would void what is decided."""
+    objects = LaggingStore()
+    first = _machine(objects, tmp_path / "a")
+    _taken(first)
+    objects.listed = objects.keys("")
+    second = _machine(objects, tmp_path / "b")
+    ledger = Ledger(second, "trips")
+    generation = ledger.take_generation(0, 0)
+    ledger.fence()
+    key = ledger.decide(Decided(EpochRecord("trips", 1, generation, {"a": {"0": 1}}, None), {"one": ()}))
+    objects.listed += ["ledger/000000000001-00000002"]  # it may be listed before the fence that was written before it
+    third = Ledger(_machine(objects, tmp_path / "c"), "trips")
+    third.take_generation(0, 0)
+    assert third.fence().open == (key,)
+
+
+def test_a_generation_whose_reply_was_lost_for_long_is_taken_by_who_put_it(tmp_path: Path) -> None:
+    """The store could not tell whether it was done; asked again, it says that this one has won."""
+    objects = LosingStore()
+    store = _machine(objects, tmp_path)
+    objects.loses = True
+    with pytest.raises(InDoubt):
+        Ledger(store, "trips").take_generation(0, 0)
+    assert store.put_if_absent("generations/00000001.json", objects.objects["generations/00000001.json"])
+    assert ScratchedStore(objects, Path(store.directory)).is_believed()
 
 
 def test_three_requests_for_an_epoch_of_several_sinks_and_no_listing(tmp_path: Path) -> None:
