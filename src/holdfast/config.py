@@ -211,9 +211,9 @@ class Settings(BaseSettings):
         "Longest wait between two attempts: a database that is back is noticed within this time.",
     )
     sweep_interval: Annotated[str, _duration("1 s", "1 d")] = _setting(
-        "60 s",
-        "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
-        "once at the start is not enough; orphans are invisible and only take up space.",
+        "15 s",
+        "How often orphans are looked for, whether rows arrive or not.  Workers of a dead driver may stage after the "
+        "new run has started; nobody sees them, but in Kafka they stop readers, and in PostgreSQL they hold locks.",
     )
     on_poison: Literal["stop", "isolate"] = _setting(
         "stop",

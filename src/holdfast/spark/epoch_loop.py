@@ -27,7 +27,7 @@ from holdfast.plan.levels.due import Dues
 from holdfast.plan.lookups.versions import LookupVersions
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
-from holdfast.ports import Carried, Clock, EpochRecord, Sink
+from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
@@ -51,10 +51,9 @@ CARRY_ROWS_MAX = 200_000
 
 @dataclass(frozen=True)
 class EpochLimits:
-    """How much an epoch may hold to be carried, how often orphans are looked for, how long an evaluation may take."""
+    """How much an epoch may hold to be carried, how long an evaluation may take."""
 
     carry_bytes: int
-    sweep_interval_s: float
     evaluate_s: float | None = None
 
 
@@ -75,8 +74,6 @@ class EpochLoop:
         The connected sinks.
     coordinator : Coordinator
         Opened.
-    clock : Clock
-        For the intervals of sweeping.
     limits : EpochLimits
         Sizes and intervals.
     pts : int, optional
@@ -114,7 +111,6 @@ class EpochLoop:
         evaluation: Evaluation,
         sinks: Mapping[str, Sink],
         coordinator: Coordinator,
-        clock: Clock,
         limits: EpochLimits,
         timed_sources: Sequence[str],
         pts: int | None,
@@ -135,7 +131,6 @@ class EpochLoop:
         self._evaluation = evaluation
         self._sinks = sinks
         self._coordinator = coordinator
-        self._clock = clock
         self._limits = limits
         self._reports = reports
         self._dues = Dues(due_file)
@@ -149,7 +144,6 @@ class EpochLoop:
         self._is_at_pts = is_at_pts
         self._pts = pts
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
-        self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
         """Why the last epoch failed: kept here because an error that passes the JVM is reduced to its text."""
         self.has_waited = False
@@ -250,7 +244,6 @@ class EpochLoop:
             self._auditor.note(epoch, report, rows)
         self._has_ended(start, replace(ended, pts=record.pts))
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
-        self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
             rows=sum(rows.values()),
@@ -387,10 +380,3 @@ class EpochLoop:
         if self._pressure is None:
             return reported
         return self._pressure.note(reported, spark_log.moved(start.positions, end.positions), end.batch_us)
-
-    def _sweep(self, epoch: int) -> None:
-        # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.
-        now = self._clock.now_us()
-        if now - self._last_sweep_us >= self._limits.sweep_interval_s * 1e6:
-            self._last_sweep_us = now
-            self._coordinator.sweep(epoch)

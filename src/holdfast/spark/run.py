@@ -67,6 +67,7 @@ class Run:
         counted_filters: Collection[str] = (),
         requests: Store | None = None,
         has_passed: Callable[[], bool] | None = None,
+        sweep_interval_s: float,
     ) -> None:
         self.pipeline = pipeline
         self._requests = requests
@@ -77,6 +78,8 @@ class Run:
         self._user_data = user_data
         self._suspicion = suspicion
         self._has_passed = has_passed
+        self._sweep_interval_s = sweep_interval_s
+        self._swept_at_s = time.monotonic()
         self._coordinator = coordinator
         self._stop_directory = stop_directory
         self._reports = reports
@@ -303,7 +306,7 @@ class Run:
         return self._loop.failure or (None if error is None else self._translated(error))
 
     def _failed_to_publish(self) -> HoldfastError | None:
-        """Publish what sinks are due for; return why that, or the commit thread, failed, with the query stopped.
+        """Publish what is due, and sweep; return why that, or the commit thread, failed, with the query stopped.
 
         New rows may not arrive for long: nothing else would look.  An epoch at work is cancelled by that.  Its error is
         not the reason why the run fails.
@@ -312,6 +315,7 @@ class Run:
             self._coordinator.check_published()
             if self._requests is not None:
                 self._publish_due(self._requests)
+            self._sweep_if_due()
         except BaseException as failure:
             try:
                 self._query.stop()
@@ -319,6 +323,16 @@ class Run:
                 log.warning("the query of pipeline %r does not stop", self.pipeline.name, exc_info=True)
             return self._translated(failure)
         return None
+
+    def _sweep_if_due(self) -> None:
+        """Look for orphans: workers of a dead driver, and failed attempts of ours, may stage late.
+
+        One may stop a topic's readers, or hold locks in a database, whether rows arrive or not.
+        """
+        now_s = time.monotonic()
+        if now_s - self._swept_at_s >= self._sweep_interval_s:
+            self._swept_at_s = now_s
+            self._coordinator.sweep(self._loop.ended_epoch)
 
     def _publish_due(self, store: Store) -> None:
         """Let sinks with a pace of their own commit, those that are due or asked to."""

@@ -113,10 +113,7 @@ class Wiring:
             ),
             sinks=self.sinks,
             coordinator=self.coordinator,
-            clock=self.context.clock,
-            limits=EpochLimits(
-                self.asked.settings.carry_max_bytes, self.asked.settings.sweep_interval_s, self.asked.poison_limit_s
-            ),
+            limits=EpochLimits(self.asked.settings.carry_max_bytes, self.asked.poison_limit_s),
             timed_sources=timed,
             pts=pts,
             is_at_pts=self.asked.pipeline.commit_at is not None,
@@ -217,6 +214,7 @@ class Wiring:
             suspicion=suspicion if self.asked.isolates else None,
             requests=context.store if any(sink.pace is not None for sink in self.asked.pipeline.sinks) else None,
             has_passed=self._has_passed if self.asked.until is not None else None,
+            sweep_interval_s=self.asked.settings.sweep_interval_s,
         )
 
     def _has_passed(self) -> bool:

@@ -91,6 +91,7 @@ class Bench:
             coordinator=coordinator,
             stop_directory=self.stop_directory,
             lifecycle=lifecycle,
+            sweep_interval_s=60,
             **parts,
         )
         self.waited_for: list[str] = []
@@ -370,8 +371,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
         evaluation=never,
         sinks={},
         coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
-        clock=SimulatedClock(),
-        limits=EpochLimits(0, 0),
+        limits=EpochLimits(0),
         due_file="",
         explanations=never,
         timed_sources=(),

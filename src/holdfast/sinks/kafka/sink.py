@@ -386,17 +386,19 @@ class KafkaSink:
 
     def sweep(self, *, below_epoch: int) -> int:
         """End the transactions that lower generations left open, and this one below an epoch."""
+        suspects = [
+            name
+            for name in self._transactions.open_names(self._names.staged)
+            if (task := self._names.task_of(name)) is not None
+            and (task.generation, task.epoch) < (self._generation, below_epoch)
+        ]
+        if not suspects:  # usually: then one request was all
+            return 0
         found = self._read()
         if found.row.generation != self._generation:
             return 0
         decided = set() if found.unfinished is None else set(found.unfinished.transactions)
-        orphans = [
-            name
-            for name in self._transactions.open_names(self._names.staged)
-            if name not in decided
-            and (task := self._names.task_of(name)) is not None
-            and (task.generation, task.epoch) < (self._generation, below_epoch)
-        ]
+        orphans = [name for name in suspects if name not in decided]
         for name in orphans:
             self._transactions.abort(name)
         return len(orphans)

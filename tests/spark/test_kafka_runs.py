@@ -1,0 +1,150 @@
+"""Runs between topics: what becomes of orphans while nothing arrives, and what ``inspect`` says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.cli.app import app
+from holdfast.config import Settings
+from tests.kafka_servers import KafkaTopic, open_transactions
+from tests.kafka_topics import Topics
+from tests.spark.running import eventually
+from tools.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = """
+import holdfast as hf
+rows = hf.read.kafka("{broker}", "{source}", schema="id BIGINT", name="rows")
+pipeline = hf.Pipeline(
+    "{name}",
+    rows | hf.write.kafka("{broker}", "{target}", progress="{target}-progress", name="out"),
+    rows | hf.write.sqlite("{db}", table="rows", name="table"),
+)
+"""
+
+
+@pytest.fixture
+def topics(kafka_of_session: KafkaServer) -> Topics:
+    return Topics(kafka_of_session.bootstrap)
+
+
+class Late:
+    """A task of a dead driver: it has written a row, and its transaction is open."""
+
+    def __init__(self, topics: Topics, pipeline: str, target: str, generation: int = 0, epoch: int = 1) -> None:
+        self.name = f"holdfast/{pipeline}/out/staged/{generation}.{epoch}.0.0.cafe"
+        self.producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": self.name, "log_level": 0})
+        self.producer.init_transactions(30)
+        self.producer.begin_transaction()
+        self.producer.produce(target, b'{"id": -1}')
+        assert self.producer.flush(30) == 0
+
+
+@pytest.fixture
+def flow(topics: Topics, new_topic: Callable[[], str], tmp_path: Path) -> dict[str, str]:
+    """Return a pipeline from a topic to another one and a table, as the text of a module says it."""
+    source, target = f"in-{new_topic()}", f"out-{new_topic()}"
+    for name in (source, target):
+        topics.create(name)
+    said = {"broker": topics.bootstrap, "source": source, "target": target, "name": f"flow_{target.replace('-', '_')}"}
+    said["db"] = str(tmp_path / "rows.db")
+    (tmp_path / "flow.py").write_text(PIPELINE.format(**said))
+    return said
+
+
+def pipeline_of(flow: dict[str, str]) -> hf.Pipeline:
+    found: dict[str, Any] = {}
+    exec(PIPELINE.format(**flow), found)
+    pipeline: hf.Pipeline = found["pipeline"]
+    return pipeline
+
+
+def test_an_orphan_that_comes_late_stops_readers_only_until_the_run_looks_again(
+    spark: SparkSession, topics: Topics, flow: dict[str, str], tmp_path: Path
+) -> None:
+    """No row arrives meanwhile, so no epoch ends that could look."""
+    target = KafkaTopic(topics.bootstrap, flow["target"])
+    topics.produce(flow["source"], {0: [b'{"id": 1}']})
+    run = pipeline_of(flow).start(
+        checkpoint=str(tmp_path / "ckpt"),
+        trigger=hf.every("50 ms"),
+        session=spark,
+        settings=Settings(sweep_interval="1 s"),
+    )
+    try:
+        eventually(lambda: target.values() == [b'{"id":1}'])
+        epoch = run.status().epoch
+        late = Late(topics, flow["name"], flow["target"])
+        topics.produce(flow["target"], {0: [b"of somebody else"]})
+        eventually(lambda: late.name not in open_transactions(topics.bootstrap), within_s=20)
+        assert run.status().epoch == epoch, "an epoch came, and may have looked"
+        eventually(lambda: target.values() == [b'{"id":1}', b"of somebody else"])
+        topics.produce(flow["source"], {0: [b'{"id": 2}']})
+        eventually(lambda: target.values()[-1] == b'{"id":2}')
+    finally:
+        run.stop()
+
+
+def test_inspect_says_what_is_held_what_lags_what_is_open_and_who_waits(
+    spark: SparkSession, topics: Topics, flow: dict[str, str], tmp_path: Path
+) -> None:
+    topics.produce(flow["source"], {0: [b'{"id": 1}', b'{"id": 2}']})
+    checkpoint = str(tmp_path / "ckpt")
+    pipeline_of(flow).run(checkpoint=checkpoint, trigger=hf.available_now(), session=spark)
+    topics.produce(flow["source"], {0: [b'{"id": 3}'] * 3}, timestamp=1_000)
+    late = Late(topics, flow["name"], flow["target"])
+
+    def asked(*more: str) -> str:
+        said = CliRunner().invoke(
+            app, ["inspect", f"{tmp_path / 'flow.py'}:pipeline", "--checkpoint", checkpoint, *more]
+        )
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    told = asked()
+    assert "  holds everything up to epoch 1, opened last by generation 1\n" in told
+    assert re.search(
+        rf"  transaction {flow['name']}/0/1/0/0: Ongoing, open for \d+ s, at most 60 s; "
+        "an orphan: the next run aborts it\n",
+        told,
+    )
+    assert f"  readers of {flow['target']}/0 wait at 3, 1 before its end\n" in told
+    assert f"  {flow['source']}/0: held out=2 table=2, read 2, end 5, lag 3 rows, " in told
+    answer = json.loads(asked("--json"))
+    (segment,) = answer["sources"][0]["segments"]
+    assert {name: segment[name] for name in ("held", "read", "end", "lag")} == {
+        "held": {"out": 2, "table": 2},
+        "read": 2,
+        "end": 5,
+        "lag": 3,
+    }
+    assert segment["lag_s"] > 1e9  # since 1970: the message says so
+    out = next(sink for sink in answer["sinks"] if sink["name"] == "out")
+    (transaction,) = out["transactions"]
+    assert (transaction["standing"], transaction["transaction"]["state"]) == ("orphan", "Ongoing")
+    assert out["waiting_readers"] == [{"place": f"{flow['target']}/0", "readable": 3, "end": 4}]
+
+    assert late.name in open_transactions(topics.bootstrap), "to inspect changes nothing"
+    pipeline_of(flow).run(checkpoint=checkpoint, trigger=hf.available_now(), session=spark)
+    told = asked()
+    assert "transaction " not in told
+    assert "readers of" not in told
+    assert f"  {flow['source']}/0: held out=5 table=5, read 5, end 5, lag 0 rows\n" in told
+    assert [json.loads(value)["id"] for value in KafkaTopic(topics.bootstrap, flow["target"]).values()] == [
+        1,
+        2,
+        3,
+        3,
+        3,
+    ]
