@@ -50,6 +50,8 @@ class Request:
     method: str
     path: str
     key_id: str
+    at_s: float = 0.0
+    """When, by the monotonic clock, which is one for all processes of a machine."""
 
     @property
     def is_listing(self) -> bool:
@@ -107,7 +109,7 @@ def s3_proxy(endpoint: str) -> Iterator[S3Proxy]:
         def _answer_any(self) -> None:
             body = self.body()
             credential = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
-            request = Request(self.command, self.path, credential)
+            request = Request(self.command, self.path, credential, time.monotonic())
             fault = proxy.next_fault(request)
             if fault is None or fault.is_done:
                 proxy.before(request)

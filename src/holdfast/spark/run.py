@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
-from holdfast.commit.pace.requests import CommitRequests
+from holdfast.commit.pace.requests import RequestReader
 from holdfast.display.cell import follow
 from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
@@ -29,7 +29,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
-from holdfast.ports import Sink, Store
+from holdfast.ports import Sink
 from holdfast.sources import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
@@ -65,7 +65,7 @@ class Run:
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
         counted_filters: Collection[str] = (),
-        requests: Store | None = None,
+        requests: RequestReader | None = None,
         has_passed: Callable[[], bool] | None = None,
         sweep_interval_s: float,
     ) -> None:
@@ -334,16 +334,13 @@ class Run:
             self._swept_at_s = now_s
             self._coordinator.sweep(self._loop.ended_epoch)
 
-    def _publish_due(self, store: Store) -> None:
+    def _publish_due(self, requests: RequestReader) -> None:
         """Let sinks with a pace of their own commit, those that are due or asked to."""
-        paced = [node.name for node in self.pipeline.sinks if node.pace is not None]
-        asked = self._coordinator.retry(
-            lambda: CommitRequests.pending(store, paced), doing="look for requests that sinks commit"
-        )
+        asked = self._coordinator.retry(requests.pending, doing="look for requests that sinks commit")
         if asked.sinks:
             self._coordinator.publish_held(asked.sinks)
         if asked.keys:
-            self._coordinator.retry(lambda: asked.forget(store), doing="remove requests that sinks commit")
+            self._coordinator.retry(lambda: requests.forget(asked), doing="remove requests that sinks commit")
         self._coordinator.publish_due()
 
     def _outlasts(self, failure: HoldfastError) -> bool:

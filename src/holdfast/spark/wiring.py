@@ -16,6 +16,7 @@ from holdfast.checkpoint.progress import History
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.pace.requests import RequestReader
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
@@ -199,6 +200,7 @@ class Wiring:
         context = self.context
         seed = seed_of(context.directory, context.chosen.below) if self.asked.is_stateful else None
         suspicion = Suspicion(context.spark, self.header, self.asked.settings.poison_attempts)
+        paced = [sink.name for sink in self.asked.pipeline.sinks if sink.pace is not None]
         return Run(
             pipeline=self.asked.pipeline,
             sinks=self.sinks,
@@ -212,7 +214,7 @@ class Wiring:
             user_data=user_data,
             counted_filters=self.physical.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
-            requests=context.store if any(sink.pace is not None for sink in self.asked.pipeline.sinks) else None,
+            requests=RequestReader(context.store, paced) if paced else None,
             has_passed=self._has_passed if self.asked.until is not None else None,
             sweep_interval_s=self.asked.settings.sweep_interval_s,
         )

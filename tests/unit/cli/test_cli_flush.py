@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.commit.pace.requests import CommitRequests
+from holdfast.commit.pace.requests import RequestReader
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.store.paths import open_store
@@ -75,5 +75,5 @@ def test_a_sink_with_a_pace_is_asked_in_the_checkpoint_of_its_run(tmp_path: Path
     answer = holdfast("flush", "flow.py", "trips", "--checkpoint", "ckpt")
     assert (answer.exit_code, answer.stdout) == (0, "sink trips was asked to flush\n")
     store = open_store(os.fspath(tmp_path / "ckpt"))
-    assert CommitRequests.pending(store, ["trips"]).sinks == {"trips"}
+    assert RequestReader(store, ["trips"]).pending().sinks == {"trips"}
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.pace import backlog
 from holdfast.commit.pace.floor import HELD_KEY
-from holdfast.commit.pace.requests import CommitRequests, ask_to_commit
+from holdfast.commit.pace.requests import CommitRequests, RequestReader, ask_to_commit
 from holdfast.commit.transaction import State
 from holdfast.errors import BadRow, Fenced, Unavailable
 from holdfast.graph.pace import SinkPace
@@ -466,17 +466,41 @@ def test_a_sink_that_cannot_be_asked_gets_nothing_again_because_epochs_wait_for_
 
 def test_requests_are_of_the_sinks_that_have_a_pace_and_gone_when_forgotten():
     store = SimulatedStore()
-    assert CommitRequests.pending(store, ["slow"]) == CommitRequests()
+    run = RequestReader(store, ["slow", "slower"])
+    assert run.pending() == CommitRequests()
     ask_to_commit(store, ["slow", "other"])
     ask_to_commit(store, ["slower"])
-    found = CommitRequests.pending(store, ["slow", "slower"])
+    found = run.pending()
     assert (found.sinks, len(found.keys)) == ({"slow", "slower"}, 2)
+    assert run.pending() == CommitRequests(), "it is at work on them"
     ask_to_commit(store, ["slow"])
-    found.forget(store)
-    assert len(CommitRequests.pending(store, ["slow"]).keys) == 1
+    run.forget(found)
+    found = run.pending()
+    assert (found.sinks, len(found.keys)) == ({"slow"}, 1)
+    assert RequestReader(store, ["slow"]).pending() == found, "a run that died has left it"
+    run.forget(found)
+    assert RequestReader(store, ["slow"]).pending().sinks == frozenset()
+
+
+def test_a_run_lists_requests_when_there_is_a_new_one_and_finds_it_where_the_listing_lags():
+    class Lagging(SimulatedStore):
+        lists = 0
+
+        def keys(self, prefix: str) -> list[str]:
+            self.lists += 1
+            return []
+
+    store = Lagging()
+    run = RequestReader(store, ["slow"])
+    for _ in range(5):
+        assert run.pending() == CommitRequests()
+    ask_to_commit(store, ["slow"])
+    assert run.pending().sinks == {"slow"}
+    assert run.pending() == CommitRequests()
+    assert store.lists == 2
 
 
 def test_a_request_that_cannot_be_read_is_one_to_all():
     store = SimulatedStore()
     store.put("flush/cut.json", b'{"sinks": ["sl')
-    assert CommitRequests.pending(store, ["slow", "slower"]).sinks == {"slow", "slower"}
+    assert RequestReader(store, ["slow", "slower"]).pending().sinks == {"slow", "slower"}
