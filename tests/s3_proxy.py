@@ -73,6 +73,8 @@ class S3Proxy:
     requests: list[Request] = field(default_factory=list)
     accepts: Callable[[str], bool] = lambda _: True
     """Whether an access key is valid; with another one the answer is ExpiredToken."""
+    faulty: Callable[[Request], Fault | None] = lambda _: None
+    """What happens to a request for which there is nothing in ``faults``."""
     before: Callable[[Request], None] = lambda _: None
     """Called before a request goes on to the server."""
     are_listings_old: bool = False
@@ -91,7 +93,7 @@ class S3Proxy:
                 if method == request.method:
                     del self.faults[number]
                     return fault
-            return None
+            return self.faulty(request)
 
     @property
     def methods(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Kill a stateful pipeline whose checkpoint is in an object store, on two machines that share nothing else (0037).
 
-A machine is a directory for its scratch.  The input, and what comes out, is that of the stateful pipeline.
+A machine is a directory for its scratch.  The input, and what comes out, is that of the stateful pipeline.  Every day
+``tests/spark/test_object_store.py`` does the same in one process, with deaths that are exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.crash.lives import MODES, Lives
 from tests.crash.test_stateful_kill import expected, held, write_input
 from tools.s3_server import s3_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def numberless(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {**found, "counts": counts, "beside": beside}
 
 
-@pytest.mark.parametrize("mode", ["carried", pytest.param("staged", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_sinks_are_exact_after_kills_on_two_machines(tmp_path: Path, server: dict[str, str], mode: str) -> None:
     lives = begun(tmp_path, server, mode)
     on(lives, "a").die("after-decide:3")

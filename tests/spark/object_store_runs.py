@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import holdfast as hf
 from holdfast import faults
 from holdfast.errors import HoldfastError
+from holdfast.store import object_store
 from tests.spark.running import arrive, die_at, eventually, parquet_rows, sqlite_rows
 
 ROWS_EACH = 20
@@ -140,6 +142,8 @@ def _read(started: Any) -> int:
 
 def _begin(variables: dict[str, str]) -> None:
     os.environ.update(variables)
+    hasty = partial(object_store.Perseverance, first_s=0.01, cap_s=0.1)
+    object_store.Perseverance = hasty  # noqa: B010: as often as ever, and without long waits
 
 
 class RunsElsewhere:

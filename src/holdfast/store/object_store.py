@@ -39,7 +39,9 @@ class Perseverance:
     Parameters
     ----------
     attempts : int
-        Requests for one call, the first included.
+        Requests for one call, the first included, to a store that has not answered yet: its address may be wrong.
+    patient_attempts : int
+        As many to one that has.  Not every caller in a run tries again.
     first_s, cap_s : float
         Wait after the first, and the longest; doubled in between, each a random part of it.
     timeout_s : float
@@ -47,8 +49,9 @@ class Perseverance:
     """
 
     attempts: int = 4
+    patient_attempts: int = 12
     first_s: float = 0.2
-    cap_s: float = 2.0
+    cap_s: float = 5.0
     timeout_s: float = 30.0
 
 
@@ -246,7 +249,9 @@ class ObjectStore:
                 raise _Refusal(failure) from error
 
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._perseverance.attempts),
+            stop=tenacity.stop_after_attempt(
+                self._perseverance.patient_attempts if self._was_answered else self._perseverance.attempts
+            ),
             wait=tenacity.wait_random_exponential(self._perseverance.first_s, self._perseverance.cap_s),
             retry=tenacity.retry_if_exception(_is_passing),
             reraise=True,

@@ -37,7 +37,7 @@ from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = Perseverance(attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
+HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 LOST = [("PUT", REPLY_LOST)]
 
 
@@ -154,8 +154,22 @@ def test_a_throttled_store_is_asked_again_with_bounds(store: ObjectStore, proxy:
     assert store.get("b") is None
 
 
+def test_a_store_that_has_answered_is_waited_for_longer(proxy: S3Proxy, s3_bucket: S3Bucket) -> None:
+    """In a run not every caller tries again; a start is to say soon that nothing answers at an address."""
+    store = open_objects(s3_bucket.address, replace(HASTY, patient_attempts=9))
+    proxy.faults += [("GET", DROPPED)] * 11
+    with pytest.raises(Unavailable):
+        store.get("a")
+    assert (len(proxy.faults), len(proxy.requests)) == (8, 3)
+    proxy.faults[:] = []
+    store.put("a", b"1")
+    proxy.faults += [("GET", DROPPED)] * 8
+    assert store.get("a") == b"1"
+    assert not proxy.faults
+
+
 def test_a_slow_answer_is_waited_for_and_one_that_never_comes_is_in_doubt(proxy: S3Proxy, s3_bucket: S3Bucket) -> None:
-    hasty = open_objects(s3_bucket.address, replace(HASTY, attempts=1, timeout_s=0.3))
+    hasty = open_objects(s3_bucket.address, replace(HASTY, attempts=1, patient_attempts=1, timeout_s=0.3))
     hasty.put("a", b"1")
     slow = Fault(200, is_done=True, delay_s=1.0)
     proxy.faults.append(("PUT", slow))
