@@ -88,8 +88,8 @@ def test_executors_are_killed_and_parted_from_the_broker(
             proxy.join()
             flow.note(f"an executor {step}")
         flow.await_a_moment()
-    with capsys.disabled():
-        flow.finish(in_order=False)
+        with capsys.disabled():
+            flow.finish(in_order=False)
     assert server.pid is not None
 
 

@@ -6,6 +6,7 @@ with every ``make test``: tests/crash/test_kafka_crash_loop.py.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -52,4 +53,4 @@ def test_a_driver_that_wakes_after_the_takeover_makes_nothing_visible(
         assert shown(broker) == before, "the older driver made something visible"
     finally:
         older.end()
-    await_none_open(broker)
+    await_none_open(broker, time.monotonic())

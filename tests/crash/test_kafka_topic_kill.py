@@ -45,8 +45,8 @@ def test_each_message_has_its_effect_once_whoever_dies(
             flow.await_a_moment()
             kill(flow, victim, mortal_kafka)
             flow.note(victim)
-    with capsys.disabled():
-        flow.finish(in_order=way == "carried")
+        with capsys.disabled():
+            flow.finish(in_order=way == "carried")
 
 
 def kill(flow: Flow, victim: str, broker: KafkaServer) -> None:

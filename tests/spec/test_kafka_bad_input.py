@@ -100,6 +100,14 @@ CASES = {
         {"key": "word"},
         topic={"cleanup.policy": "compact"},
     ),
+    "a time that the topic does not take": Case(
+        {},
+        "Invalid timestamp",
+        "change these settings of the topic",
+        {"timestamp": "at"},
+        later={"message.timestamp.before.max.ms": "3600000"},
+        mended={"message.timestamp.before.max.ms": str(2**63 - 1)},
+    ),
     "a partition that is not there": Case(
         {"place": 7}, "it has the partitions 0 to 0", "correct the column", {"partition": "place"}
     ),

@@ -45,6 +45,11 @@ def created(server: KafkaServer, topic: str, **settings: str) -> str:
 
 def records(server: KafkaServer, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     """Return keys and values that ``read_committed`` shows, in order within each partition."""
+    return [(message.key(), message.value()) for message in messages(server, topic)]
+
+
+def messages(server: KafkaServer, topic: str) -> list[Any]:
+    """Return what ``read_committed`` shows, by a consumer that is not this project's code."""
     consumer = Consumer(
         {
             "bootstrap.servers": server.bootstrap,
@@ -55,12 +60,13 @@ def records(server: KafkaServer, topic: str) -> list[tuple[bytes | None, bytes |
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found, ended = [], 0
+    found: list[Any] = []
+    ended = 0
     while ended < PARTITIONS:
         message = consumer.poll(30)
         assert message is not None, "the broker did not answer"
         if message.error() is None:
-            found.append((message.key(), message.value()))
+            found.append(message)
         else:
             ended += 1
     consumer.close()
@@ -106,6 +112,69 @@ def test_records_of_a_key_keep_their_order_in_epochs_that_are_carried_and_staged
     for key, value in records(kafka_of_session, topic):
         of[key].append(int((value or b"").partition(b":")[2].rstrip(b"}")))
     assert of == {key.encode(): [at for at in range(number) if keys[at % 5] == key] for key in keys}
+
+
+def test_every_part_of_a_record_is_in_the_topic_carried_and_staged(
+    kafka_of_session: KafkaServer, new_topic: Callable[[], str]
+) -> None:
+    topic = created(kafka_of_session, new_topic())
+    schema = pa.schema(
+        [
+            ("k", pa.string()),
+            ("v", pa.binary()),
+            ("h", pa.map_(pa.string(), pa.binary())),
+            ("at", pa.timestamp("us", "UTC")),
+            ("p", pa.int32()),
+        ]
+    )
+    node = hf.write.kafka(
+        kafka_of_session.bootstrap,
+        topic,
+        key="k",
+        value="v",
+        format="bytes",
+        headers="h",
+        timestamp="at",
+        partition="p",
+        stage="transactions",
+        progress=f"{topic}-progress",
+    )
+    sink: Any = node.spec.connect("rows", "traps", schema)
+    sink.open(RunIdentity("traps", 1))
+
+    def some(first: int) -> pa.Table:
+        rows = [
+            {"k": f"k{i}", "v": b"v%d" % i, "h": [("n", b"%d" % i), ("none", None)], "at": i * 1_000_000, "p": i % 3}
+            for i in (first, first + 1)
+        ]
+        return pa.Table.from_pylist([*rows, {"v": b"bare", "at": 9_000_000}], schema)
+
+    sink.publish([published(1, Carried(some(1)), staged(sink, 1, 0, some(4)))], Held())
+    plain = hf.write.kafka(
+        kafka_of_session.bootstrap, topic, value="v", format="bytes", timestamp="at", progress=f"{topic}-progress"
+    )
+    other: Any = plain.spec.connect("plain", "traps", schema)
+    other.open(RunIdentity("traps", 1))
+    other.publish([published(1, Carried(some(6)))], Held())
+    found = sorted(
+        (m.timestamp()[1], m.value(), m.key(), m.headers(), m.partition() if m.key() else None)
+        for m in messages(kafka_of_session, topic)
+    )
+
+    def whole(i: int) -> tuple[Any, ...]:
+        return (i * 1000, b"v%d" % i, b"k%d" % i, [("n", b"%d" % i), ("none", None)], i % 3)
+
+    expected = [
+        whole(1),
+        whole(2),
+        whole(4),
+        whole(5),
+        (6000, b"v6", None, None, None),
+        (7000, b"v7", None, None, None),
+    ]
+    assert found == [*expected, *[(9000, b"bare", None, None, None)] * 3]
+    for each in (sink, other):
+        each.close()
 
 
 def test_a_deleted_row_is_a_tombstone_of_a_compacted_topic(

@@ -70,6 +70,9 @@ _PRODUCER: dict[str, Any] = {
     "retry.backoff.ms": 10,
 }
 
+_NO_CALLBACK = (None, None)
+"""What ``produce`` takes between partition and time: ``callback`` and ``on_delivery``, two names of one argument."""
+
 
 class ProducerGone(Exception):
     """Another process has taken the name of a producer: whose the sink is says its ledger."""
@@ -382,7 +385,7 @@ class TransactionalProducer:
                 more = () if headers is None else (headers,)
                 while True:
                     try:
-                        produce(topic, value, key, partition, None, time_ms, *more)
+                        produce(topic, value, key, partition, *_NO_CALLBACK, time_ms, *more)
                         break
                     except BufferError:
                         self._await_room()
@@ -397,7 +400,7 @@ class TransactionalProducer:
         with self._session.explained():
             while True:
                 try:
-                    deque(map(self._producer.produce, *left, repeat(None), times), maxlen=0)
+                    deque(map(self._producer.produce, *left, *map(repeat, _NO_CALLBACK), times), maxlen=0)
                     break
                 except BufferError:
                     refused = len(some.topics) - length_hint(times) - 1  # every column was read as far as the last one
