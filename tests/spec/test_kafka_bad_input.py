@@ -10,18 +10,21 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from kafka.record.util import calc_crc32c
 
 import holdfast as hf
-from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka import sink as kafka_sink
 from holdfast.sinks.kafka.spec import KafkaSpec
 from tests.kafka_servers import KafkaTopic
+from tests.kafka_topics import Topics
 from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
@@ -264,3 +267,37 @@ def test_every_codec_is_written_and_read(
     sink.publish([Publication(record, (writer.stage(), Carried(rows(id=2))))], Held())
     assert sorted(json.loads(value)["id"] for value in outside.values()) == [1, 2]
     sink.close()
+
+
+@pytest.mark.parametrize("codec", [7, 1])
+def test_a_codec_that_the_library_does_not_know_is_said_with_its_place_and_nothing_is_skipped(
+    kafka_of_session: KafkaServer, new_topic: Callable[[], str], tmp_path: Path, codec: int
+) -> None:
+    """The broker gives a batch as it has it: here the number of its codec is changed, and its checksum with it.
+
+    7 is none; 1 is gzip, which these bytes are not.
+    """
+    topic = new_topic()
+    topics = Topics(kafka_of_session.bootstrap)
+    topics.create(topic)
+    for value in (b"one", b"two", b"three"):
+        topics.produce(topic, {0: [value]})
+    (log,) = kafka_of_session.directory.glob(f"data/{topic}-0/*.log")
+    with log.open("r+b") as file:
+        batches = bytearray(file.read())
+        second = 12 + int.from_bytes(batches[8:12])
+        end = second + 12 + int.from_bytes(batches[second + 8 : second + 12])
+        batches[second + 22] |= codec
+        batches[second + 17 : second + 21] = calc_crc32c(bytes(batches[second + 21 : end])).to_bytes(4)
+        file.seek(0)
+        file.write(batches)
+    spec: Any = hf.read.kafka(kafka_of_session.bootstrap, topic, format="bytes", name="rows").node.spec
+    source = spec.open("rows", str(tmp_path))
+    start = source.initial()
+    (span,) = source.spans(start, source.latest(start, bounded=False), parallelism=1)
+    seen = []
+    with pytest.raises(Corrupt, match=f"in {topic}/0 from offset 1 on cannot be read") as caught:
+        seen += list(source.read(span))
+    assert "Decompression" in caught.value.why
+    assert "newer confluent-kafka" in caught.value.do
+    assert seen == []

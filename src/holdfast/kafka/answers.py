@@ -42,6 +42,15 @@ REFUSED = frozenset(
         codes.SSL,
     )
 )
+UNREADABLE = frozenset(
+    (
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        codes.NOT_IMPLEMENTED,
+        codes.BAD_MESSAGE,
+        codes.BAD_COMPRESSION,
+    )
+)
+"""Of a partition: the library cannot make messages of what the brokers have sent."""
 
 _REFUSING = "SSL alert"
 """How a broker refuses a client's certificate, after the handshake; the library gives it no number of its own."""

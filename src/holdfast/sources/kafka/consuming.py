@@ -16,13 +16,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.errors import HoldfastError
 from holdfast.kafka import codes
-from holdfast.kafka.answers import is_passing, unusable
+from holdfast.kafka.answers import UNREADABLE, is_passing, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.resting import collector_rests
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
-from holdfast.sources.kafka.refusals import translated
+from holdfast.sources.kafka.refusals import translated, unreadable
 
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
@@ -72,6 +72,8 @@ def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = 
     ------
     Diverged
         If messages are not there any more, with the exact range.
+    Corrupt
+        If what comes cannot be read: of a codec that the library does not know, or damaged.
     Unavailable
         If nothing comes for half a minute.
     """
@@ -153,6 +155,9 @@ class _Reading:
                 raise self._lost(place, int(message.offset()))
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 continue  # the library asks for the group that it wants to be named, and nothing is done with it
+            elif error.code() in UNREADABLE and place is not None:
+                at = f"in {message.topic()}/{message.partition()} from offset {message.offset()} on"
+                raise unreadable(error, self.access.address, self.access.node, at)
             elif error.fatal() or not (error.retriable() or is_passing(error)):
                 raise translated(error, self.access.address, self.access.node)
         for place, some in sorted_.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError
 
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.kafka import codes
 from holdfast.kafka.answers import is_passing, refused
 from holdfast.kafka.brokers import Brokers
@@ -48,5 +48,29 @@ def translated(
         why=f"it was tried for some time; what was said last: {text}.",
         do="start the brokers, or correct the address, or the protocol in security=; then start again: nothing was "
         "changed.",
+        participant=node,
+    )
+
+
+def unreadable(error: KafkaError, brokers: Brokers, node: str, place: str) -> Corrupt:
+    """Return what it means that messages have come and are no messages.
+
+    Parameters
+    ----------
+    error : KafkaError
+        Of the library.
+    brokers : Brokers
+        The cluster.
+    node : str
+        Who reads.
+    place : str
+        Where, in words: topic, partition and offset.
+    """
+    return Corrupt(
+        f"{node}: what the Kafka cluster {brokers} has {place} cannot be read.",
+        why=f"the client library said: {brokers.shown(error.str())}.",
+        do="if it does not know the codec: install a newer confluent-kafka, where executors run too, or let the "
+        "producer write another compression.type.  If the bytes are damaged: bring the messages back (a mirror of the "
+        "topic, under its name).  Nothing was skipped.",
         participant=node,
     )
