@@ -18,8 +18,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from typer.testing import CliRunner
+
 import holdfast as hf
 from holdfast import faults
+from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
 from holdfast.store import object_store
 from tests.spark.running import arrive, die_at, eventually, parquet_rows, sqlite_rows
@@ -38,7 +42,8 @@ class Place:
     address : str
         Of the checkpoint.
     kind : str
-        ``one`` sink, ``two`` sinks, two behind ``state``, or a ``paced`` one.
+        ``one`` sink, ``two`` sinks, two behind ``state``, a ``paced`` one, or one behind a function that ``refuses`` a
+        row, unless ``HOLDFAST_TEST_MENDED`` is set.
     """
 
     work: Path
@@ -77,12 +82,26 @@ class Place:
         shutil.rmtree(self.scratch)
 
 
-def _pipeline(place: Place) -> hf.Pipeline:
+REFUSED = 2 * ROWS_EACH + 1
+
+
+def _refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if REFUSED in batch.column("id").to_pylist():
+        raise ValueError(f"{REFUSED} is refused")
+    return batch
+
+
+def pipeline_of(place: Place) -> hf.Pipeline:
+    """Return the pipeline of a place."""
     rows = hf.read.files(
         place.work / "in", format="json", schema="id BIGINT, k INT", max_files_per_epoch=1, name="rows"
     )
     if place.kind == "state":
         rows = rows | hf.accumulate(by="k", n=hf.count(), name="counted")
+    if place.kind == "refuses" and "HOLDFAST_TEST_MENDED" not in os.environ:
+        rows = rows | hf.map_batches(_refuse, "id BIGINT, k INT", name="checked")
+    elif place.kind == "refuses":
+        rows = rows | hf.map_batches(lambda batch: batch, "id BIGINT, k INT", name="checked")
     pace = {"commit_every": "1 h"} if place.kind == "paced" else {}
     sinks = [rows | hf.write.sqlite(place.work / "out.db", table="rows", name="table", **pace)]
     if place.kind in ("two", "state"):
@@ -92,13 +111,14 @@ def _pipeline(place: Place) -> hf.Pipeline:
 
 @contextmanager
 def _placed(place: Place, variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
     os.environ.update({"HOLDFAST_SPARK_CHECKPOINT": str(place.scratch), **variables})
     try:
         yield
     finally:
         faults.install(None)
-        for name in variables:
-            del os.environ[name]
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def run(place: Place, die: tuple[str, int] | None = None, **variables: str) -> str:
@@ -107,7 +127,7 @@ def run(place: Place, die: tuple[str, int] | None = None, **variables: str) -> s
         if die is not None:
             die_at(*die)
         try:
-            _pipeline(place).run(checkpoint=place.address, trigger=hf.available_now(), master="local[2]")
+            pipeline_of(place).run(checkpoint=place.address, trigger=hf.available_now(), master="local[2]")
         except (HoldfastError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -116,7 +136,7 @@ def run(place: Place, die: tuple[str, int] | None = None, **variables: str) -> s
 def run_for(place: Place, warm: int, epochs: int, idle_s: float, **variables: str) -> dict[str, Any]:
     """Run and feed a file for each epoch; return how many epochs and when, and when it was left without input."""
     with _placed(place, variables):
-        started = _pipeline(place).start(checkpoint=place.address, trigger=hf.every("0 s"), master="local[2]")
+        started = pipeline_of(place).start(checkpoint=place.address, trigger=hf.every("0 s"), master="local[2]")
 
         def feed(first: int, last: int) -> tuple[float, float, int]:
             began, before = time.monotonic(), started.status().epoch
@@ -136,6 +156,37 @@ def run_for(place: Place, warm: int, epochs: int, idle_s: float, **variables: st
             started.wait()
 
 
+def command(place: Place, *words: str, **variables: str) -> tuple[int, str]:
+    """Give a command of ``holdfast`` for a place; return its exit code and what it said."""
+    program = place.work / "program.py"
+    program.write_text(
+        "from pathlib import Path\n"
+        "from tests.spark.object_store_runs import Place, pipeline_of\n"
+        f"pipeline = pipeline_of(Place(Path({str(place.work)!r}), {place.address!r}, {place.kind!r}))\n"
+    )
+    target = {"TARGET": f"{program}:pipeline"}
+    with _placed(place, variables):
+        done = CliRunner().invoke(app, [*(target.get(word, word) for word in words), "--checkpoint", place.address])
+    return done.exit_code, done.output
+
+
+def run_until_asked(place: Place, ask: tuple[str, ...]) -> list[int]:
+    """Run a sink that waits for an hour, and a command while it does; return how many rows it held before and after."""
+    place.arrive(0, 2)
+    with _placed(place, {}):
+        started = pipeline_of(place).start(checkpoint=place.address, trigger=hf.every("0 s"), master="local[2]")
+    try:
+        eventually(lambda: _read(started) == 2 * ROWS_EACH)
+        held = [len(sqlite_rows(place.work / "out.db"))]
+        code, said = command(place, *ask, HOLDFAST_SPARK_CHECKPOINT=str(place.work / "another machine"))
+        assert code == 0, said
+        eventually(lambda: len(sqlite_rows(place.work / "out.db")) > held[0])
+        return [*held, len(sqlite_rows(place.work / "out.db"))]
+    finally:
+        started.stop()
+        started.wait()
+
+
 def _read(started: Any) -> int:
     return sum(source.rows for source in started.status().sources)
 
@@ -143,7 +194,7 @@ def _read(started: Any) -> int:
 def _begin(variables: dict[str, str]) -> None:
     os.environ.update(variables)
     hasty = partial(object_store.Perseverance, first_s=0.01, cap_s=0.1)
-    object_store.Perseverance = hasty  # noqa: B010: as often as ever, and without long waits
+    object_store.Perseverance = hasty  # as often as ever, and without long waits
 
 
 class RunsElsewhere:

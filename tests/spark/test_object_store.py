@@ -6,8 +6,10 @@ Everything goes through a proxy before an S3 server, that of Spark's own process
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,8 @@ import pytest
 
 from tests.s3_proxy import CONFLICT, DROPPED, FAILED_AFTER, REPLY_LOST, SLOW_DOWN, Fault, Request, S3Proxy, s3_proxy
 from tests.s3_server import CREDENTIALS
-from tests.spark.object_store_runs import Place, RunsElsewhere, run, run_for
+from tests.spark.object_store_runs import REFUSED, Place, RunsElsewhere, command, run, run_for, run_until_asked
+from tests.spark.running import parquet_rows, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +58,7 @@ def stage(s3_of_session: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def proxy(stage: Stage) -> Iterator[S3Proxy]:
+    stage.sign_as("first")
     stage.proxy.requests.clear()
     yield stage.proxy
     stage.proxy.faults.clear()
@@ -116,7 +120,8 @@ def test_a_whole_run_asks_as_much_as_is_documented_and_lists_nothing(
     if epochs > 100:
         assert busy.pop("POST", 0) <= epochs / 100 + 1
     assert set(busy) <= {"PUT ledger", "GET generations"}
-    assert busy.total() <= PER_EPOCH[kind] * epochs + 1, busy
+    looks = (ended - began) / 15 + epochs / 50 + 1  # before a sweep, and before ends of epochs are written
+    assert busy.total() <= PER_EPOCH[kind] * epochs + looks, busy
     idle = asked(proxy, *found["idle"])
     assert set(idle) <= {"PUT progress", "GET generations", "GET flush"}, idle
     assert idle.total() <= 4
@@ -192,3 +197,65 @@ def test_a_store_that_throttles_loses_replies_and_lets_credentials_expire_costs_
     place.check(8)
     assert len(weather.count) >= 5, weather.count
     assert len({request.key_id for request in proxy.requests}) > 1 or not weather.count["expired"]
+
+
+# --- commands, from a machine that has no scratch of the checkpoint -------------------------------------------------
+
+ELSEWHERE = "another machine"
+# Runs and commands are in one process here, which is alive: what takes a pipeline over is told --force.
+
+
+def test_a_run_elsewhere_commits_when_it_is_asked_to(stage: Stage, proxy: S3Proxy, tmp_path: Path) -> None:
+    held = stage.elsewhere(run_until_asked, placed(tmp_path, "paced"), ("flush", "TARGET", "table"))
+    assert held == [20, 40]  # the first epoch of all does not wait
+
+
+@pytest.mark.nightly
+def test_dead_letters_are_listed_and_sent_again_from_elsewhere(stage: Stage, proxy: S3Proxy, tmp_path: Path) -> None:
+    place, there = placed(tmp_path, "refuses"), {"HOLDFAST_SPARK_CHECKPOINT": str(tmp_path / ELSEWHERE)}
+    place.arrive(0, 4)
+    isolating = {"HOLDFAST_ON_POISON": "isolate", "HOLDFAST_POISON_ATTEMPTS": "1", "HOLDFAST_RETRY_ATTEMPTS": "1"}
+    assert f"{REFUSED} is refused" in stage.elsewhere(run, place, **isolating)
+    assert stage.elsewhere(run, place, **isolating) == ""
+    without = [number for number in range(80) if number != REFUSED]
+    assert sqlite_rows(tmp_path / "out.db") == without
+    code, said = stage.elsewhere(command, place, "dead-letters", "list", "--json", **there)
+    assert (code, str(REFUSED) in said, "left out" in said) == (0, True, True), said
+    code, said = stage.elsewhere(command, place, "dead-letters", "replay", "--force", **there)
+    assert code == 0, said
+    place.lose_scratch()
+    assert stage.elsewhere(run, place, HOLDFAST_TEST_MENDED="1") == ""
+    place.check(4)
+
+
+@pytest.mark.nightly
+def test_a_repair_computes_again_what_a_sink_has_lost(stage: Stage, proxy: S3Proxy, tmp_path: Path) -> None:
+    place = placed(tmp_path, "one")
+    place.arrive(0, 4)
+    assert stage.elsewhere(run, place) == ""
+    with closing(sqlite3.connect(tmp_path / "out.db")) as connection, connection:
+        connection.execute("DELETE FROM rows WHERE id % 7 = 1")
+    for there in ({"HOLDFAST_SPARK_CHECKPOINT": str(tmp_path / ELSEWHERE)}, {}):
+        code, said = stage.elsewhere(command, place, "reconcile", "TARGET", **there)
+        assert code == 1, said
+    code, said = stage.elsewhere(command, place, "reconcile", "TARGET", "--repair", "--force")
+    assert code == 0, said
+    place.check(4)
+    place.arrive(4, 5)
+    assert stage.elsewhere(run, place) == ""
+    place.check(5)
+
+
+def test_what_died_is_looked_at_and_resolved_from_elsewhere(stage: Stage, proxy: S3Proxy, tmp_path: Path) -> None:
+    place, there = placed(tmp_path, "two"), {"HOLDFAST_SPARK_CHECKPOINT": str(tmp_path / ELSEWHERE)}
+    place.arrive(0, 4)
+    assert "after-publish:3" in stage.elsewhere(run, place, ("after-publish", 3))
+    code, said = stage.elsewhere(command, place, "inspect", "TARGET", **there)
+    assert (code, "epoch 3" in said) == (0, True), said
+    code, said = stage.elsewhere(command, place, "plan", "TARGET", **there)
+    assert code == 0, said
+    code, said = stage.elsewhere(command, place, "resolve", "TARGET", "--force", **there)
+    assert code == 0, said
+    assert parquet_rows(tmp_path / "out") == list(range(60))
+    assert stage.elsewhere(run, place) == ""
+    place.check(4)

@@ -26,8 +26,8 @@ T = TypeVar("T")
 _TOKEN = "holdfast"
 """Name of the attribute that says which call created an object; letters only, as Azure wants them."""
 
-_AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN, StoreAnswer.NO_CREDENTIALS}
-"""A role may not answer for a moment, too."""
+_AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN, StoreAnswer.TAKEN, StoreAnswer.NO_CREDENTIALS}
+"""A role may not answer for a moment, too; and a plain put may meet another request for its key."""
 _RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN, StoreAnswer.NO_CREDENTIALS}
 """Answers after which the credentials are looked up again, once for each call: they may have been replaced."""
 

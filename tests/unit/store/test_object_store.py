@@ -139,6 +139,9 @@ def test_a_conflict_is_no_loss(store: ObjectStore, proxy: S3Proxy) -> None:
     with pytest.raises(Unavailable, match="409 ConditionalRequestConflict"):
         store.put_if_absent("b", b"1")
     assert store.put_if_absent("b", b"1")
+    proxy.faults += [("PUT", CONFLICT)] * 2
+    store.put("b", b"2")
+    assert store.get("b") == b"2"
 
 
 def test_a_throttled_store_is_asked_again_with_bounds(store: ObjectStore, proxy: S3Proxy) -> None:
