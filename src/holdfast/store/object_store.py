@@ -29,7 +29,7 @@ _TOKEN = "holdfast"
 _AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN, StoreAnswer.TAKEN, StoreAnswer.NO_CREDENTIALS}
 """A role may not answer for a moment, too; and a plain put may meet another request for its key."""
 _RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN, StoreAnswer.NO_CREDENTIALS}
-"""Answers after which the credentials are looked up again, once for each call: they may have been replaced."""
+"""Answers after which the credentials are looked up again, for each call once: they may have been replaced."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,8 @@ class ObjectStore:
                 try:
                     return request(self.open())
                 except failed as error:
-                    if _failure(error).answer not in _RENEWED or is_renewed:
+                    answer = _failure(error).answer
+                    if answer not in _RENEWED or (is_renewed and answer is not StoreAnswer.EXPIRED):
                         raise
                     is_renewed = True
                     return request(self.open(anew=True))
@@ -253,7 +254,7 @@ class ObjectStore:
                 self._perseverance.patient_attempts if self._was_answered else self._perseverance.attempts
             ),
             wait=tenacity.wait_random_exponential(self._perseverance.first_s, self._perseverance.cap_s),
-            retry=tenacity.retry_if_exception(_is_passing),
+            retry=tenacity.retry_if_exception(self._is_passing),
             reraise=True,
         )
         try:
@@ -263,6 +264,11 @@ class ObjectStore:
             raise (_in_doubt(found) if is_write and is_unknown else found) from refusal
         self._was_answered = True
         return result
+
+    def _is_passing(self, error: BaseException) -> bool:
+        """Return whether to ask again.  Who renews credentials that have expired in a run may take a moment, too."""
+        passing = {*_AGAIN, StoreAnswer.EXPIRED} if self._was_answered else _AGAIN
+        return isinstance(error, _Refusal) and error.failure.answer in passing
 
     def _in_context(self, failure: FailedRequest) -> FailedRequest:
         """Take missing credentials for a failure that passes where there were some before: a role is away."""
@@ -276,10 +282,6 @@ def _put(client: Any, key: str, data: bytes, **how: Any) -> None:
 
 def _failure(error: Exception) -> FailedRequest:
     return error.failure if isinstance(error, _Refusal) else failure_of(error)
-
-
-def _is_passing(error: BaseException) -> bool:
-    return isinstance(error, _Refusal) and error.failure.answer in _AGAIN
 
 
 def _in_doubt(error: HoldfastError) -> InDoubt:

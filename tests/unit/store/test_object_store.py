@@ -230,6 +230,23 @@ def test_credentials_of_the_environment_that_expired_are_read_again(
     assert store.put_if_absent("b", b"1")
 
 
+def test_credentials_that_expire_in_a_run_are_looked_up_until_they_are_new(
+    store: ObjectStore, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A login, or what writes the file, may be slower than one request."""
+    store.put("a", b"1")
+    seen = len(proxy.requests)
+
+    def renew(key: str) -> bool:
+        if len(proxy.requests) == seen + 3:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        return key == "renewed"
+
+    proxy.accepts = renew
+    assert store.get("a") == b"1"
+    assert len(proxy.requests) > seen + 3
+
+
 def test_a_profile_that_was_renewed_is_read_again(
     proxy: S3Proxy, s3_bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
