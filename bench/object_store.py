@@ -65,7 +65,7 @@ def _epochs(checkpoint: str, scratch: str, epochs: int, warm: int) -> dict[str, 
 
 
 def _request_ms(address: str) -> float:
-    from holdfast.store.object_store import open_objects
+    from holdfast.store.objects.store import open_objects
 
     objects, took = open_objects(address), []
     for number in range(200):

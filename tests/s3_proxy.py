@@ -56,7 +56,7 @@ class Request:
     @property
     def is_listing(self) -> bool:
         """Whether it asks for keys."""
-        return self.method == "GET" and "list-type=" in self.path
+        return self.method == "GET" and ("list-type=" in self.path or self.path.endswith("?uploads"))
 
 
 @dataclass
@@ -66,7 +66,8 @@ class S3Proxy:
     Parameters
     ----------
     faults : list of (str, Fault)
-        What happens to the next requests of a method; each once, in this order.
+        What happens to the next requests of a method, or of one whose path has a word: ``"POST uploadId="``; each once,
+        in this order.
     """
 
     faults: list[tuple[str, Fault]] = field(default_factory=list)
@@ -77,6 +78,8 @@ class S3Proxy:
     """What happens to a request for which there is nothing in ``faults``."""
     before: Callable[[Request], None] = lambda _: None
     """Called before a request goes on to the server."""
+    ignored_header: str = ""
+    """Of requests, in small letters: the server does not get it."""
     are_listings_old: bool = False
     """Whether listings are answered with what was answered before."""
     endpoint: str = ""
@@ -90,7 +93,8 @@ class S3Proxy:
             if not self.accepts(request.key_id):
                 return Fault(400, "ExpiredToken")
             for number, (method, fault) in enumerate(self.faults):
-                if method == request.method:
+                verb, _, word = method.partition(" ")
+                if verb == request.method and word in request.path:
                     del self.faults[number]
                     return fault
             return self.faulty(request)
@@ -128,7 +132,8 @@ def s3_proxy(endpoint: str) -> Iterator[S3Proxy]:
                 return proxy._listings[request.path]
             connection = http.client.HTTPConnection(host, timeout=30)
             try:
-                connection.request(self.command, self.path, body, dict(self.headers.items()))
+                headers = {name: value for name, value in self.headers.items() if name.lower() != proxy.ignored_header}
+                connection.request(self.command, self.path, body, headers)
                 answer = connection.getresponse()
                 reply = (answer.status, answer.getheaders(), answer.read())
             finally:
@@ -143,7 +148,8 @@ def s3_proxy(endpoint: str) -> Iterator[S3Proxy]:
                 return
             self.send_response_only(status)
             kept = [(name, value) for name, value in headers if name.lower() not in _OF_THE_HOP]
-            for name, value in [*kept, ("Content-Length", str(len(data)))]:
+            length = dict(headers).get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+            for name, value in [*kept, ("Content-Length", length)]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.ports import Store
 from holdfast.store.local import LocalStore
-from holdfast.store.object_store import open_objects
+from holdfast.store.objects.store import open_objects
 from holdfast.store.scratch import ScratchedStore, scratch_of
 from tests.s3_server import S3Bucket
 

@@ -25,7 +25,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
-from holdfast.store import object_store
+from holdfast.store.objects import store as object_store
 from tests.spark.running import arrive, die_at, eventually, parquet_rows, sqlite_rows
 
 ROWS_EACH = 20

@@ -117,7 +117,7 @@ def _scratch_above(directory: str) -> str | None:
 @cache
 def objects_of(address: str) -> Store:
     """Return the store at an address, one for the process: its connections are kept."""
-    from holdfast.store.object_store import open_objects  # not above: most checkpoints are directories
+    from holdfast.store.objects.store import open_objects  # not above: most checkpoints are directories
 
     return open_objects(address)
 

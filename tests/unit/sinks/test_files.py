@@ -19,8 +19,8 @@ import pytest
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
+from holdfast.sinks.files import rows as files_rows
 from holdfast.sinks.files import sink as files_sink
-from holdfast.sinks.files import stage
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec, files
 from holdfast.store.entry_log import KEPT
@@ -646,23 +646,23 @@ def test_many_small_batches_become_one_row_group(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_a_writer_holds_a_bounded_number_of_rows_and_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(stage, "BUFFER_BYTES", 2_000)
-    monkeypatch.setattr(stage, "OPEN_FILES", 3)
+    monkeypatch.setattr(files_rows, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(files_rows, "BUFFER_BYTES", 2_000)
+    monkeypatch.setattr(files_rows, "OPEN_FILES", 3)
     sink = _opened(directory, partition_by=("word",))
     writer = sink.writer_factory()(Task(PIPELINE, 1, 1, 0, 0))
     for start in range(0, 4_000, 50):
         ids = range(start, start + 50)
         rows = pa.table({"id": ids, "word": [str(number % 7) for number in ids]}, schema=SCHEMA)
         writer.write(rows.to_batches()[0])
-        assert sum(held.size_bytes for held in writer._held.values()) <= 2_000
-        assert len(writer._open) <= 3
+        assert sum(held.size_bytes for held in writer._rows._held.values()) <= 2_000
+        assert len(writer._rows._open) <= 3
     sink.publish([_publication(1, writer.stage())], Held())
     assert _ids(directory) == list(range(4_000))
 
 
 def test_a_large_part_is_cut_into_row_groups(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(files_rows, "ROW_GROUP_ROWS", 100)
     sink = _opened(directory)
     sink.publish([_publication(1, _staged(sink, 1, *[_table(*range(n, n + 40)) for n in range(0, 1_000, 40)]))], Held())
     (name,) = _visible(directory)

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.store.object_store import ObjectStore, Perseverance, open_objects
+from holdfast.store.objects.store import ObjectStore, Perseverance, open_objects
 from holdfast.testing import SimulatedClock
 from tests.http_servers import Quiet, serving_with
 from tests.s3_proxy import (
@@ -424,7 +424,7 @@ def test_the_library_is_imported_when_a_store_is_opened_and_its_absence_names_th
     s3_bucket: S3Bucket,
 ) -> None:
     code = (
-        "import sys, holdfast.store.object_store as objects\n"
+        "import sys, holdfast.store.objects.store as objects\n"
         "assert 'obstore' not in sys.modules and 'botocore' not in sys.modules\n"
         "sys.modules['obstore'] = None\n"
         "objects.open_objects('s3://bucket/x')\n"

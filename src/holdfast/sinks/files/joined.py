@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import invariant
-from holdfast.sinks.files.stage import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from holdfast.sinks.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
 _BUFFER_BYTES = 2**20
 

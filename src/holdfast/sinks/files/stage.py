@@ -11,32 +11,19 @@ import os
 import re
 import shutil
 import uuid
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast import faults
 from holdfast.errors import invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
-from holdfast.sinks.files import partition as files_partition
+from holdfast.sinks.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
 from holdfast.store import durable
-from holdfast.types.casting import declared
-
-ROW_GROUP_ROWS = 1_048_576
-ROW_GROUP_BYTES = 32 * 2**20
-"""A row group is closed at either: large enough to be scanned fast, small enough to be held by every task."""
-
-BUFFER_BYTES = 128 * 2**20
-"""Held per task over all partitions; beyond it the largest partition is written."""
-
-OPEN_FILES = 64
-"""Open per task; beyond it the one written longest ago is closed, and its partition continues in another file."""
 
 _DIRECTORY = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
 
@@ -103,12 +90,12 @@ class FileStaging:
         BadRow
             If a value cannot name a directory, or cannot be written in the format.
         """
-        for batch in rows.to_batches():
-            batch = declared(batch, self.schema)
-            for column in self.partition_by:
-                files_partition.partition_names(column, batch.column(column).unique())
-            if self.format == "json":
-                json_lines.check(batch.drop_columns(list(self.partition_by)))
+        self.form.check(rows)
+
+    @property
+    def form(self) -> RowsForm:
+        """How rows become files."""
+        return RowsForm(self.schema, self.format, self.partition_by, self.compression)
 
     def directories(self) -> list[StagedDirectory]:
         """Return what is staged, by name; foreign names are skipped."""
@@ -167,8 +154,7 @@ class FilesWriter:
 
     Notes
     -----
-    Memory is bounded by ``BUFFER_BYTES`` and the open files, whatever the epoch holds.  :meth:`stage` syncs every
-    file and every directory once.
+    Memory is bounded, whatever the epoch holds.  :meth:`stage` syncs every file and every directory once.
     """
 
     def __init__(self, staging: FileStaging, task: Task) -> None:
@@ -177,8 +163,8 @@ class FilesWriter:
         self._token = uuid.uuid4().hex[:12]
         self._name = f"{task.generation}-{task.epoch}-{task.task}-{task.attempt}-{self._token}"
         self._directory = os.path.join(staging.directory, self._name)
-        self._held: dict[str, _Held] = {}
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._rows = PartitionedRows(staging.form, self._new_file)
+        self._file_count = 0
         self._finished: dict[str, int] = {}
         self._row_count = 0
 
@@ -192,11 +178,7 @@ class FilesWriter:
         with durable.explained(f"staging rows in {self._directory}"):
             if is_first:
                 durable.make_directory(self._directory, is_synced=False)
-            rows = declared(batch, self._staging.schema)
-            for partition, of_partition in files_partition.split(rows, self._staging.partition_by):
-                self._hold(partition, of_partition)
-            while sum(held.size_bytes for held in self._held.values()) > BUFFER_BYTES:
-                self._flush(max(self._held, key=lambda partition: self._held[partition].size_bytes))
+            self._rows.write(batch)
         if is_first:
             faults.reach("stage-write", self._task.epoch)
 
@@ -205,10 +187,7 @@ class FilesWriter:
         if not self._row_count:
             return Staged(self._task.name, 0)
         with durable.explained(f"staging rows in {self._directory}"):
-            for partition in list(self._held):
-                self._flush(partition)
-            for partition in list(self._open):
-                self._finish(partition)
+            self._rows.finish()
             for directory, _, _ in os.walk(self._directory):
                 durable.sync_directory(directory)
             durable.sync_directory(self._staging.directory)
@@ -218,95 +197,50 @@ class FilesWriter:
 
     def abort(self) -> None:
         """Drop everything written."""
-        for file in self._open.values():
-            file.drop()
-        self._open.clear()
-        self._held.clear()
+        self._rows.drop()
         self._staging.remove(self._name)
-
-    def _hold(self, partition: str, rows: pa.RecordBatch) -> None:
-        held = self._held.setdefault(partition, _Held())
-        held.batches.append(rows)
-        held.row_count += rows.num_rows
-        held.size_bytes += rows.nbytes
-        if held.size_bytes >= ROW_GROUP_BYTES or held.row_count >= ROW_GROUP_ROWS:
-            self._flush(partition)
-
-    def _flush(self, partition: str) -> None:
-        rows = pa.Table.from_batches(self._held.pop(partition).batches)
-        self._file(partition, rows.schema).write(rows)
-
-    def _file(self, partition: str, schema: pa.Schema) -> _OpenFile:
-        if partition not in self._open:
-            while len(self._open) >= OPEN_FILES:
-                self._finish(next(iter(self._open)))
-            self._open[partition] = self._new_file(partition, schema)
-        self._open.move_to_end(partition)
-        return self._open[partition]
 
     def _new_file(self, partition: str, schema: pa.Schema) -> _OpenFile:
         staging, task = self._staging, self._task
-        marks = [f"part-{task.epoch:012}-{task.task:05}", staging.tag, self._token, f"{len(self._finished):03}"]
-        name = "-".join(filter(None, marks)) + f".{staging.format}{staging.suffix}"
+        marks = [staging.tag, self._token, f"{self._file_count:03}"]
+        self._file_count += 1
         durable.make_directory(os.path.join(self._directory, partition), is_synced=False)
-        path = os.path.join(partition, name)
-        return _OpenFile(self._directory, path, schema, staging)
-
-    def _finish(self, partition: str) -> None:
-        file = self._open.pop(partition)
-        try:
-            self._finished[file.path] = file.finish()
-        except BaseException:
-            file.drop()
-            raise
-
-
-@dataclass
-class _Held:
-    """Rows of one partition that are not in a file yet."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    row_count: int = 0
-    size_bytes: int = 0
+        path = os.path.join(partition, file_name(task.epoch, task.task, marks, staging.format) + staging.suffix)
+        return _OpenFile(self._directory, path, schema, staging, self._finished)
 
 
 class _OpenFile:
-    """One file being written."""
+    """One file being written; finished, its size is noted under its path."""
 
-    def __init__(self, directory: str, path: str, schema: pa.Schema, staging: FileStaging) -> None:
-        self.path = path
+    is_full = False
+
+    def __init__(
+        self, directory: str, path: str, schema: pa.Schema, staging: FileStaging, finished: dict[str, int]
+    ) -> None:
+        self._path = path
+        self._finished = finished
         # Buffered: Arrow takes a short write of an unbuffered file for a whole one.
         # What a rename will publish has the umask's mode; until then it is in a directory that only this user can
         # enter.
         opener = None if staging.is_published else durable.private_opener
         self._file: BinaryIO = open(os.path.join(directory, path), "xb", 2**20, opener=opener)  # noqa: SIM115
-        self._parquet: pq.ParquetWriter | None = None
-        if staging.format == "parquet":
-            self._parquet = pq.ParquetWriter(self._file, schema, compression=staging.compression or "none")
+        self._rows = EncodedRows(self._file, schema, staging.form)
 
     def write(self, rows: pa.Table) -> None:
         """Write one row group, or one run of lines."""
-        if self._parquet is not None:
-            self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-        else:
-            for batch in rows.to_batches():
-                self._file.write(json_lines.encode(batch))
+        self._rows.write(rows)
 
-    def finish(self) -> int:
-        """Close durably; return the size in bytes."""
-        if self._parquet is not None:
-            self._parquet.close()
+    def finish(self) -> None:
+        """Close durably."""
+        self._rows.end()
         self._file.flush()
         os.fsync(self._file.fileno())
         size_bytes = self._file.tell()
         self._file.close()
-        return size_bytes
+        self._finished[self._path] = size_bytes
 
     def drop(self) -> None:
         """Close, whatever state the file is in."""
-        if self._parquet is not None:
-            with suppress(Exception):
-                self._parquet.close()
-            self._parquet.is_open = False  # it failed to close: its destructor must not try again
+        self._rows.drop()
         with suppress(Exception):
             self._file.close()

@@ -32,7 +32,7 @@ from holdfast.sinks.files.compaction import Joining
 from holdfast.sinks.files.comparing.content import BATCH_ROWS, FileFormat, parsed_place
 from holdfast.sinks.files.log import LogEntry
 from holdfast.sinks.files.own_files import EpochFiles, OwnFile, joined_name, own_file, visible_paths
-from holdfast.sinks.files.stage import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from holdfast.sinks.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from holdfast.store import durable
 from holdfast.types import canonical
 from holdfast.types.casting import declared

@@ -79,6 +79,98 @@ def open_client(address: str, *, timeout_s: float) -> Any:
         ) from None
 
 
+def open_multipart_client(address: str, *, timeout_s: float) -> Any:
+    """Open what sends the requests of multipart uploads: obstore keeps no upload open between processes.
+
+    Parameters
+    ----------
+    address : str
+        ``s3://bucket/path``.
+    timeout_s : float
+        For one request, seconds.
+
+    Returns
+    -------
+    botocore client of S3
+        One that sends each request once, to the endpoint and with the region that :func:`open_client` would take.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a library is not installed, or a variable or profile is not understood.
+    """
+    check_address(address)
+    try:
+        import botocore.session
+        from botocore import UNSIGNED
+        from botocore.config import Config
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why="botocore is not installed.",
+            do="pip install 'holdfast[object-store]'.",
+            participant=address,
+        ) from error
+    environment = os.environ
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _described(session))
+    if _has_profile(environment):
+        _checked(session.get_credentials, address)
+    endpoint = next((value for name in _ENDPOINTS[:3] if (value := environment.get(name))), None)
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    is_virtual = environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
+    settings: dict[str, Any] = {
+        "connect_timeout": min(10.0, timeout_s),
+        "read_timeout": timeout_s,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        # A server of one's own has seldom a name for each bucket.
+        "s3": {"addressing_style": "path" if endpoint and not is_virtual else "auto"},
+        # Checksums beyond what the signature has are not understood by every server.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
+        settings["signature_version"] = UNSIGNED
+    try:
+        return session.create_client(
+            "s3",
+            region_name=region or session.get_config_variable("region") or "us-east-1",
+            endpoint_url=endpoint,
+            config=Config(**settings),
+        )
+    except Exception as error:  # of botocore, ValueError; their text may quote the value of a variable
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why=f"the library does not understand a variable of the provider ({type(error).__name__}).",
+            do="look at the variables AWS_*, and the files in ~/.aws.",
+            participant=address,
+        ) from None
+
+
+def arrow_file_system(address: str) -> tuple[Any, str]:
+    """Return what Arrow reads files of S3 with, and the place of an address in it.
+
+    The credentials are those of now: they must outlive what is read with them.
+    """
+    from pyarrow import fs
+
+    client = open_multipart_client(address, timeout_s=30.0)
+    parts = urlsplit(address)
+    endpoint, region = client.meta.endpoint_url, client.meta.region_name
+    is_own = any(os.environ.get(name) for name in _ENDPOINTS[:3])
+    options: dict[str, Any] = {"region": region}
+    if is_own:
+        scheme, _, host = endpoint.partition("://")
+        options |= {"endpoint_override": host, "scheme": scheme}
+    found = client._request_signer._credentials
+    if found is None:
+        options["anonymous"] = True
+    else:
+        now = found.get_frozen_credentials()
+        options |= {"access_key": now.access_key, "secret_key": now.secret_key, "session_token": now.token}
+    return fs.S3FileSystem(**options), f"{parts.netloc}{parts.path}".rstrip("/")
+
+
 def check_address(address: str) -> None:
     """Raise :class:`InvalidPipeline` unless this is the address of a place in an object store, without a secret."""
     try:
@@ -94,6 +186,16 @@ def check_address(address: str) -> None:
             do="write s3://bucket/path, gs://bucket/path or az://container/path; credentials come from the variables, "
             "files and roles that the provider's own tools use.",
         )
+
+
+_descriptions: list[Any] = []
+
+
+def _described(session: Any) -> Any:
+    """Return what reads botocore's description of S3, once for the process: 0.1 s."""
+    if not _descriptions:
+        _descriptions.append(session.get_component("data_loader"))
+    return _descriptions[0]
 
 
 class _BotocoreCredentials:

@@ -1,4 +1,4 @@
-"""What an object store answered: from the errors of obstore, which give a status only in their text.
+"""What an object store answered: from the errors of obstore, which give a status only in their text, and of botocore.
 
 Nothing of that text reaches a message but the store's own code and sentence: addresses in it may be signed.
 """
@@ -84,6 +84,52 @@ def of_server() -> tuple[type[Exception], ...]:
     return BaseError, FileNotFoundError
 
 
+_NEVER_REACHED = {"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"}
+_WITHOUT_CREDENTIALS = {
+    *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"),
+    *("SSOTokenLoadError", "UnauthorizedSSOTokenError", "MetadataRetrievalError"),
+}
+
+
+def failure_of_multipart(error: Exception) -> FailedRequest:
+    """Return what a failed request of a multipart upload tells.
+
+    Parameters
+    ----------
+    error : Exception
+        One of :func:`of_multipart_server`.
+
+    Notes
+    -----
+    409 says that another request for the upload is under way.
+    """
+    from botocore.exceptions import ClientError  # not above: most checkpoints are directories
+
+    kind = type(error).__name__
+    if not isinstance(error, ClientError):
+        if kind in _WITHOUT_CREDENTIALS:
+            return FailedRequest(StoreAnswer.NO_CREDENTIALS, _NO_CREDENTIALS)
+        if kind in _NEVER_REACHED:
+            return FailedRequest(StoreAnswer.NOT_DONE, "nothing answers there")
+        return FailedRequest(StoreAnswer.UNKNOWN, "no answer came in time, or the connection broke")
+    reply = error.response
+    status = str(reply.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    code, sentence = str(reply["Error"].get("Code", "")), str(reply["Error"].get("Message", ""))
+    answer = _answer("NotFoundError" if status == "404" else "", "", status, code)
+    said = code if code.isalnum() and not code.isdecimal() else ""
+    return FailedRequest(
+        StoreAnswer.NOT_DONE if answer is StoreAnswer.TAKEN else answer, _said(status, said, sentence[:300])
+    )
+
+
+@cache
+def of_multipart_server() -> tuple[type[Exception], ...]:
+    """Return the kinds of errors by which botocore tells what became of a request."""
+    from botocore.exceptions import BotoCoreError, ClientError  # not above: most checkpoints are directories
+
+    return BotoCoreError, ClientError
+
+
 def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
     by_code = (
         (_EXPIRED, StoreAnswer.EXPIRED),
@@ -101,7 +147,7 @@ def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
         return StoreAnswer.FORBIDDEN
     if status in ("429", "503") or any(words in text for words in _NOT_CONNECTED):
         return StoreAnswer.NOT_DONE
-    if (status.startswith(("3", "4")) and status != "408") or _WRONG_REGION in text:
+    if (status.startswith(("3", "4")) and status != "408") or status == "501" or _WRONG_REGION in text:
         return StoreAnswer.REFUSED
     return StoreAnswer.UNKNOWN
 
@@ -114,15 +160,19 @@ _NO_CREDENTIALS = (
 
 def _why(text: str, status: str, code: str) -> str:
     if status:
-        sentence = _found(_SENTENCE, text).strip().rstrip(".")
-        return f"the store answered {' '.join(part for part in (status, code) if part)}" + (
-            f" ({sentence})" if sentence else ""
-        )
+        return _said(status, code, _found(_SENTENCE, text))
     if _WRONG_REGION in text:
         return "the bucket is in another region"
     if any(words in text for words in _NOT_CONNECTED):
         return "nothing answers there"
     return "no answer came in time, or the connection broke"
+
+
+def _said(status: str, code: str, sentence: str) -> str:
+    sentence = sentence.strip().rstrip(".")
+    return f"the store answered {' '.join(part for part in (status, code) if part)}" + (
+        f" ({sentence})" if sentence else ""
+    )
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:

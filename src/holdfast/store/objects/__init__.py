@@ -1,0 +1,1 @@
+"""Objects of S3, Google Cloud Storage and Azure, as a store."""
