@@ -39,6 +39,8 @@ def sink_of(kind: str) -> Any:
         return hf.write.sqlite(WORK / "out.db", table="rows", name="sqlite_rows")
     if kind == "files":
         return hf.write.files(WORK / "files", name="files_rows")
+    if kind == "s3":
+        return hf.write.files(os.environ["CRASH_S3"], name="s3_rows")
     if kind == "redis":
         return hf.write.redis(os.environ["CRASH_REDIS"], key="rows", id="id", name="redis_rows")
     if kind == "kafka":

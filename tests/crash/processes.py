@@ -18,8 +18,10 @@ from typing import IO
 import psutil
 import psycopg
 import pyarrow.dataset
+import pyarrow.parquet
 import redis
 
+from holdfast.sinks.object_files.place import BucketPlace
 from tests.http_servers import KeyedServer
 from tests.kafka_servers import KafkaTopic
 
@@ -39,7 +41,7 @@ class Case:
         Empty directory for input, checkpoint and sinks.
     sinks : tuple of str
         ``sqlite``, ``files``, ``postgres``, ``redis`` (at ``CRASH_REDIS``), ``kafka`` (at ``CRASH_KAFKA``),
-        ``http`` (at ``CRASH_HTTP``).
+        ``http`` (at ``CRASH_HTTP``), ``s3`` (at ``CRASH_S3``, with the variables of this process).
     environment : mapping of str to str
         Further variables of the process.
     server : KeyedServer, optional
@@ -153,6 +155,14 @@ class Case:
         assert self.server is not None
         return [(row["id"], row["draw"]) for row in self.server.rows]
 
+    def _s3_rows(self) -> list[tuple[int, float]]:
+        files, found = BucketPlace(self.environment["CRASH_S3"]).files, []
+        for key in files.keys(""):
+            if not key.startswith("_"):
+                table = pyarrow.parquet.read_table(pyarrow.BufferReader(files.get(key) or b""))
+                found += zip(table["id"].to_pylist(), table["draw"].to_pylist(), strict=True)
+        return found
+
     def check_exact(self, expected: Collection[int] = EXPECTED) -> None:
         """Assert that every sink holds every row once, and that all of them hold the same values."""
         found = self.rows()
@@ -177,6 +187,8 @@ class Case:
                 found += client.keys("holdfast:*staged*")
         if "kafka" in self.sinks:
             found += KafkaTopic(self.environment["CRASH_KAFKA"], "rows").open_transactions()
+        if "s3" in self.sinks:
+            found += [key for key, _ in BucketPlace(self.environment["CRASH_S3"]).uploads.all()]
         return found
 
     def _is_leftover(self, path: Path) -> bool:

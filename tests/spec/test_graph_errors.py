@@ -190,7 +190,7 @@ def test_an_error_in_a_graph_has_no_second_traceback():
         (lambda: hf.read.callback("feed", name="clicks"), "source 'clicks', built at"),
         (lambda: hf.read.spark("", name="clicks"), "source 'clicks', built at"),
         (lambda: hf.write.sqlite("x.db", table="", name="trips"), "sink 'trips', built at"),
-        (lambda: hf.write.files("s3://bucket/out", name="trips"), "sink 'trips', built at"),
+        (lambda: hf.write.files("hdfs://host/out", name="trips"), "sink 'trips', built at"),
         (lambda: hf.write.console(limit=0), "sink, built at"),
         (lambda: hf.write.foreach_batch("no function", name="trips"), "sink 'trips', built at"),
     ],

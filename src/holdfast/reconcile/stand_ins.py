@@ -10,6 +10,7 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from holdfast.sinks.sql import APPEND
@@ -70,6 +71,8 @@ def _obstacle(node: SinkNode) -> str:
         return "it is at-least-once: its ledger does not say which rows it should hold."
     if isinstance(node.spec, PostgresSpec | SqliteSpec | SegmentsSinkSpec) and node.spec.control is not None:
         return "commands among its rows change the table itself."
+    if isinstance(node.spec, ObjectFilesSpec):
+        return "its files are in an object store, and those on disks alone are compared."
     if isinstance(node.spec, FilesSinkSpec) and node.spec.format != "parquet":
         return "lines of JSON do not tell a null from a NaN, or a text from a time."
     if isinstance(node.spec, SegmentsSinkSpec) and node.spec.retain is not None:

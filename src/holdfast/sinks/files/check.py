@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
@@ -17,6 +18,26 @@ FILES_CHECKED = 16
 """Newest names first.  A directory of a million files must not delay a start; the newest show what is written now."""
 
 _FORMATS = ("parquet", "json")
+
+
+def check_form(sink: str, format_name: str, partition_by: Sequence[str]) -> None:
+    """Raise :class:`InvalidPipeline` if there is no such format, or partition columns are named twice or hidden."""
+    if format_name not in _FORMATS:
+        raise InvalidPipeline(f"{sink}: format={format_name!r} is not known.", do='choose "parquet" or "json" (lines).')
+    if len(set(partition_by)) < len(partition_by):
+        raise InvalidPipeline(f"{sink}: partition_by={list(partition_by)} names a column twice.", do="name each once.")
+    check_partition_columns(sink, partition_by)
+
+
+def check_partitioned(sink: str, partition_by: Sequence[str], columns: Collection[str] | None) -> None:
+    """Raise :class:`InvalidPipeline` if a partition column is not there, where the columns are known."""
+    missing = [column for column in partition_by if columns is not None and column not in columns]
+    if missing:
+        raise InvalidPipeline(
+            f"{sink} is partitioned by column {missing[0]!r}, which its rows do not have.",
+            why=f"they have {', '.join(columns or ())}.",
+            do="correct partition_by, or add the column before the sink.",
+        )
 
 
 def check_partition_columns(sink: str, partition_by: Sequence[str]) -> None:
@@ -36,7 +57,8 @@ def check_renames(sink: str, path: str) -> None:
         raise InvalidPipeline(
             f"{sink} cannot write to {path.partition('://')[0]}:// addresses.",
             why="an epoch becomes visible by renaming its files; object stores copy instead, which is not atomic.",
-            do="choose a mounted path (a local disk, NFS, EFS), or load the files into the store afterwards.",
+            do="choose a mounted path (a local disk, NFS, EFS), or load the files into the store afterwards; "
+            "write.files takes s3:// addresses, too.",
         )
 
 
@@ -77,14 +99,12 @@ def check_existing(
         If a column differs (names it and both types), or the partition columns, or the format.
     """
     for path in islice(_files(directory), FILES_CHECKED):
-        found = path.rpartition(".")[2]
-        if found not in _FORMATS:
+        if path.rpartition(".")[2] not in _FORMATS:
             continue
-        if found != format_name:
-            raise _differs(sink, path, f"the files there are {found}, the sink writes {format_name}")
-        _check_partitions(sink, directory, path, partition_by)
-        if found == "parquet":
-            _check_columns(sink, path, pa.schema([field for field in schema if field.name not in partition_by]))
+        check_place(sink, os.path.relpath(path, directory), path, format_name, partition_by)
+        if format_name == "parquet":
+            plain = pa.schema([field for field in schema if field.name not in partition_by])
+            check_columns(sink, path, plain, partial(pq.read_schema, path))
 
 
 def _files(directory: str) -> Iterator[str]:
@@ -94,9 +114,22 @@ def _files(directory: str) -> Iterator[str]:
         yield from (os.path.join(above, name) for name in sorted(names, reverse=True) if name[0] not in "_.")
 
 
-def _check_partitions(sink: str, directory: str, path: str, partition_by: Sequence[str]) -> None:
-    above = os.path.relpath(os.path.dirname(path), directory)
-    found = [part.partition("=")[0] for part in above.split(os.sep) if "=" in part]
+def check_place(sink: str, relative: str, path: str, format_name: str, partition_by: Sequence[str]) -> None:
+    """Raise :class:`InvalidPipeline` if the path of a file, relative to its directory, is not as the sink's would be.
+
+    Parameters
+    ----------
+    sink : str
+        Its name.
+    relative, path : str
+        Of the file; for messages.
+    format_name, partition_by
+        Of the sink.
+    """
+    kind = path.rpartition(".")[2]
+    if kind != format_name:
+        raise _differs(sink, path, f"the files there are {kind}, the sink writes {format_name}")
+    found = [part.partition("=")[0] for part in relative.split("/")[:-1] if "=" in part]
     wanted = [partition.partition_name(column, None).partition("=")[0] for column in partition_by]
     if found != wanted:
         raise _differs(
@@ -107,9 +140,20 @@ def _check_partitions(sink: str, directory: str, path: str, partition_by: Sequen
         )
 
 
-def _check_columns(sink: str, path: str, schema: pa.Schema) -> None:
+def check_columns(sink: str, path: str, schema: pa.Schema, read_schema: Callable[[], pa.Schema]) -> None:
+    """Raise :class:`InvalidPipeline` if the columns of a Parquet file are not those that the sink writes.
+
+    Parameters
+    ----------
+    sink, path : str
+        For messages.
+    schema : pyarrow.Schema
+        Of the files that the sink writes.
+    read_schema : callable
+        Reads that of the file.
+    """
     try:
-        existing = pq.read_schema(path)
+        existing = read_schema()
     except FileNotFoundError:
         return  # removed meanwhile: retention runs concurrently
     except (OSError, pa.ArrowException) as error:

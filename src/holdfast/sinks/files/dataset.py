@@ -9,16 +9,20 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import visible_paths
+from holdfast.sinks.files.tables import table_of
 from holdfast.store import durable
 
-_ATTEMPTS = 100
+if TYPE_CHECKING:
+    from holdfast.sinks.object_files.dataset import ObjectFilesDataset
+
+ATTEMPTS = 100
 
 _FORMATS = ("parquet", "json")
 
@@ -40,11 +44,11 @@ class FilesDataset:
 
         One that is joined with others later, or that you remove, is gone then: ask again.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             found = self._version()
             if found is not None:
                 return [os.path.join(self.path, found[path]) for path in sorted(found, key=_name)]
-        raise _changing(self.path)
+        raise changing(self.path)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows.
@@ -54,34 +58,19 @@ class FilesDataset:
         columns : sequence of str, optional
             Only these.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             paths = self.paths()
             if not paths:
                 return pa.table({})
             try:
-                return self._table(paths).to_table(columns=columns)
+                return table_of(paths, self.path).to_table(columns=columns)
             except FileNotFoundError:
                 continue  # joined with others since
-        raise _changing(self.path)
+        raise changing(self.path)
 
     def to_pandas(self, *, columns: Sequence[str] | None = None) -> Any:
         """Return the rows as a DataFrame of pandas; parameters as :meth:`to_arrow`."""
         return self.to_arrow(columns=columns).to_pandas()
-
-    def _table(self, paths: Sequence[str]) -> Any:
-        from pyarrow import dataset as pa_dataset  # loads pandas: a second, for commands that read no rows
-
-        kinds = {each.removesuffix(".staged").rpartition(".")[2] for each in paths}
-        parts = [
-            pa_dataset.dataset(
-                [each for each in paths if each.removesuffix(".staged").endswith(f".{kind}")],
-                format=kind,
-                partitioning="hive",
-                partition_base_dir=self.path,
-            )
-            for kind in sorted(kinds)
-        ]
-        return parts[0] if len(parts) == 1 else pa_dataset.dataset(parts)
 
     def _version(self) -> dict[str, str] | None:
         """Return the files of one moment: where each belongs, and where it is; None where it passed too quickly."""
@@ -95,7 +84,7 @@ class FilesDataset:
         return found
 
 
-def open(path: str | os.PathLike[str]) -> FilesDataset:
+def open(path: str | os.PathLike[str]) -> FilesDataset | ObjectFilesDataset:
     """Return what reads a directory of ``hf.write.files`` outside of a pipeline.
 
     Ordinary readers see the same files.  For some milliseconds, and after a crash until the next start, they may find a
@@ -104,7 +93,7 @@ def open(path: str | os.PathLike[str]) -> FilesDataset:
     Parameters
     ----------
     path : str or path
-        The directory.
+        The directory; or the address of one in S3, ``s3://bucket/path``.
 
     Examples
     --------
@@ -113,6 +102,10 @@ def open(path: str | os.PathLike[str]) -> FilesDataset:
         rows = hf.files.open("out/flights").to_arrow()
         duckdb.read_parquet(hf.files.open("out/flights").paths(), hive_partitioning=True)
     """
+    if os.fspath(path).startswith("s3://"):
+        from holdfast.sinks.object_files.dataset import ObjectFilesDataset  # not above: disks need none of it
+
+        return ObjectFilesDataset(os.fspath(path))
     return FilesDataset(durable.local_directory(path, "files.open"))
 
 
@@ -164,10 +157,11 @@ def _name(path: str) -> tuple[str, str]:
     return os.path.dirname(path), os.path.basename(path)
 
 
-def _changing(path: str) -> Unavailable:
+def changing(path: str) -> Unavailable:
+    """Return the error of a directory of which no moment can be read."""
     return Unavailable(
         f"The files of {path} change faster than they can be read.",
-        why=f"files were joined or removed while they were read, {_ATTEMPTS} times in a row.",
+        why=f"files were joined or removed while they were read, {ATTEMPTS} times in a row.",
         do="try again; if it is always the same file, somebody removed it: restore it.",
         participant=path,
     )

@@ -13,6 +13,7 @@ from holdfast.expressions.compile import columnar
 from holdfast.ports import PublishedEpoch
 from holdfast.sinks.files.dataset import FilesDataset
 from holdfast.sinks.files.log import FilesLog
+from holdfast.sinks.files.tables import table_of
 
 
 def history(log_directory: str) -> list[PublishedEpoch]:
@@ -33,20 +34,19 @@ def history(log_directory: str) -> list[PublishedEpoch]:
 def find(path: str, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
     """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`; a condition is Spark SQL."""
     paths = FilesDataset(path).paths()
-    if not paths:
-        return []
-    kind = "json" if paths[0].endswith(".json") else "parquet"
-    from pyarrow import dataset as pa_dataset  # loads pandas: a second, for commands that read no rows
+    return found(table_of(paths, path), name, where, limit) if paths else []
 
-    rows = pa_dataset.dataset(paths, format=kind, partitioning="hive", partition_base_dir=path)
+
+def found(rows: Any, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
+    """Return rows of a dataset of Arrow; parameters as of :func:`find`."""
     test = _condition(where, rows.schema, name)
-    found: list[dict[str, Any]] = []
+    several: list[dict[str, Any]] = []
     for batch in rows.to_batches():
-        chosen = batch.filter(test(batch)).slice(0, limit - len(found))
-        found += chosen.to_pylist()
-        if len(found) == limit:
+        chosen = batch.filter(test(batch)).slice(0, limit - len(several))
+        several += chosen.to_pylist()
+        if len(several) == limit:
             break
-    return found
+    return several
 
 
 def _condition(where: str | tuple[str, str], schema: pa.Schema, name: str) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from holdfast.sinks.files.sink import OWN_DIRECTORY, FilesSink
 from holdfast.sinks.lease.directory import DirectoryLease
 from holdfast.store import durable
 from holdfast.types.units import size_bytes
+
+if TYPE_CHECKING:
+    from holdfast.sinks.object_files.spec import ObjectFilesSpec
 
 
 def files(
@@ -50,7 +53,8 @@ def files(
     ----------
     path : str or path
         The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
-        Several pipelines and sinks may write to one directory.
+        Several pipelines and sinks may write to one directory.  Or the address of one in S3, ``s3://bucket/path``:
+        tasks upload the files there, and the driver makes them visible.
     format : {"parquet", "json"}
         Parquet (zstd), or JSON lines.
     partition_by : sequence of str
@@ -77,14 +81,14 @@ def files(
     Raises
     ------
     InvalidPipeline
-        If the path has a remote scheme, or an argument is wrong.
+        If the path has another scheme, or an argument is wrong.
 
     Notes
     -----
     Each task writes one file per epoch and partition, an epoch without rows none.  Between the first and the last
-    rename of an epoch a reader sees a part of it: microseconds, or, when the process dies just then, until the next
-    start.  The same between the renames of joined files and the removal of what they replace: then some rows are seen
-    twice.  ``holdfast.files.open`` never sees either.
+    rename of an epoch (in S3: the first and the last completed upload) a reader sees a part of it: microseconds, or,
+    when the process dies just then, until the next start.  The same between the renames of joined files and the removal
+    of what they replace: then some rows are seen twice.  ``holdfast.files.open`` never sees either.
 
     Examples
     --------
@@ -95,9 +99,18 @@ def files(
     with building("sink", name):
         check_no_control("write.files", control)
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-        spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None, compact)
+        place = os.fspath(path)
+        spec = _kind(place)(place, format, columns, "zstd" if format == "parquet" else None, compact)
         own_pace = pace(commit_every, node="write.files")
     return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+
+
+def _kind(place: str) -> type[FilesSinkSpec | ObjectFilesSpec]:
+    if durable.local_path(place) is not None:
+        return FilesSinkSpec
+    from holdfast.sinks.object_files.spec import ObjectFilesSpec  # not above: disks need none of it
+
+    return ObjectFilesSpec
 
 
 @dataclass(frozen=True)
@@ -114,15 +127,7 @@ class FilesSinkSpec:
     guarantee = Guarantee.EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        if self.format not in ("parquet", "json"):
-            raise InvalidPipeline(
-                f"write.files: format={self.format!r} is not known.", do='choose "parquet" or "json" (lines).'
-            )
-        if len(set(self.partition_by)) < len(self.partition_by):
-            raise InvalidPipeline(
-                f"write.files: partition_by={list(self.partition_by)} names a column twice.", do="name each once."
-            )
-        check.check_partition_columns("write.files", self.partition_by)
+        check.check_form("write.files", self.format, self.partition_by)
         check.check_renames("write.files", self.path)
         if self.target_bytes is not None and self.target_bytes < 1:
             raise InvalidPipeline(
@@ -148,13 +153,7 @@ class FilesSinkSpec:
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns are there, where the columns are known."""
-        missing = [column for column in self.partition_by if columns is not None and column not in columns]
-        if missing:
-            raise InvalidPipeline(
-                f"write.files is partitioned by column {missing[0]!r}, which its rows do not have.",
-                why=f"they have {', '.join(columns or ())}.",
-                do="correct partition_by, or add the column before the sink.",
-            )
+        check.check_partitioned("write.files", self.partition_by, columns)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> FilesSink:
         """Check the columns against the files that are there, create the directory, return the sink."""

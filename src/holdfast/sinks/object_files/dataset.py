@@ -1,0 +1,161 @@
+"""Reads a directory of files sinks in an object store outside of a pipeline: whole epochs only, each row once.
+
+The log of a sink decides what its entries name; what no entry since the listing began has named has not changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import InvalidPipeline
+from holdfast.sinks.files import check, lineage
+from holdfast.sinks.files.dataset import ATTEMPTS, changing
+from holdfast.sinks.files.rows import RowsForm
+from holdfast.sinks.files.tables import table_of
+from holdfast.sinks.object_files.completing import noted
+from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
+from holdfast.sinks.object_files.names import OWN, is_visible
+from holdfast.sinks.object_files.parallel import each
+from holdfast.sinks.object_files.place import BucketPlace
+from holdfast.store.objects.client import arrow_file_system
+from holdfast.store.objects.multipart import UploadState
+from holdfast.store.objects.store import ObjectStore
+
+_FORMATS = ("parquet", "json")
+_FOOTER_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class ObjectFilesDataset:
+    """The content of a directory that ``hf.write.files`` writes in S3; each reading is of the newest version.
+
+    Parameters
+    ----------
+    path : str
+        Its address.
+    """
+
+    path: str
+
+    def paths(self) -> list[str]:
+        """Return the addresses of the files that have every row of the published epochs once, in order.
+
+        One that you, or a rewind, remove is gone then: ask again.
+        """
+        return [f"{self.path.rstrip('/')}/{key}" for key in self._keys()]
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Only these.
+        """
+        for _ in range(ATTEMPTS):
+            keys = self._keys()
+            if not keys:
+                return pa.table({})
+            try:
+                return self._table(keys).to_table(columns=columns)
+            except FileNotFoundError:
+                continue  # withdrawn since
+        raise changing(self.path)
+
+    def to_pandas(self, *, columns: Sequence[str] | None = None) -> Any:
+        """Return the rows as a DataFrame of pandas; parameters as :meth:`to_arrow`."""
+        return self.to_arrow(columns=columns).to_pandas()
+
+    def find(self, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
+        """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`."""
+        keys = self._keys()
+        return lineage.found(self._table(keys), name, where, limit) if keys else []
+
+    def _table(self, keys: Sequence[str]) -> Any:
+        file_system, base = arrow_file_system(self.path)
+        return table_of([f"{base}/{key}" for key in keys], base, file_system)
+
+    def _keys(self) -> list[str]:
+        place = BucketPlace(self.path)
+        below = [key.split("/") for key in place.files.keys(f"{OWN}/")]
+        sinks = sorted({(parts[1], parts[2]) for parts in below if len(parts) > 3})
+        if not sinks:
+            raise InvalidPipeline(
+                f"No files sink has written to {self.path}.",
+                why=f"there is no log below {place.address}/{OWN}.",
+                do="name the directory that hf.write.files has; other directories are read by any reader of files.",
+                participant=self.path,
+            )
+        for _ in range(ATTEMPTS):
+            found = _version(place, sinks)
+            if found is not None:
+                return sorted(found, key=lambda key: key.rpartition("/")[::2])
+        raise changing(self.path)
+
+
+def _version(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> set[str] | None:
+    """Return the keys of one moment; None where it passed too quickly."""
+    logs = [ObjectLog(place.log(pipeline, sink)) for pipeline, sink in sinks]
+    before = [log.last() for log in logs]
+    found = {key for key in place.files.keys("") if is_visible(key) and key.endswith(_FORMATS)}
+    for (pipeline, sink), log, first in zip(sinks, logs, before, strict=True):
+        last = log.follow(first)
+        done = noted(place.own(pipeline, sink))
+        # One that was carried out before the listing is in it, but for what readers have taken away.
+        later = range(max(1, first.number + (first.number <= done)), last.number + 1)
+        for entry in list(each(log.read, later)):
+            if entry is None:
+                return None
+            _carry_out(place, entry, found, is_done=entry.number < last.number or last.number <= done)
+    return found
+
+
+def _carry_out(place: BucketPlace, entry: UploadsEntry, found: set[str], *, is_done: bool) -> None:
+    """Put into a listing what an entry says: all of an epoch or nothing, and nothing that is withdrawn."""
+    keys = [file.upload.key for file in entry.files]
+    states = list(each(lambda file: place.uploads.state(file.upload), entry.files))
+    are_there = {key for key, state in zip(keys, states, strict=True) if state is UploadState.DONE}
+    found.difference_update(keys)
+    found.difference_update(entry.removals)
+    if is_done or len(are_there) == len(keys):
+        found.update(are_there)
+
+
+def check_existing(sink: str, place: BucketPlace, form: RowsForm) -> None:
+    """Check some files of a directory against what the sink is about to write.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a column differs (names it and both types), or the partition columns, or the format.
+    """
+    files, path = place.files, place.address
+    keys = [key for key in files.first_keys() if is_visible(key) and key.endswith(_FORMATS)]
+    keys = sorted(keys, key=lambda key: key.rpartition("/")[2])[-check.FILES_CHECKED :]
+    if not keys:
+        return
+    for key in keys:
+        check.check_place(sink, key, f"{path}/{key}", form.format, form.partition_by)
+    if form.format == "parquet":
+        schema = pa.schema([field for field in form.schema if field.name not in form.partition_by])
+        for key, end in zip(keys, each(partial(_footer, files), keys), strict=True):
+            if end is not None:  # else it was removed meanwhile: retention runs concurrently
+                check.check_columns(sink, f"{path}/{key}", schema, partial(_schema, end))
+
+
+def _footer(files: ObjectStore, key: str) -> bytes | None:
+    """Return the end of a Parquet file, with its footer."""
+    end = files.tail(key, _FOOTER_BYTES)
+    if end is not None and (size := int.from_bytes(end[-8:-4], "little") + 8) > len(end):
+        return files.tail(key, size)
+    return end
+
+
+def _schema(end: bytes) -> pa.Schema:
+    return pq.read_schema(pa.BufferReader(end))
