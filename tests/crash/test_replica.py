@@ -60,7 +60,7 @@ class Pair:
         return 0
 
     def promote(self) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast", "promote", f"{ROOT}/tests/crash/pipeline.py:pipeline"]
+        command = [sys.executable, "-m", "holdfast", "promote", f"{ROOT}/tests/crash/{self.program}:pipeline"]
         return subprocess.run(command, env=self.case.variables, capture_output=True, text=True, check=False)
 
     def check(self) -> None:

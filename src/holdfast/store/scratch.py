@@ -143,6 +143,11 @@ def is_address(location: str) -> bool:
     return True
 
 
+def is_where_chosen(directory: Path) -> bool:
+    """Return whether somebody has said where a scratch is to lie; else it is in the cache of the user."""
+    return bool(os.environ.get(BASE_VARIABLE)) or directory.parent != _of_user()
+
+
 def address_in(directory: str | Path) -> str | None:
     """Return the address of the checkpoint whose scratch a directory is; None where it is no scratch."""
     return _noted(directory).get("address")
@@ -155,8 +160,10 @@ def address_of(directory: str | Path) -> str:
 
 def _base(given: str | None) -> Path:
     chosen = given or os.environ.get(BASE_VARIABLE, "")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    return Path(chosen).expanduser().absolute() if chosen else _of_user()
+
+
+def _of_user() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "checkpoints"
 
 

@@ -115,6 +115,18 @@ def test_a_scratch_knows_its_checkpoint_and_lies_where_it_is_wanted(tmp_path: Pa
     assert scratch.address_in(tmp_path) is None
 
 
+def test_whether_somebody_chose_where_a_scratch_lies_is_seen_by_the_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line opens the scratch, and a start is given its path."""
+    monkeypatch.delenv("HOLDFAST_SPARK_CHECKPOINT", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert not scratch.is_where_chosen(scratch_of(ADDRESS))
+    assert scratch.is_where_chosen(scratch_of(ADDRESS, str(tmp_path / "shared")))
+    monkeypatch.setenv("HOLDFAST_SPARK_CHECKPOINT", str(tmp_path / "cache" / "holdfast" / "checkpoints"))
+    assert scratch.is_where_chosen(scratch_of(ADDRESS))
+
+
 def test_a_scratch_is_believed_after_a_crash(tmp_path: Path) -> None:
     objects = SimulatedStore()
     store = _machine(objects, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import BASE_VARIABLE, address_in
+from holdfast.store.scratch import address_in, is_where_chosen
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,8 @@ def context_of(asked: StartOptions) -> StartContext:
 def _check_is_shared(asked: StartOptions, scratch: Path) -> None:
     """Refuse state on a cluster whose machines do not see where it is kept."""
     master = asked.settings.master if asked.session is None else asked.session.sparkContext.master
-    is_chosen = bool(asked.spark_checkpoint or os.environ.get(BASE_VARIABLE))
-    if is_chosen or master.startswith("local") or address_in(scratch) is None or not asked.is_stateful:
+    is_told = address_in(scratch) is None or asked.spark_checkpoint is not None or is_where_chosen(scratch)
+    if is_told or master.startswith("local") or not asked.is_stateful:
         return
     raise InvalidPipeline(
         f"pipeline {asked.pipeline.name!r} keeps state on {master}, and its checkpoint is in an object store.",
