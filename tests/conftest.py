@@ -24,6 +24,7 @@ if ROOT not in sys.path:
 from tests.everyday import examples  # noqa: E402
 from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
+from tests.other_clouds import azure_store, google_store  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
 from tests.s3_server import s3_bucket, s3_of_session  # noqa: E402
 from tests.servers import (  # noqa: E402
@@ -57,6 +58,8 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 __all__ = [
+    "azure_store",
+    "google_store",
     "kafka_of_session",
     "mortal_kafka",
     "mortal_postgres",

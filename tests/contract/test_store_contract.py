@@ -1,4 +1,4 @@
-"""What every store must do: the local directory, the simulated one, and an object store."""
+"""What every store must do: the local directory, the simulated one, and an object store of each provider."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ def _s3(_: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: open_objects(bucket.address)
 
 
+def _google(_: Path, request: pytest.FixtureRequest) -> Open:
+    address: str = request.getfixturevalue("google_store")
+    return lambda: open_objects(address)
+
+
+def _azure(_: Path, request: pytest.FixtureRequest) -> Open:
+    address: str = request.getfixturevalue("azure_store")
+    return lambda: open_objects(address)
+
+
 def _scratched(directory: Path, _: pytest.FixtureRequest) -> Open:
     objects = importlib.import_module("holdfast.testing").SimulatedStore()
     place = scratch_of("s3://bucket/trips", os.fspath(directory))
@@ -57,6 +67,8 @@ def _has_simulated() -> bool:
             marks=pytest.mark.skipif(not _has_simulated(), reason="holdfast.testing has no SimulatedStore"),
         ),
         pytest.param(_s3, id="s3", marks=pytest.mark.slow),
+        pytest.param(_google, id="gs", marks=pytest.mark.slow),
+        pytest.param(_azure, id="az", marks=pytest.mark.nightly),
     ]
 )
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
