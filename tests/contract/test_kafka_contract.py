@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from types import FunctionType
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -153,12 +154,12 @@ def test_records_that_find_no_room_wait_for_it_and_keep_their_order(
     monkeypatch.setitem(_PRODUCER, "batch.num.messages", 100)
     producer = KafkaSession(Brokers(topic.bootstrap), "sink 's'", "test").producer(topic.name, 60_000, 1_000_000)
     values = [b"%d" % number for number in range(2_000)]
-    nothing: list[bytes | None] = [None] * len(values)
     waits = []
     monkeypatch.setattr(TransactionalProducer, "_await_room", lambda self: (waits.append(1), self._producer.poll(0.05)))
     producer.begin()
-    some = RecordColumns([topic.name] * len(values), [0] * len(values), nothing, [*values], None, [0] * len(values))
-    assert producer.send_columns(some) == len(values)
+    places = pa.array([0] * len(values), pa.int32())
+    some = RecordColumns(topic.name, pa.array(values, pa.large_binary()), partitions=places)
+    assert producer.send(some) == len(values)
     producer.commit()
     assert waits
     assert topic.values() == values

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,10 @@ SCHEMA = pa.schema(
         ("topic", pa.string()),
     ]
 )
-GOOD = {"id": 1, "word": "a", "gone": False, "at": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "topic": None}
+LATELY = datetime.now(UTC) - timedelta(hours=2)
+"""Older than a topic takes that is told so, and younger than what brokers delete."""
+
+GOOD = {"id": 1, "word": "a", "gone": False, "at": LATELY, "place": 0, "topic": None}
 
 
 def rows(**columns: Any) -> pa.Table:

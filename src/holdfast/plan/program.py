@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +43,14 @@ class Operation(Protocol):
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output, and how many rows it must have."""
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """What an operation may say: which columns it uses.  One that does not uses all of them."""
+
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns of its inputs that it uses, where some of its own are wanted."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,20 @@ class Program:
         """The operators whose rows are counted, for the audit."""
         return frozenset(step.name for step in self.steps if step.name)
 
+    def reads(self, source: str) -> frozenset[str]:
+        """Return the columns of a source whose values are used."""
+        wanted: list[frozenset[str]] = [frozenset() for _ in self.steps]
+        for end, schema in zip(self.ends, self.routes.schemas, strict=True):
+            wanted[end] |= frozenset(schema.names)
+        for number in reversed(range(len(self.steps))):  # inputs have lower numbers
+            step = self.steps[number]
+            for before in step.inputs:
+                if isinstance(step.operation, Choosing):
+                    wanted[before] |= step.operation.reads(wanted[number])
+                else:
+                    wanted[before] |= frozenset(self.steps[before].schema.names)
+        return wanted[list(self.schemas).index(source)]
+
     def run(
         self, source: str, batch: pa.RecordBatch, counts: Counts | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -157,8 +179,9 @@ def _chosen(batches: Batches, mask_of: Callable[[pa.RecordBatch], pa.Array]) -> 
     kept, due = [], 0
     for batch in batches:
         mask = mask_of(batch)
-        due += mask.true_count
-        kept.append(batch.filter(mask))
+        count = mask.true_count
+        due += count
+        kept.append(batch if count == batch.num_rows else batch.filter(mask))  # a filter copies what it keeps
     return Made(kept, due)
 
 
@@ -177,6 +200,10 @@ class Keep:
 
     condition: Columnar
 
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns that it uses, of which some are wanted."""
+        return wanted | self.condition.reads
+
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
         return _chosen(inputs[0], self.condition.evaluate)
@@ -188,6 +215,10 @@ class Compute:
 
     items: tuple[Columnar, ...]
     schema: pa.Schema
+
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns that it uses: all are computed, wanted or not."""
+        return frozenset[str]().union(*(item.reads for item in self.items))
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""

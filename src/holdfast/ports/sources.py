@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -143,6 +143,17 @@ class SeekableSpec(Protocol):
     def from_time(self, at_us: int) -> SourceSpec:
         """Return the declaration of the same source that begins at its random access point at or before a time:
         microseconds of Unix time, or ticks.  Rows before it may come; none at or after it may be missing.
+        """
+
+
+@runtime_checkable
+class NarrowedSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to read fewer columns."""
+
+    def narrowed(self, columns: Collection[str]) -> SourceSpec:
+        """Return the declaration of the same source whose rows are asked only for these columns.
+
+        Its schema is the same; the other columns may hold nulls.
         """
 
 

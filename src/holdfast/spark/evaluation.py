@@ -7,7 +7,7 @@ read.  The contents of an epoch are the same: everything between Spark's logged 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from holdfast.errors import crossing
 from holdfast.plan.counting.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
-from holdfast.ports import Carried, Part, Source, SourceSpec, Span
+from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span
 from holdfast.positions import Positions, SourcePositions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
@@ -191,7 +191,7 @@ class ColumnarEvaluation:
         spans = list(self._spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
-        task = SpanTask(staging, self._program, self._readers, tuple(spans), self._timestamps())
+        task = SpanTask(staging, self._program, self._narrowed(), tuple(spans), self._timestamps())
         numbers = self._session.range(0, len(spans), 1, len(spans))
         return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
 
@@ -200,6 +200,15 @@ class ColumnarEvaluation:
             begin, until = self._sources.span(name, start, end)
             for span in self._sources.source(name).spans(begin, until, parallelism=parallelism):
                 yield name, span
+
+    def _narrowed(self) -> dict[str, Reader]:
+        """Return how the sources are opened where all that is read is given to the program."""
+        return {
+            name: replace(reader, spec=reader.spec.narrowed(self._program.reads(name)))
+            if isinstance(reader.spec, NarrowedSpec)
+            else reader
+            for name, reader in self._readers.items()
+        }
 
     def _timestamps(self) -> dict[str, str | None]:
         return {name: reader.spec.timestamp for name, reader in self._readers.items()}

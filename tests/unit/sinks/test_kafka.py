@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
-from holdfast.sinks.kafka.form import Limits, MessageForm
+from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.spec import KafkaSpec
 
@@ -21,8 +21,23 @@ LIMITS = Limits({"t": 3, "other": 1}, 1_000)
 
 def messages(form: MessageForm, *, limits: Limits = LIMITS, **columns):
     return [
-        row for some in form.messages("sink 's'", pa.RecordBatch.from_pydict(columns), limits) for row in some.rows()
+        row for some in form.messages("sink 's'", pa.RecordBatch.from_pydict(columns), limits) for row in rows_of(some)
     ]
+
+
+def rows_of(some: RecordColumns):
+    """Return topic, partition, key, value, headers and time of each message."""
+    topics = some.topics if isinstance(some.topics, pa.Array) else pa.repeat(some.topics, len(some))
+    columns = zip(
+        (topics, some.partitions, some.keys, some.values, some.headers, some.times),
+        (None, -1, None, None, None, 0),
+        strict=True,
+    )
+    for topic, partition, key, value, headers, at in zip(
+        *([absent] * len(some) if column is None else column.to_pylist() for column, absent in columns), strict=True
+    ):
+        found = None if headers is None else [(each["key"], each["value"]) for each in headers]
+        yield topic, partition, key, value, found, at
 
 
 def test_by_default_a_value_is_the_row_as_json_and_there_is_no_key():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,29 +24,73 @@ Mode = Literal["append", "upsert"]
 MODES: tuple[Mode, ...] = ("append", "upsert")
 
 CHUNK_ROWS = 16_384
-"""Rows that are Python objects at a time."""
+"""Rows that are described at a time."""
 
 OVERHEAD_BYTES = 512
 """What a batch and its one record need beyond key, value and headers, generously."""
 
-Message = tuple[str, int, bytes | None, bytes | None, "list[tuple[str, bytes | None]] | None", int]
-"""Topic, partition (-1: by the key), key, value, headers, time in milliseconds (0: when it is sent)."""
+_HEADER_MAP = pa.map_(pa.string(), pa.large_binary())
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())]))
 
 
-class RecordColumns(NamedTuple):
-    """Some messages that follow each other, by columns: what is a call for each is made from C then."""
+@dataclass(frozen=True)
+class RecordColumns:
+    """Some messages that follow each other, by columns.
 
-    topics: list[str]
-    partitions: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    headers: list[Any] | None
-    times: list[int]
+    Parameters
+    ----------
+    topics : str or pyarrow.Array
+        Where they go: all to one topic, or each to its own.
+    values : pyarrow.Array, large binary
+        Null: a tombstone.
+    keys : pyarrow.Array, large binary, optional
+        Left out: none has one.
+    partitions : pyarrow.Array of int32, optional
+        Where each goes; left out, or -1: its key says where.
+    headers : pyarrow.ListArray, optional
+        Of type :data:`HEADERS`.
+    times : pyarrow.Array of int64, optional
+        Milliseconds; left out, or 0: when it is sent.
+    """
 
-    def rows(self) -> Iterator[Message]:
-        """Return the messages."""
-        headers = repeat(None, len(self.topics)) if self.headers is None else self.headers
-        return zip(self.topics, self.partitions, self.keys, self.values, headers, self.times, strict=True)
+    topics: str | pa.Array
+    values: pa.Array
+    keys: pa.Array | None = None
+    partitions: pa.Array | None = None
+    headers: pa.Array | None = None
+    times: pa.Array | None = None
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return len(self.values)
+
+    def by_place(self) -> Iterator[tuple[str, int, RecordColumns]]:
+        """Yield topic, partition (-1: their keys say where) and the messages there, in their order."""
+        for topic, those in self._by(self.topics):
+            for partition, found in those._by(those.partitions):
+                yield topic, -1 if partition is None else partition, found
+
+    def _by(self, column: str | pa.Array | None) -> Iterator[tuple[Any, RecordColumns]]:
+        """Yield each value of a column, which may be the same for all, and the messages that have it."""
+        if not isinstance(column, pa.Array):
+            yield column, self
+            return
+        for value in pc.unique(column):
+            yield value.as_py(), self._each(partial(_filtered, those=pc.equal(column, value)))
+
+    def after(self, count: int) -> RecordColumns:
+        """Return the messages behind the first ones."""
+        return self._each(lambda column: column[count:])
+
+    def _each(self, made: Callable[[pa.Array], pa.Array]) -> RecordColumns:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return RecordColumns(
+            **{name: made(value) if isinstance(value, pa.Array) else value for name, value in values.items()}
+        )
+
+
+def _filtered(column: pa.Array, those: pa.Array) -> pa.Array:
+    return column.filter(those)
 
 
 @dataclass(frozen=True)
@@ -118,23 +163,16 @@ class MessageForm:
             yield self._chunk(node, rows.slice(low, CHUNK_ROWS), limits)
 
     def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> RecordColumns:
-        count = rows.num_rows
         deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
         keys = self._keys(node, rows)
         values = self._values(node, rows, deleted)
-        headers = self._headers(node, rows)
+        headers = self._headers(rows)
         self._check_size(node, [keys, values], headers, limits)
         topics = self._topics(node, rows, limits)
         partitions = self._partitions(node, rows, topics, limits)
-        times = [0] * count if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
-        return RecordColumns(
-            topics,
-            partitions,
-            [None] * count if keys is None else keys.to_pylist(),
-            values.to_pylist(),
-            headers,
-            times,
-        )
+        times = None if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
+        keys = None if keys is None else keys.cast(pa.large_binary())
+        return RecordColumns(topics, values.cast(pa.large_binary()), keys, partitions, headers, times)
 
     def _keys(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
         if not self.key:
@@ -188,21 +226,21 @@ class MessageForm:
         at = pc.subtract(pc.cumulative_sum(pc.cast(pc.invert(deleted), pa.int64())), 1)
         return values.take(pc.if_else(deleted, pa.scalar(None, pa.int64()), at))
 
-    def _headers(self, node: str, rows: pa.RecordBatch) -> list[Any] | None:
+    def _headers(self, rows: pa.RecordBatch) -> pa.Array | None:
         if self.headers is None:
             return None
         json_lines.check_text(rows.select([self.headers]))
-        return list(rows.column(self.headers).to_pylist())
+        return rows.column(self.headers).cast(_HEADER_MAP).cast(HEADERS)
 
     def _check_size(
-        self, node: str, columns: Sequence[pa.Array | None], headers: Sequence[Any] | None, limits: Limits
+        self, node: str, columns: Sequence[pa.Array | None], headers: pa.Array | None, limits: Limits
     ) -> None:
         size = pa.scalar(OVERHEAD_BYTES, pa.int64())
         for column in columns:
             if column is not None:
                 size = pc.add(size, pc.cast(pc.fill_null(pc.binary_length(column), 0), pa.int64()))
         if headers is not None:
-            size = pc.add(size, pa.array([sum(len(k) + len(v or b"") for k, v in row or ()) for row in headers]))
+            size = pc.add(size, _header_bytes(headers))
         largest = pc.max(size).as_py() - OVERHEAD_BYTES
         if largest + OVERHEAD_BYTES > limits.message_bytes:
             raise BadRow(
@@ -212,10 +250,10 @@ class MessageForm:
                 "raise max.message.bytes of the topic and start again.",
             )
 
-    def _topics(self, node: str, rows: pa.RecordBatch, limits: Limits) -> list[str]:
+    def _topics(self, node: str, rows: pa.RecordBatch, limits: Limits) -> str | pa.Array:
         if self.topic_by is None:
             assert self.topic is not None
-            return [self.topic] * rows.num_rows
+            return self.topic
         topics = rows.column(self.topic_by).cast(pa.string())
         if self.topic is not None:
             topics = pc.fill_null(topics, self.topic)
@@ -226,20 +264,22 @@ class MessageForm:
                     why="a row goes to the topic that its column names, among those that there were at the start.",
                     do="create the topic and start again, or filter such rows out before the sink.",
                 )
-        return list(topics.to_pylist())
+        return topics
 
-    def _partitions(self, node: str, rows: pa.RecordBatch, topics: list[str], limits: Limits) -> list[int]:
+    def _partitions(self, node: str, rows: pa.RecordBatch, topics: str | pa.Array, limits: Limits) -> pa.Array | None:
         if self.partition is None:
-            return [-1] * rows.num_rows
-        partitions = pc.fill_null(pc.cast(rows.column(self.partition), pa.int64()), -1).to_pylist()
-        for topic, partition in set(zip(topics, partitions, strict=True)):
+            return None
+        partitions = pc.fill_null(pc.cast(rows.column(self.partition), pa.int64()), -1)
+        named = pa.repeat(topics, rows.num_rows) if isinstance(topics, str) else topics
+        pairs = pa.table({"topic": named, "partition": partitions}).group_by(["topic", "partition"]).aggregate([])
+        for topic, partition in (pair.values() for pair in pairs.to_pylist()):
             if not -1 <= partition < limits.partitions.get(topic, 1):
                 raise BadRow(
                     f"{node}: the column {self.partition!r} names partition {partition} of the topic {topic!r}.",
                     why=f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}.",
                     do="correct the column; null leaves the choice to the key.",
                 )
-        return list(partitions)
+        return partitions.cast(pa.int32())
 
 
 def check_names(form: MessageForm, columns: Collection[str] | None) -> None:
@@ -289,6 +329,16 @@ def _lines(rows: pa.RecordBatch) -> list[bytes]:
     return json_lines.encode(rows).split(b"\n")[:-1]
 
 
-def _milliseconds(column: pa.Array) -> list[int]:
+def _header_bytes(headers: pa.Array) -> pa.Array:
+    """Return the bytes of the headers of each row."""
+    each = headers.flatten()
+    name, content = (pc.fill_null(pc.binary_length(pc.struct_field(each, at)).cast(pa.int64()), 0) for at in (0, 1))
+    so_far = np.r_[0, np.cumsum(np.asarray(pc.add(name, content)))]
+    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0))
+    ends = np.cumsum(counts)
+    return pa.array(so_far[ends] - so_far[ends - counts])
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
     local = column.cast(pa.timestamp(column.type.unit))
-    return list(pc.fill_null(local.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0).to_pylist())
+    return pc.fill_null(local.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0)

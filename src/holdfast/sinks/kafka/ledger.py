@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
+
 from holdfast.errors import Corrupt
 from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
-from holdfast.sinks.kafka.form import Message
+from holdfast.sinks.kafka.form import RecordColumns
 from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.sql import LedgerRow, positions_text
 
@@ -191,12 +193,12 @@ def asked(session: KafkaSession, names: KafkaNames) -> SinkLedger | None:
     return None if found is None else SinkLedger(found.held(), tuple(explanations))
 
 
-def records(names: KafkaNames, found: KafkaLedger, explanations: Sequence[Explanation] = ()) -> list[Message]:
+def records(names: KafkaNames, found: KafkaLedger, explanations: Sequence[Explanation] = ()) -> RecordColumns:
     """Return the records that make the ledger say something."""
     told = [(f"{names.key}#{quote(each.source, safe='')}#{each.number}", each.text) for each in explanations]
-    return [
-        (names.progress, 0, key.encode(), text.encode(), None, 0) for key, text in [*told, (names.key, found.text())]
-    ]
+    keys, texts = (pa.array(column, pa.large_string()) for column in zip(*told, (names.key, found.text()), strict=True))
+    partitions = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
+    return RecordColumns(names.progress, texts.cast(pa.large_binary()), keys.cast(pa.large_binary()), partitions)
 
 
 def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> KafkaLedger:

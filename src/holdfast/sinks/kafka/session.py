@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from itertools import repeat
-from operator import length_hint
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.kafka import codes
 from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused, unusable
 from holdfast.kafka.brokers import Brokers
-from holdfast.sinks.kafka.form import Message, RecordColumns
+from holdfast.kafka.native.producing import BulkProducer
+from holdfast.sinks.kafka.form import RecordColumns
 
 T = TypeVar("T")
 
@@ -65,13 +63,9 @@ _PRODUCER: dict[str, Any] = {
     "queue.buffering.max.messages": 2_000_000,
     "queue.buffering.max.kbytes": 1 << 20,
     "partitioner": "murmur2_random",  # Java's own: a key has one partition, whoever writes it
-    "delivery.report.only.error": True,
     "reconnect.backoff.ms": 10,
     "retry.backoff.ms": 10,
 }
-
-_NO_CALLBACK = (None, None)
-"""What ``produce`` takes between partition and time: ``callback`` and ``on_delivery``, two names of one argument."""
 
 
 class ProducerGone(Exception):
@@ -260,7 +254,6 @@ class KafkaSession:
 
     def producer(self, transactional_id: str, timeout_ms: int, message_bytes: int) -> TransactionalProducer:
         """Return a producer of this name; what an earlier one left open is ended, and that one can write no more."""
-        failed: list[KafkaError] = []
         settings = {
             **_PRODUCER,
             "compression.type": self.compression,
@@ -268,12 +261,11 @@ class KafkaSession:
             "transaction.timeout.ms": timeout_ms,
             "message.max.bytes": max(message_bytes, MARKER_BYTES),
             "batch.size": min(1 << 20, max(message_bytes - 1_000, 1)),  # a topic's limit is that of a batch
-            "on_delivery": lambda error, _: failed.append(error) if error is not None else None,
         }
         with self.explained():
-            producer = self._made(Producer, {**self.config(), **settings})
+            producer = self._made(BulkProducer, {**self.config(), **settings})
             _again(lambda: producer.init_transactions(TIMEOUT_S))
-        return TransactionalProducer(self, producer, failed)
+        return TransactionalProducer(self, producer)
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
@@ -366,49 +358,32 @@ class KafkaSession:
 class TransactionalProducer:
     """A producer of one name, good until its first error."""
 
-    def __init__(self, session: KafkaSession, producer: Producer, failed: list[KafkaError]) -> None:
+    def __init__(self, session: KafkaSession, producer: BulkProducer) -> None:
         self._session = session
         self._producer = producer
-        self._failed = failed
 
     def begin(self) -> None:
         """Begin a transaction."""
         with self._session.explained():
             self._producer.begin_transaction()
 
-    def send(self, messages: Iterable[Message]) -> None:
-        """Hand messages over to be sent."""
-        produce = self._producer.produce
+    def send(self, some: RecordColumns) -> int:
+        """Hand messages over to be sent; return how many."""
+        for topic, partition, left in some.by_place():
+            self._send(topic, partition, left)
         with self._session.explained():
-            for topic, partition, key, value, headers, time_ms in messages:
-                # NB the library takes no None for headers
-                more = () if headers is None else (headers,)
-                while True:
-                    try:
-                        produce(topic, value, key, partition, *_NO_CALLBACK, time_ms, *more)
-                        break
-                    except BufferError:
-                        self._await_room()
-
-    def send_columns(self, some: RecordColumns) -> int:
-        """Hand messages over to be sent, a call for each that is made from C; return how many."""
-        if some.headers is not None:
-            self.send(some.rows())
-            return len(some.topics)
-        left = [iter(each) for each in (some.topics, some.values, some.keys, some.partitions)]
-        times = iter(some.times)
-        with self._session.explained():
-            while True:
-                try:
-                    deque(map(self._producer.produce, *left, *map(repeat, _NO_CALLBACK), times), maxlen=0)
-                    break
-                except BufferError:
-                    refused = len(some.topics) - length_hint(times) - 1  # every column was read as far as the last one
-                    left = [iter(each[refused:]) for each in (some.topics, some.values, some.keys, some.partitions)]
-                    times = iter(some.times[refused:])
-                    self._await_room()
             self._producer.poll(0)
-        return len(some.topics)
+        return len(some)
+
+    def _send(self, topic: str, partition: int, left: RecordColumns) -> None:
+        while len(left):
+            count, error = self._producer.send(topic, left.values, left.keys, partition, left.headers, left.times)
+            left = left.after(count)
+            with self._session.explained():
+                if error is not None and error.code() != codes.QUEUE_FULL:
+                    raise KafkaException(error)
+                if error is not None:
+                    self._await_room()
 
     def _await_room(self) -> None:
         """Wait a little: a million messages wait, the brokers are slower than we are."""
@@ -447,8 +422,8 @@ class TransactionalProducer:
             self._producer.purge()
 
     def _check(self) -> None:
-        if self._failed:
-            raise KafkaException(self._reason(self._failed[0]))
+        if self._producer.failed:
+            raise KafkaException(self._reason(self._producer.failed[0]))
 
     def _reason(self, error: KafkaError) -> KafkaError:
         """Return why a record was not delivered; of those that the library threw away it says no more than that."""

@@ -289,7 +289,7 @@ class KafkaSink:
         try:
             producer.begin()
             for some in messages:
-                producer.send_columns(some)
+                producer.send(some)
             producer.send(ledger.records(self._names, moved, told))
             if moved.row.epoch > self._ledger.row.epoch:
                 producer.flush()

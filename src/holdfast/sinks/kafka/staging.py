@@ -73,7 +73,7 @@ class KafkaWriter:
                 self._producer = made.session.producer(self._name, made.timeout_ms, made.limits.message_bytes)
                 self._producer.begin()
             for some in messages:
-                self._row_count += self._producer.send_columns(some)
+                self._row_count += self._producer.send(some)
         except ProducerGone as gone:
             raise self._gone(gone) from gone
         faults.reach("stage-write", self._task.epoch)

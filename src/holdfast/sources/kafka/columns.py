@@ -1,20 +1,16 @@
-"""Messages as Arrow: their columns in ``format="bytes"``, and what of a message stands beside the columns of a payload.
-
-What the library gives is a Python object for each message, so a column is one pass over these; all else is columnar.
-"""
+"""Messages as Arrow: their columns in ``format="bytes"``, and what of a message stands beside those of a payload."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
+from holdfast.kafka.native.messages import MessageBatch
 from holdfast.sources.kafka.fields import FIELDS, HEADERS
 
 
-def column(name: str, topic: str, number: int, messages: Sequence[Any]) -> pa.Array:
+def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Array:
     """Return one of :data:`~holdfast.sources.kafka.fields.FIELDS` of messages of a partition."""
     if name == "topic":
         return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
@@ -23,41 +19,26 @@ def column(name: str, topic: str, number: int, messages: Sequence[Any]) -> pa.Ar
     return _READERS[name](messages)
 
 
-def offsets(messages: Sequence[Any]) -> list[int]:
-    """Return the offsets of messages."""
-    return [message.offset() for message in messages]
+def _offsets(messages: MessageBatch) -> pa.Array:
+    return pa.array(messages.offsets())
 
 
-def _keys(messages: Sequence[Any]) -> pa.Array:
-    return pa.array([message.key() for message in messages], pa.binary())
-
-
-def _values(messages: Sequence[Any]) -> pa.Array:
-    return pa.array([message.value() for message in messages], pa.binary())
-
-
-def _offsets(messages: Sequence[Any]) -> pa.Array:
-    return pa.array(offsets(messages), pa.int64())
-
-
-def _timestamps(messages: Sequence[Any]) -> pa.Array:
-    stamps = [message.timestamp() for message in messages]
-    if any(kind == TIMESTAMP_NOT_AVAILABLE for kind, _ in stamps):
-        millis = pa.array([None if kind == TIMESTAMP_NOT_AVAILABLE else at for kind, at in stamps], pa.int64())
-    else:
-        millis = pa.array([at for _, at in stamps], pa.int64())
+def _timestamps(messages: MessageBatch) -> pa.Array:
+    times = messages.timestamps()
+    absent = times < 0
+    millis = pa.array(times, mask=absent if absent.any() else None)
     return millis.cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
 
 
-def _headers(messages: Sequence[Any]) -> pa.Array:
-    given = [message.headers() for message in messages]
+def _headers(messages: MessageBatch) -> pa.Array:
+    given = messages.headers()
     rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in given]
     return pa.array(rows, HEADERS)
 
 
-_READERS: Mapping[str, Callable[[Sequence[Any]], pa.Array]] = {
-    "key": _keys,
-    "value": _values,
+_READERS: Mapping[str, Callable[[MessageBatch], pa.Array]] = {
+    "key": MessageBatch.keys,
+    "value": MessageBatch.values,
     "offset": _offsets,
     "timestamp": _timestamps,
     "headers": _headers,

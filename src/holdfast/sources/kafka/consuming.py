@@ -1,4 +1,4 @@
-"""Messages between two offsets of partitions, in their order: where they end, and what is said when they are gone.
+"""MessageBatch between two offsets of partitions, in their order: where they end, and what is said when they are gone.
 
 A range ends with a message at or beyond its end, or where the partition says that nothing follows: what a transaction
 has aborted, the marks of transactions and what compaction has removed leave gaps, and nobody waits for those.
@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException
 
 from holdfast.errors import HoldfastError
 from holdfast.kafka import codes
 from holdfast.kafka.answers import UNREADABLE, is_passing, unusable
 from holdfast.kafka.brokers import Brokers
-from holdfast.kafka.resting import collector_rests
+from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
@@ -27,12 +28,13 @@ from holdfast.sources.kafka.refusals import translated, unreadable
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""
 
-CHUNK_ROWS = 10_000
-"""So many messages are objects at a time: the memory of more is no longer in the cache when it is read."""
+CHUNK_ROWS = 16_384
+"""So many messages are made rows at a time."""
 
 CHUNK_BYTES = 1 << 25
 _LOOK_BYTES = 1 << 16
 _POLL_S = 0.2
+_NOWHERE = -1
 _ASKED_AGAIN_S = 3.0
 """After so long without a message the cluster is asked whether the partition is still there."""
 
@@ -62,7 +64,7 @@ class MessageRun(NamedTuple):
     """Some messages of one segment that follow each other."""
 
     segment: str
-    messages: list[Any]
+    messages: MessageBatch
 
 
 def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = TIMEOUT_S) -> Iterator[MessageRun]:
@@ -90,14 +92,15 @@ def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = 
 class _Reading:
     """Ranges that are read at the same time: the first is handed on as it comes, the others wait for their turn."""
 
-    def __init__(self, access: Access, consumer: Consumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+    def __init__(self, access: Access, consumer: BulkConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
         self.access = access
         self.consumer = consumer
         self.ranges = ranges
         self.timeout_s = timeout_s
         self.parts = [PartitionOf.of(each.segment) for each in ranges]
         self.at = {(part.topic, part.number): place for place, part in enumerate(self.parts)}
-        self.held: list[list[Any]] = [[] for _ in ranges]
+        self.held: list[list[MessageBatch]] = [[] for _ in ranges]
+        self.count = [0] * len(ranges)
         self.size = [0] * len(ranges)
         self.has_ended = [False] * len(ranges)
         self.turn = 0
@@ -105,13 +108,11 @@ class _Reading:
     def chunks(self) -> Iterator[MessageRun]:
         """Yield the messages."""
         places = zip(self.parts, self.ranges, strict=True)
-        at = [TopicPartition(part.topic, part.number, each.first) for part, each in places]
-        self.consumer.assign(at)
-        self.consumer.resume(at)  # NB a partition stays paused from one assignment to the next
+        self.consumer.assign((part.topic, part.number, each.first) for part, each in places)
         heard = asked = time.monotonic()
         while self.turn < len(self.ranges):
-            first = self.consumer.poll(_POLL_S)
-            if first is None:
+            some = self.consumer.taken(CHUNK_ROWS, _POLL_S)
+            if not some:
                 now = time.monotonic()
                 if now - asked > _ASKED_AGAIN_S:
                     asked = now
@@ -120,8 +121,7 @@ class _Reading:
                     raise self._silent()
                 continue
             heard = time.monotonic()
-            with collector_rests():
-                self._take([first, *self.consumer.consume(CHUNK_ROWS - 1, 0)])
+            self._take(some)
             yield from self._due()
         self.consumer.unassign()
 
@@ -129,58 +129,72 @@ class _Reading:
         """Yield what its turn has come for, in pieces that are worth their name."""
         while self.turn < len(self.ranges):
             held, has_ended = self.held[self.turn], self.has_ended[self.turn]
-            if held and (has_ended or len(held) >= CHUNK_ROWS or self.size[self.turn] >= CHUNK_BYTES):
-                self.held[self.turn], self.size[self.turn] = [], 0
-                yield MessageRun(self.ranges[self.turn].segment, held)
+            if held and (has_ended or self.count[self.turn] >= CHUNK_ROWS or self.size[self.turn] >= CHUNK_BYTES):
+                self.held[self.turn], self.count[self.turn], self.size[self.turn] = [], 0, 0
+                yield MessageRun(self.ranges[self.turn].segment, MessageBatch.joined(held))
             if not has_ended:
                 return
             self.turn += 1
 
-    def _take(self, messages: list[Any]) -> None:
-        if len(self.ranges) == 1 and not any(message.error() for message in messages):
+    def _take(self, messages: MessageBatch) -> None:
+        errors = messages.errors()
+        if len(self.ranges) == 1 and not errors.any():
             self._add(0, messages)
             return
-        sorted_: dict[int, list[Any]] = {}
+        places = self._places(messages)
         ended = []
-        for message in messages:
-            place = self.at.get((message.topic(), message.partition()))
-            if (error := message.error()) is None:
-                if place is not None:
-                    sorted_.setdefault(place, []).append(message)
-            elif error.code() == codes.PARTITION_EOF:
+        for at in np.flatnonzero(errors).tolist():
+            error, place = messages.error(at), int(places[at])
+            if error.code() == codes.PARTITION_EOF:
                 # A replica that lags behind its leader says so too early.
-                if place is not None and message.offset() >= self.ranges[place].last:
+                if place >= 0 and messages.offsets()[at] >= self.ranges[place].last:
                     ended.append(place)
-            elif error.code() == codes.AUTO_OFFSET_RESET and place is not None:
-                raise self._lost(place, int(message.offset()))
+            elif error.code() == codes.AUTO_OFFSET_RESET and place >= 0:
+                raise self._lost(place, int(messages.offsets()[at]))
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 continue  # the library asks for the group that it wants to be named, and nothing is done with it
-            elif error.code() in UNREADABLE and place is not None:
-                at = f"in {message.topic()}/{message.partition()} from offset {message.offset()} on"
-                raise unreadable(error, self.access.address, self.access.node, at)
+            elif error.code() in UNREADABLE and place >= 0:
+                part = self.parts[place]
+                where = f"in {part.topic}/{part.number} from offset {messages.offsets()[at]} on"
+                raise unreadable(error, self.access.address, self.access.node, where)
             elif error.fatal() or not (error.retriable() or is_passing(error)):
                 raise translated(error, self.access.address, self.access.node)
-        for place, some in sorted_.items():
-            self._add(place, some)
+        for place, some in messages.parted(np.where(errors == 0, places, _NOWHERE)):
+            if place != _NOWHERE:
+                self._add(place, some)
         for place in ended:
             self._end(place)
 
-    def _add(self, place: int, messages: list[Any]) -> None:
+    def _places(self, messages: MessageBatch) -> np.ndarray:
+        """Return which range each message belongs to; they come in runs of one partition."""
+        topics, partitions = messages.topics(), messages.partitions()
+        begins = np.flatnonzero(np.r_[True, (np.diff(topics) != 0) | (np.diff(partitions) != 0)])
+        names = {topic: messages.topic_name(topic) for topic in set(topics[begins].tolist())}
+        runs = zip(topics[begins].tolist(), partitions[begins].tolist(), strict=True)
+        places = [self.at.get((names[topic], number), _NOWHERE) for topic, number in runs]
+        return np.repeat(places, np.diff(np.r_[begins, len(messages)]))
+
+    def _add(self, place: int, messages: MessageBatch) -> None:
         """Add messages to a range; those behind it say that it has ended."""
         if self.has_ended[place]:
             return
         last = self.ranges[place].last
-        if messages[-1].offset() >= last - 1:
-            messages = [message for message in messages if message.offset() < last]
+        offsets = messages.offsets()
+        if offsets[-1] >= last - 1:
+            within = dict(messages.parted(offsets >= last))
             self._end(place)
-        self.held[place] += messages
-        self.size[place] += sum(map(len, messages))
+            if False not in within:
+                return
+            messages = within[False]
+        self.held[place].append(messages)
+        self.count[place] += len(messages)
+        self.size[place] += int(messages.sizes().sum())
 
     def _end(self, place: int) -> None:
         self.has_ended[place] = True
         if not all(self.has_ended):
             part = self.parts[place]
-            self.consumer.pause([TopicPartition(part.topic, part.number)])
+            self.consumer.pause((part.topic, part.number))
 
     def _cluster(self) -> Cluster:
         return Cluster(self.access.address, self.access.node, self.timeout_s)
@@ -220,22 +234,22 @@ def _neighbours(ranges: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
 
 
 _lock = threading.Lock()
-_idle: dict[tuple[int, Access], Consumer] = {}
+_idle: dict[tuple[int, Access], BulkConsumer] = {}
 """Process, and what it reads with -> a consumer that is not in use: a new one would connect to the brokers first."""
 
 
-def _taken(access: Access) -> Consumer:
+def _taken(access: Access) -> BulkConsumer:
     with _lock:
         consumer = _idle.pop((os.getpid(), access), None)
     if consumer is not None:
         return consumer
     try:
-        return Consumer(access.address.client(**_settings(access)))
+        return BulkConsumer(access.address.client(**_settings(access)))
     except KafkaException as error:
         raise unusable(error, access.address, access.node) from error
 
 
-def _kept(access: Access, consumer: Consumer) -> None:
+def _kept(access: Access, consumer: BulkConsumer) -> None:
     with _lock:
         other = _idle.pop((os.getpid(), access), None)
         _idle[os.getpid(), access] = consumer

@@ -8,6 +8,8 @@ from holdfast.sources.kafka.partitions import OffsetRange
 
 SPANS_PER_CORE = 2
 SPAN_ROWS_MIN = 20_000
+SPAN_ROWS_ENOUGH = 4_000_000
+"""As long as one span a core has no more, it has one: a task begins with connections, and with waiting for them."""
 
 
 def dealt(ranges: Sequence[OffsetRange], parallelism: int) -> list[tuple[OffsetRange, ...]]:
@@ -20,7 +22,8 @@ def dealt(ranges: Sequence[OffsetRange], parallelism: int) -> list[tuple[OffsetR
 OffsetRange(segment='a/1', first=0, last=15000))]
     """
     total = sum(last - first for _, first, last in ranges)
-    wanted = max(1, min(SPANS_PER_CORE * max(1, parallelism), total // SPAN_ROWS_MIN))
+    cores = max(1, parallelism)
+    wanted = max(1, min(cores if total <= cores * SPAN_ROWS_ENOUGH else SPANS_PER_CORE * cores, total // SPAN_ROWS_MIN))
     goal = -(-total // wanted)
     tasks: list[tuple[OffsetRange, ...]] = []
     held: list[OffsetRange] = []

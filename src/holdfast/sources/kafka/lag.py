@@ -47,6 +47,6 @@ def _oldest(access: Access, ranges: list[OffsetRange]) -> Iterator[tuple[str, in
     """Yield the time of the first message of each range, microseconds; none where a message has no time."""
     seen = set()
     for chunk in chunks_of(access, ranges, TIMEOUT_S) if ranges else ():
-        if chunk.segment not in seen and (time_ms := chunk.messages[0].timestamp()[1]) >= 0:
+        if chunk.segment not in seen and (time_ms := int(chunk.messages.timestamps()[0])) >= 0:
             yield chunk.segment, time_ms * 1000
         seen.add(chunk.segment)

@@ -23,7 +23,6 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException,
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.avro.registry import Registry, schemas_of
 from holdfast.kafka.brokers import Brokers
-from holdfast.kafka.resting import collector_rests
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN
@@ -37,6 +36,7 @@ from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
+from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
@@ -203,11 +203,8 @@ class KafkaSource:
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
         read = self._payload_reader(task.registry)
         for chunk in chunks_of(access, task.ranges):
-            with collector_rests():
-                numbers = np.array(columns.offsets(chunk.messages), np.uint64)
-                batch = self._batch(chunk, read)
-            chunk.messages.clear()  # before more are made: memory is used again while it is still in the cache
-            yield Numbered((PlaceRun(chunk.segment, numbers),), batch)
+            numbers = chunk.messages.offsets().view(np.uint64)
+            yield Numbered((PlaceRun(chunk.segment, numbers),), self._batch(chunk, read))
 
     def _payload_reader(self, registry: Registry | None) -> PayloadReader:
         """Return what makes rows of payloads."""
@@ -219,16 +216,21 @@ class KafkaSource:
 
     def _batch(self, chunk: MessageRun, read: PayloadReader) -> pa.RecordBatch:
         part, messages, spec = PartitionOf.of(chunk.segment), chunk.messages, self.spec
-        beside = [columns.column(name, part.topic, part.number, messages) for _, name in spec.metadata]
+        beside = [
+            pa.nulls(len(messages), FIELDS[of].type)
+            if name in spec.unread
+            else columns.column(of, part.topic, part.number, messages)
+            for name, of in spec.metadata
+        ]
         beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
         if spec.format == "bytes":
             return pa.RecordBatch.from_arrays(beside, schema=spec.schema)
         rows = RowRules(spec.payload, spec.rejects)
 
         def place(at: int) -> str:
-            return f"{part.topic}/{part.number}/{messages[at].offset()}"
+            return f"{part.topic}/{part.number}/{messages.offsets()[at]}"
 
-        batch = read([message.value() for message in messages], rows, place)
+        batch = read(messages.values().to_pylist(), rows, place)
         payload = batch.columns[: len(spec.payload)]
         rejects = [batch.column(REJECT_COLUMN)] if spec.rejects else []
         return pa.RecordBatch.from_arrays(
@@ -326,7 +328,7 @@ class KafkaSource:
         return found
 
     def _check_append_time(self, chunk: MessageRun) -> None:
-        if any(message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME for message in chunk.messages):
+        if chunk.messages.timestamp_kinds() != {TIMESTAMP_LOG_APPEND_TIME}:
             topic = PartitionOf.of(chunk.segment).topic
             raise InvalidPipeline(
                 f"{self._node}: the times of topic {topic!r} are those of producers, and nothing is known of their "
@@ -397,11 +399,7 @@ class KafkaSource:
         longest = max(self._between(start, end), key=lambda each: each.last - each.first)
         some = longest._replace(last=min(longest.last, longest.first + _SAMPLE_ROWS))
         access = Access(self._address(), self._node, self._is_committed)
-        sizes = [
-            len(message) + len(message.key() or b"")
-            for chunk in chunks_of(access, [some])
-            for message in chunk.messages
-        ]
+        sizes = [size for chunk in chunks_of(access, [some]) for size in chunk.messages.sizes().tolist()]
         return _ROW_SIZE + (sum(sizes) / len(sizes) if sizes else 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -54,6 +54,8 @@ class KafkaSourceSpec:
         ``"earliest"``, ``"latest"``, or microseconds of Unix time.
     times : PartitionTimes, optional
         What the times in its partitions promise, where it gives bounds by itself.
+    unread : frozenset of str
+        Columns beside the payload's that nothing reads: they are null.
     """
 
     address: Brokers
@@ -69,6 +71,7 @@ class KafkaSourceSpec:
     group: str | None = None
     times: PartitionTimes | None = None
     registry: Registry | None = None
+    unread: frozenset[str] = frozenset()
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
 
@@ -85,6 +88,12 @@ class KafkaSourceSpec:
     def sends_secret(self) -> bool:
         """Whether a password travels to the executors, which read by themselves."""
         return self.address.has_secret or (self.registry is not None and self.registry.has_secret)
+
+    def narrowed(self, columns: Collection[str]) -> KafkaSourceSpec:
+        """Return it with nulls where nothing reads them: in columns that are not free, and may be null."""
+        wanted = {*columns, self.timestamp}
+        unread = (name for name, of in self.metadata if name not in wanted and FIELDS[of].nullable)
+        return replace(self, unread=frozenset(unread))
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of ``security`` only the protocol."""

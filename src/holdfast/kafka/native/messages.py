@@ -1,0 +1,259 @@
+"""Messages that were read, as Arrow columns: ``rd_kafka_message_t``, whose layout is public, many at a time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+
+from holdfast.kafka.native.library import (
+    CONSUMER,
+    WORD,
+    Client,
+    Hold,
+    c_int,
+    c_int32,
+    c_int64,
+    pointer,
+    quick,
+    size_t,
+    text,
+    waits,
+    words,
+)
+
+MESSAGE = np.dtype(
+    {
+        "names": ["error", "topic", "partition", "value", "size", "key", "key_size", "offset"],
+        "formats": ["i4", "i8", "i4", "i8", "i8", "i8", "i8", "i8"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
+        "itemsize": 72,
+    }
+)
+"""``rd_kafka_message_t``."""
+
+_message_destroy = quick("rd_kafka_message_destroy", None, pointer)
+_timestamp = quick("rd_kafka_message_timestamp", c_int64, pointer, pointer)
+_headers = quick("rd_kafka_message_headers", c_int, pointer, pointer)
+_header = quick("rd_kafka_header_get_all", c_int, pointer, size_t, pointer, pointer, pointer)
+_topic_name = quick("rd_kafka_topic_name", text, pointer)
+_said = quick("rd_kafka_message_errstr", text, pointer)
+
+_list_new = quick("rd_kafka_topic_partition_list_new", pointer, c_int)
+_list_add = quick("rd_kafka_topic_partition_list_add", pointer, pointer, text, c_int32)
+_list_offset = quick("rd_kafka_topic_partition_list_set_offset", c_int, pointer, text, c_int32, c_int64)
+_list_destroy = quick("rd_kafka_topic_partition_list_destroy", None, pointer)
+_assign = waits("rd_kafka_assign", c_int, pointer, pointer)
+_pause = waits("rd_kafka_pause_partitions", c_int, pointer, pointer)
+_resume = waits("rd_kafka_resume_partitions", c_int, pointer, pointer)
+_poll_set_consumer = quick("rd_kafka_poll_set_consumer", c_int, pointer)
+_queue_of = quick("rd_kafka_queue_get_consumer", pointer, pointer)
+_queue_destroy = quick("rd_kafka_queue_destroy", None, pointer)
+_consume = waits("rd_kafka_consume_batch_queue", ctypes.c_ssize_t, pointer, c_int, pointer, size_t)
+_close = waits("rd_kafka_consumer_close", c_int, pointer)
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class BulkConsumer(Client):
+    """A consumer of partitions that it is told.
+
+    Parameters
+    ----------
+    settings : mapping of str to object
+        As confluent-kafka takes them, without functions.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(CONSUMER, settings)
+        _poll_set_consumer(self.handle)
+
+    def assign(self, places: Iterable[tuple[str, int, int]]) -> None:
+        """Read on from these offsets of these partitions, and of no others."""
+        offsets = {(topic, number): offset for topic, number, offset in places}
+        self._ask(_assign, offsets, offsets)
+        self._ask(_resume, offsets)  # NB a partition stays paused from one assignment to the next
+
+    def unassign(self) -> None:
+        """Read nothing on."""
+        _assign(self.handle, None)
+
+    def pause(self, place: Place) -> None:
+        """Give nothing more of a partition."""
+        self._ask(_pause, [place])
+
+    def taken(self, limit: int, timeout_s: float) -> MessageBatch:
+        """Return at most so many messages; one is waited for, the others are there.  Errors are among them."""
+        addresses = np.empty(limit, np.int64)
+        queue = _queue_of(self.handle)
+        try:
+            count = _consume(queue, round(timeout_s * 1000), addresses.ctypes.data, 1)
+            if count > 0:
+                count += max(0, _consume(queue, 0, addresses[1:].ctypes.data, limit - 1))
+        finally:
+            _queue_destroy(queue)
+        assert self.hold is not None
+        self.hold.add(max(0, count))
+        return MessageBatch(addresses[: max(0, count)], self.hold)
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        _close(self.handle)
+
+    def _ask(self, function: Any, places: Iterable[Place], offsets: Mapping[Place, int] | None = None) -> None:
+        listed = _list_new(0)
+        try:
+            for topic, number in places:
+                _list_add(listed, topic.encode(), number)
+                if offsets is not None:
+                    _list_offset(listed, topic.encode(), number, offsets[topic, number])
+            if code := function(self.handle, listed):
+                raise KafkaException(KafkaError(code))
+        finally:
+            _list_destroy(listed)
+
+
+class MessageBatch:
+    """Messages as librdkafka holds them, in their order; let go with this object.
+
+    Parameters
+    ----------
+    addresses : numpy.ndarray of int64
+        Of the messages.
+    hold : Hold
+        On what has read them: they are counted there.
+    """
+
+    def __init__(self, addresses: np.ndarray, hold: Hold) -> None:
+        self._addresses = addresses
+        self._hold = hold
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return len(self._addresses)
+
+    def __del__(self) -> None:
+        """Let them go."""
+        deque(map(_message_destroy, self._addresses.tolist()), maxlen=0)
+        self._hold.remove(len(self._addresses))
+
+    def parted(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
+        """Return place and the messages there, in their order; nothing stays in this object."""
+        addresses, self._addresses = self._addresses, self._addresses[:0]
+        if not len(addresses):
+            return []
+        if (places == places[0]).all():
+            return [(int(places[0]), MessageBatch(addresses, self._hold))]
+        order = np.argsort(places, kind="stable")
+        cuts = np.flatnonzero(np.diff(places[order])) + 1
+        return [(int(places[some[0]]), MessageBatch(addresses[some], self._hold)) for some in np.split(order, cuts)]
+
+    @staticmethod
+    def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
+        """Return the messages of several, at least one; nothing stays in those."""
+        if len(parts) == 1:
+            return parts[0]
+        together = MessageBatch(np.concatenate([part._addresses for part in parts]), parts[0]._hold)
+        for part in parts:
+            part._addresses = part._addresses[:0]
+        return together
+
+    # --- what stands in each ------------------------------------------------------------------------------------------
+
+    def errors(self) -> np.ndarray:
+        """Return codes; 0 is none."""
+        return self._word("error")
+
+    def topics(self) -> np.ndarray:
+        """Return what stands for the topic of each: equal numbers for one topic, see :meth:`topic_name`."""
+        return self._word("topic")
+
+    def partitions(self) -> np.ndarray:
+        """Return partition numbers."""
+        return self._word("partition")
+
+    def offsets(self) -> np.ndarray:
+        """Return offsets."""
+        return self._word("offset")
+
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of key and value of each."""
+        both: np.ndarray = self._word("size") + self._word("key_size")
+        return both
+
+    def values(self) -> pa.Array:
+        """Return values, binary; null where there is none (a tombstone)."""
+        return _copied(self._word("value"), self._word("size"))
+
+    def keys(self) -> pa.Array:
+        """Return keys, binary; null where there is none."""
+        return _copied(self._word("key"), self._word("key_size"))
+
+    def timestamps(self) -> np.ndarray:
+        """Return milliseconds of Unix time; -1 where there is none."""
+        return np.fromiter(map(_timestamp, self._addresses.tolist(), repeat(None)), np.int64, len(self))
+
+    def timestamp_kinds(self) -> set[int]:
+        """Return which kinds of times there are: ``confluent_kafka.TIMESTAMP_LOG_APPEND_TIME`` and others."""
+        kind = ctypes.c_int()
+        asked = zip(self._addresses.tolist(), repeat(ctypes.addressof(kind)), strict=False)
+        return {(_timestamp(*one), kind.value)[1] for one in asked}
+
+    def headers(self) -> list[list[tuple[str, bytes | None]] | None]:
+        """Return the headers of each; None where there are none."""
+        found = ctypes.c_void_p()
+        asked = zip(self._addresses.tolist(), repeat(ctypes.addressof(found)), strict=False)
+        return [None if _headers(*one) else _headers_in(found) for one in asked]
+
+    def topic_name(self, topic: int) -> str:
+        """Return the name of one of :meth:`topics`; an error may have none."""
+        return str(_topic_name(topic).decode()) if topic else ""
+
+    def error(self, place: int) -> KafkaError:
+        """Return what one says that is no message."""
+        said = _said(int(self._addresses[place])) or b""
+        return KafkaError(int(self.errors()[place]), said.decode(errors="replace"))
+
+    def _word(self, name: str) -> np.ndarray:
+        kind, at = MESSAGE.fields[name][:2]  # type: ignore[index]
+        found = words(self._addresses + at)
+        return found if kind.itemsize == WORD else found.astype(np.int32).astype(np.int64)
+
+
+def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:
+    """Return the bytes at addresses, null where an address is 0.
+
+    Between two of them lies what belongs to others: of an array that has that as values of its own, and is made without
+    a copy, every second value is taken.
+    """
+    is_null = at == 0
+    if is_null.all():
+        return pa.nulls(len(at), pa.binary())
+    base = int(at[~is_null].min())
+    starts = np.where(is_null, 0, at - base)
+    ends = starts + np.where(is_null, 0, sizes)
+    order = np.argsort(starts, kind="stable")
+    edges = np.empty(2 * len(at), np.int64)
+    edges[0::2], edges[1::2] = starts[order], ends[order]
+    memory = pa.foreign_buffer(base, int(ends.max()))
+    both = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), memory])
+    wanted = np.empty(len(at), np.int64)
+    wanted[order] = np.arange(0, len(edges), 2)
+    return both.take(pa.array(wanted, mask=is_null if is_null.any() else None)).cast(pa.binary())
+
+
+def _headers_in(found: ctypes.c_void_p) -> list[tuple[str, bytes | None]]:
+    name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    places = [ctypes.addressof(each) for each in (name, value, size)]
+    headers: list[tuple[str, bytes | None]] = []
+    while _header(found, len(headers), *places) == 0:
+        content = None if value.value is None else ctypes.string_at(value.value, size.value)
+        headers.append(((name.value or b"").decode(), content))
+    return headers

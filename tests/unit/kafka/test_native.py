@@ -1,0 +1,193 @@
+"""Many messages at a time through librdkafka's own functions, on a live broker: nothing is altered on the way."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
+
+from holdfast.kafka import codes
+from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
+from holdfast.kafka.native.producing import BulkProducer
+from holdfast.sinks.kafka.form import HEADERS
+from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.transactions import ONGOING, Transactions
+from tests.kafka_topics import Topics
+from tools.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.slow
+
+_names = (f"native-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def topics(kafka_of_session: KafkaServer) -> Topics:
+    return Topics(kafka_of_session.bootstrap)
+
+
+@pytest.fixture
+def topic(topics: Topics) -> str:
+    name = next(_names)
+    topics.create(name, 3)
+    return name
+
+
+def producer(topics: Topics, **settings: Any) -> BulkProducer:
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    return BulkProducer({"bootstrap.servers": topics.bootstrap, "log_level": 0, "linger.ms": 0, **dotted})
+
+
+def consumer(topics: Topics, **settings: Any) -> BulkConsumer:
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    at = {"bootstrap.servers": topics.bootstrap, "log_level": 0, "group.id": "native", "enable.partition.eof": True}
+    return BulkConsumer({**at, "auto.offset.reset": "error", **dotted})
+
+
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.large_binary())
+
+
+def read(topics: Topics, topic: str, partitions: int = 3, limit: int = 1000) -> dict[int, list[MessageBatch]]:
+    """Return the messages of each partition, as they came."""
+    reader = consumer(topics)
+    reader.assign([(topic, number, 0) for number in range(partitions)])
+    left, found = set(range(partitions)), {number: list[MessageBatch]() for number in range(partitions)}
+    while left:
+        some = reader.taken(limit, 10)
+        assert some, "nothing came"
+        codes_, places = some.errors(), some.partitions()
+        left -= set(places[codes_ == codes.PARTITION_EOF].tolist())
+        for place, part in some.parted(np.where(codes_ == 0, places, -1)):
+            if place >= 0:
+                found[place].append(part)
+    return found
+
+
+def column(parts: list[MessageBatch], name: str) -> list[Any]:
+    return [value for part in parts for value in getattr(part, name)().tolist()]
+
+
+def test_keys_and_values_of_every_size_come_back_in_their_order(topics: Topics, topic: str) -> None:
+    chance = random.Random(5)
+    values = [chance.choice([None, b"", chance.randbytes(chance.choice([1, 7, 300, 20_000]))]) for _ in range(3000)]
+    keys = [chance.choice([None, b"", b"%d" % number]) for number in range(3000)]
+    places = [chance.randrange(3) for _ in range(3000)]
+    sending = producer(topics, compression_type="lz4")
+    for number in range(3):
+        mine = [place for place in range(3000) if places[place] == number]
+        whole = binary([values[place] for place in mine]), binary([keys[place] for place in mine])
+        for begin in range(0, len(mine), 300):  # slices, whose arrays begin in the middle of their buffers
+            some_values, some_keys = (each[begin : begin + 300] for each in whole)
+            assert sending.send(topic, some_values, some_keys, number) == (len(some_values), None)
+    assert sending.flush(30) == 0
+    assert sending.failed == []
+    for number, parts in read(topics, topic, limit=501).items():
+        wanted = [place for place in range(3000) if places[place] == number]
+        assert column(parts, "offsets") == list(range(len(wanted)))
+        assert [v for part in parts for v in part.values().to_pylist()] == [values[place] for place in wanted]
+        assert [k for part in parts for k in part.keys().to_pylist()] == [keys[place] for place in wanted]
+        assert column(parts, "sizes") == [len(keys[place] or b"") + len(values[place] or b"") for place in wanted]
+        joined = MessageBatch.joined(parts)
+        assert joined.values().to_pylist() == [values[place] for place in wanted]
+        assert not any(len(part) for part in parts if part is not joined)
+
+
+def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str) -> None:
+    given = [[("a", b"1"), ("é", None)], None, [], [("a", b""), ("a", b"\0x")]]
+    listed = [
+        None if each is None else [{"key": key, "value": value} for key, value in each]
+        for each in [[("left out", b"z")], *given]
+    ]
+    headers = pa.array(listed, HEADERS)[1:]
+    times = pa.array([1, 1_704_067_200_000, 0, 5], pa.int64())
+    sending = producer(topics)
+    values = binary([b"0", b"1", None, b"3"])
+    assert sending.send(topic, values, None, 1, headers, times) == (4, None)
+    assert sending.flush(30) == 0
+    (part,) = [MessageBatch.joined(parts) for parts in read(topics, topic).values() if parts]
+    assert part.values().to_pylist() == values.to_pylist()
+    assert part.headers() == [given[0], None, None, given[3]]
+    found = part.timestamps().tolist()
+    assert [found[0], found[1], found[3]] == [1, 1_704_067_200_000, 5]
+    assert found[2] > 1_704_067_200_000
+    assert part.timestamp_kinds() == {TIMESTAMP_CREATE_TIME}
+    assert {part.topic_name(each) for each in part.topics().tolist()} == {topic}
+
+
+def test_what_the_queue_does_not_take_is_told_from_the_first_message_on(topics: Topics, topic: str) -> None:
+    sending = producer(topics, queue_buffering_max_messages=100, linger_ms=60_000)
+    values = binary([b"%d" % number for number in range(250)])
+    count, error = sending.send(topic, values)
+    assert error is not None
+    assert (count, error.code()) == (100, codes.QUEUE_FULL)
+    assert sending.flush(30) == 0
+    count, error = sending.send(topic, values[100:], None, -1, None, pa.array([7] * 150, pa.int64()))
+    assert error is not None
+    assert (count, error.code()) == (100, codes.QUEUE_FULL)
+
+
+def test_why_messages_were_not_delivered_is_noted(topics: Topics, topic: str) -> None:
+    sending = producer(topics, message_max_bytes=5_000_000)
+    assert sending.send(topic, binary([b"good", b"x" * 4_000_000])) == (2, None)
+    assert sending.flush(30) == 0
+    assert {error.code() for error in sending.failed} == {KafkaError.MSG_SIZE_TOO_LARGE}
+    assert sending.send(topic, binary([b"nowhere"]), None, 77)[0] == 0
+
+
+def test_what_a_function_answers_is_an_error_of_the_library(topics: Topics) -> None:
+    with pytest.raises(KafkaException) as raised:
+        producer(topics).begin_transaction()
+    assert raised.value.args[0].code() == KafkaError._NOT_CONFIGURED
+    for settings in ({"no_such_setting": "1"}, {"message_max_bytes": "many"}):
+        with pytest.raises(KafkaException) as raised:
+            producer(topics, **settings)
+        assert raised.value.args[0].code() == codes.INVALID_ARG
+    told: list[KafkaError] = []
+    lost = BulkProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "error_cb": told.append})
+    while not told:
+        lost.poll(0.1)
+    assert {error.code() for error in told} <= {codes.TRANSPORT, codes.ALL_BROKERS_DOWN}
+
+
+def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, topic: str) -> None:
+    ident = f"native/{topic}"
+    sending = producer(topics, transactional_id=ident)
+    sending.init_transactions(30)
+    sending.begin_transaction()
+    assert sending.send(topic, binary([b"x"])) == (1, None)
+    assert sending.flush(30) == 0
+    is_there = weakref.ref(sending)
+    del sending
+    assert is_there() is None, "something keeps it, and its connections, until the collector comes"
+    asked = Transactions(KafkaSession(Brokers(topics.bootstrap), "sink 's'", "test"))
+    try:
+        assert asked.describe([ident])[ident].state == ONGOING
+        again = producer(topics, transactional_id=ident)
+        again.init_transactions(30)
+        assert asked.describe([ident])[ident].state != ONGOING
+    finally:
+        asked.close()
+
+
+def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> None:
+    sending = producer(topics)
+    assert sending.send(topic, binary([b"x"] * 50), None, 0) == (50, None)
+    assert sending.flush(30) == 0
+    reader = consumer(topics)
+    reader.assign([(topic, 0, 0)])
+    some = reader.taken(10, 10)
+    hold = some._hold
+    reader.close()
+    del reader
+    assert hold._handle is not None
+    assert some.offsets().tolist() == list(range(len(some)))
+    del some
+    assert hold._handle is None
