@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,6 +60,11 @@ class Driver:
     def exit_code(self) -> int:
         """Wait for the end."""
         return self._process.wait(timeout=180)
+
+    def interrupted(self) -> int:
+        """Ask it to end, as Ctrl-C does, and wait for that."""
+        self._process.send_signal(signal.SIGINT)
+        return self.exit_code()
 
     def log(self) -> str:
         """Everything it has said."""

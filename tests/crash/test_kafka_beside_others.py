@@ -1,5 +1,6 @@
 """Kafka as one of two and of three unlike sinks: killed before and after every durable write, and again in recovery.
 
+There are thousands of pairs: as many as the time allows (``HOLDFAST_PAIRS_MINUTES``), as ``HOLDFAST_SEED`` says.
 The sinks are a topic, a database file, PostgreSQL with prepared transactions, and a directory of Parquet files, in the
 order in which they publish; epochs are carried and staged in turn.  After each world a reader with ``read_committed``
 sees each row once (in order, where the driver writes them all), and no transaction of the pipeline is open: neither one
@@ -8,6 +9,9 @@ of a task nor one of a driver.
 
 from __future__ import annotations
 
+import os
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +20,7 @@ import pytest
 
 from holdfast.testing import SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed
+from tests.crash.sampled_pairs import sampled_pairs
 from tests.crash.test_kafka_crash_loop import SHORT, NewPath, NewTopicName, made
 from tests.sim.test_unlike_sinks import files, sqlite
 from tools.kafka_server import KafkaServer
@@ -39,8 +44,10 @@ WAYS = {
 ``driver``: in the handles of the tasks; ``transactions``: as transactions that tasks leave open.
 """
 
-ONE_ROW = {"row_count": 1, "epoch_rows_min": 1, "epoch_rows_max": 1, "task_failure_rate": 0.2}
-"""For pairs: their number grows with the square."""
+MINUTES = int(os.environ.get("HOLDFAST_PAIRS_MINUTES", "3"))
+"""How long pairs of crashes are tried in each case."""
+
+PAIRS_SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
 
 Make = Callable[..., World]
 
@@ -95,12 +102,13 @@ def test_unlike_sinks_survive_a_crash_at_every_write(make: Make, names: str, way
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize(
-    ("way", "carried_share"),
-    [("driver", 1.0), ("driver", 0.0), ("transactions", 0.0)],
-    ids=["carried", "staged in handles", "staged in transactions"],
-)
-@pytest.mark.parametrize("names", ["sqlite + kafka", "prepared + kafka + files"])
-def test_unlike_sinks_survive_every_pair_of_crashes(make: Make, names: str, way: str, carried_share: float) -> None:
-    crash_loop(lambda: make(names, way, {**ONE_ROW, "carried_share": carried_share}))
+@pytest.mark.timeout(300 + 120 * MINUTES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("names", UNLIKE)
+def test_unlike_sinks_survive_pairs_of_crashes(
+    make: Make, names: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled = sampled_pairs(lambda: make(names, way), random.Random(f"{PAIRS_SEED} {names} {way}"), 60 * MINUTES)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{names}, {way}: {sampled}\n")
+    assert sampled.hit > 0

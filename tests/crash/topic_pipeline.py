@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import holdfast as hf
@@ -23,7 +24,7 @@ def freeze(point: str, epoch: int) -> None:
     mark = Path(os.environ["CRASH_MARKS"], "frozen")
     if f"{point}:{epoch}" == os.environ["CRASH_FREEZE"] and not mark.exists():
         mark.touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # of the process, this thread might go on a little
 
 
 if "CRASH_FREEZE" in os.environ:

@@ -270,7 +270,7 @@ class Flow:
         done = ", ".join(f"{count} x {what}" for what, count in sorted(self.noted.items()))
         sys.stdout.write(
             f"\n{done}: {self._feed.count} messages, duplicates={found.duplicates} lost={found.lost}; "
-            f"none open {open_s:.1f} s after the last start\n"
+            f"none open when asked {open_s:.0f} s after the last start\n"
         )
         assert found.is_exact, found
 

@@ -73,7 +73,7 @@ def test_every_variable_is_read_by_somebody(page):
 @cache
 def all_code():
     """Return the text of everything that may read a variable."""
-    folders = [ROOT / folder for folder in ("src", "demo", "bench", "tools", "tests/sim")]
+    folders = [ROOT / folder for folder in ("src", "demo", "bench", "tools", "tests/sim", "tests/crash")]
     return "".join(file.read_text() for folder in folders for file in folder.rglob("*.py"))
 
 

@@ -1,4 +1,4 @@
-"""Runs between topics: what becomes of orphans while nothing arrives, and what ``inspect`` says of them."""
+"""Runs between topics: Avro on both sides, orphans that come late, and what ``inspect`` says of all that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -18,7 +21,8 @@ from holdfast.cli.app import app
 from holdfast.config import Settings
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.kafka_topics import Topics
-from tests.spark.running import eventually
+from tests.schema_registry import schema_registry
+from tests.spark.running import MODES, eventually, sqlite_rows
 from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.spark
@@ -140,11 +144,67 @@ def test_inspect_says_what_is_held_what_lags_what_is_open_and_who_waits(
     told = asked()
     assert "transaction " not in told
     assert "readers of" not in told
-    assert f"  {flow['source']}/0: held out=5 table=5, read 5, end 5, lag 0 rows\n" in told
+    assert f"  {flow['source']}/0: held out=5 table=5, read 5, end 5, lag 0 rows, 0.0 s\n" in told
     assert [json.loads(value)["id"] for value in KafkaTopic(topics.bootstrap, flow["target"]).values()] == [
         1,
         2,
         3,
         3,
         3,
+    ]
+
+
+RIDE = """{"type": "record", "name": "Ride", "fields": [
+    {"name": "id", "type": "int"}, {"name": "km", "type": "float"}, {"name": "city", "type": ["null", "string"]},
+    {"name": "ignored", "type": {"type": "map", "values": "long"}}]}"""
+
+
+@pytest.mark.parametrize("mode", ["carried", pytest.param("staged", marks=pytest.mark.nightly)])
+def test_avro_goes_from_topic_to_topic_and_what_is_none_is_a_reject(
+    spark: SparkSession, topics: Topics, new_topic: Callable[[], str], tmp_path: Path, mode: str
+) -> None:
+    """Written and read by serializers that are not this project's; tasks ask the registry, too."""
+    source, target = f"in-{new_topic()}", f"out-{new_topic()}"
+    topics.create(source, 2)
+    topics.create(target)
+    outside = KafkaTopic(topics.bootstrap, target)
+    with schema_registry() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+        serialized = AvroSerializer(client, RIDE)
+        given = [
+            {"id": i, "km": i / 4, "city": None if i % 5 == 0 else f"c{i}", "ignored": {"x": i}} for i in range(40)
+        ]
+        payloads = [serialized(ride, SerializationContext(source, MessageField.VALUE)) for ride in given]
+        bad = [None, b"\0\0\0\x03\xe7x", b"{}"]
+        topics.produce(source, {0: [*payloads[:20], *bad], 1: payloads[20:]})
+        rides = hf.read.kafka(
+            topics.bootstrap,
+            source,
+            format="avro",
+            schema="id BIGINT, km DOUBLE, city STRING",
+            registry=registry.url,
+            on_bad_row="reject",
+            name="rides",
+        )
+        db = tmp_path / "rejects.db"
+        long = rides | hf.select("id", "km * 2 AS km", "city", name="doubled")
+        pipeline = hf.Pipeline(
+            f"avro_{target.replace('-', '_')}",
+            long
+            | hf.write.kafka(
+                topics.bootstrap, target, format="avro", registry=registry.url, progress=f"{target}-p", name="out"
+            ),
+            rides.rejects | hf.write.sqlite(db, table="rejects", name="rejects_out"),
+        )
+        for _ in range(2):  # the second run finds nothing to do
+            pipeline.run(
+                checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark, settings=MODES[mode]
+            )
+        theirs, context = AvroDeserializer(client), SerializationContext(target, MessageField.VALUE)
+        found = sorted((theirs(value, context) for value in outside.values()), key=lambda row: row["id"])
+    assert found == [{"id": ride["id"], "km": ride["km"] * 2, "city": ride["city"]} for ride in given]
+    assert sqlite_rows(db, "SELECT position, reason FROM rejects") == [
+        (f"{source}/0/20", "it has no value (a tombstone), and columns are wanted"),
+        (f"{source}/0/21", "its schema 999 is not in the registry"),
+        (f"{source}/0/22", "it does not begin with the id of a schema"),
     ]

@@ -76,6 +76,8 @@ def test_where_all_partitions_are_idle_everything_is_settled() -> None:
     bounds = PartitionBounds(PartitionTimes(None, 30 * S), Log(a=[10], b=[12]).highest)
     assert bound_after(bounds, 0, {"a": 1, "b": 1, "c": 0}, a=1, b=1) is None
     assert bound_after(bounds, 30, {"a": 1, "b": 1, "c": 0}, a=1, b=1) == 13
+    late = PartitionBounds(PartitionTimes(5, 30 * S), Log(a=[10, 40, 38], b=[12]).highest)
+    assert [bound_after(late, at, a=3, b=1) for at in (0, 30)] == [7, 41]
     silent = PartitionBounds(PartitionTimes(None, 0), Log().highest)
     assert bound_after(silent, 0, {"a": 0}) is None
 

@@ -101,8 +101,8 @@ class PartitionBounds:
         bounds = {segment: self._of(segment) for segment in ends}
         before, self._before = self._before, bounds
         active = [bound for segment, bound in bounds.items() if segment not in idle]
-        if not active:
-            return max((bound + 1 for bound in bounds.values() if bound is not None), default=None)
+        if not active:  # everything up to the newest message is settled, whatever disorder was waited for
+            return max((self._highest[segment] + 1 for segment in ends if segment in self._highest), default=None)
         # What a silent partition gives from now on was appended after this process had looked the last time.
         reached = _lowest(before.get(segment) for segment in ends if segment not in idle)
         silent = [_higher(bounds[segment], reached) for segment in idle]
