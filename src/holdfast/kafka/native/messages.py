@@ -20,6 +20,7 @@ from holdfast.kafka.native.library import (
     c_int,
     c_int32,
     c_int64,
+    int64s,
     pointer,
     quick,
     size_t,
@@ -246,7 +247,7 @@ def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:
     both = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), memory])
     wanted = np.empty(len(at), np.int64)
     wanted[order] = np.arange(0, len(edges), 2)
-    return both.take(pa.array(wanted, mask=is_null if is_null.any() else None)).cast(pa.binary())
+    return both.take(int64s(wanted, is_null)).cast(pa.binary())
 
 
 def _headers_in(found: ctypes.c_void_p) -> list[tuple[str, bytes | None]]:

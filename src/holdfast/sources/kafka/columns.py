@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from holdfast.kafka.native.library import int64s
 from holdfast.kafka.native.messages import MessageBatch
 from holdfast.sources.kafka.fields import FIELDS, HEADERS
 
@@ -20,14 +21,12 @@ def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Arr
 
 
 def _offsets(messages: MessageBatch) -> pa.Array:
-    return pa.array(messages.offsets())
+    return int64s(messages.offsets())
 
 
 def _timestamps(messages: MessageBatch) -> pa.Array:
     times = messages.timestamps()
-    absent = times < 0
-    millis = pa.array(times, mask=absent if absent.any() else None)
-    return millis.cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
+    return int64s(times, times < 0).cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
 
 
 def _headers(messages: MessageBatch) -> pa.Array:

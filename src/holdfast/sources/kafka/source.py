@@ -398,7 +398,7 @@ class KafkaSource:
         """Return the size of a message between two positions, by the first ones of the longest range."""
         longest = max(self._between(start, end), key=lambda each: each.last - each.first)
         some = longest._replace(last=min(longest.last, longest.first + _SAMPLE_ROWS))
-        access = Access(self._address(), self._node, self._is_committed)
+        access = Access(self._address(), self._node, self._is_committed, looks=True)
         sizes = [size for chunk in chunks_of(access, [some]) for size in chunk.messages.sizes().tolist()]
         return _ROW_SIZE + (sum(sizes) / len(sizes) if sizes else 0)
 
