@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from demo.processes import kill_one
+from tools.ports import free_port
 
 WORKER_COUNT = 2
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
@@ -73,7 +74,7 @@ def standalone_cluster(directory: Path) -> Iterator[Cluster]:
     """Start a master and two workers of one core each, yield, stop them by process id."""
     for part in ("conf", "events", "logs"):
         (directory / part).mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     _write_settings(directory, url)
     master = _launch(
@@ -242,9 +243,3 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> No
             return
         time.sleep(0.05)
     raise RuntimeError(f"Spark's master did not start:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.http_servers import Quiet, serving_with
-from tools.postgres_server import free_port
+from tools.ports import free_port
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _ACCOUNT = "devstoreaccount1"

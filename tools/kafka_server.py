@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.maven_jars import NoJars, artifacts, cache, fetch
-from tools.postgres_server import free_port
+from tools.ports import free_port
 
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Lines of ``group:artifact:version sha256``: the broker and what it needs."""

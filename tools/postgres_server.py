@@ -15,13 +15,14 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.ports import free_port
 
 SETTINGS: Mapping[str, str] = {
     "max_prepared_transactions": "64",  # Holdfast stages large epochs by PREPARE TRANSACTION where this is above 0
@@ -200,10 +201,3 @@ def _run(program: Path, *arguments: str | Path, user: str | None) -> None:
             output.seek(0)
             text = output.read().decode(errors="replace").strip()
             raise RuntimeError(f"{program.name} failed with exit code {done.returncode}: {text}")
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
