@@ -79,7 +79,7 @@ def make(
 
 def test_three_unlike_sinks_survive_a_crash_at_some_writes(make: Make) -> None:
     """A slice of what follows: carried and staged epochs, tasks that fail."""
-    report = crash_loop(lambda: make("prepared + kafka + files", "transactions"), pairs=False, stride=17)
+    report = crash_loop(lambda: make("prepared + kafka + files", "transactions"), pairs=False, stride=23)
     assert report.place_count > 30
 
 

@@ -113,6 +113,7 @@ def test_each_partition_gets_its_share_and_large_ones_are_cut(
     for start, end in pairwise(positions):
         assert source.rows_between(start, end) <= 30
     monkeypatch.setattr("holdfast.sources.kafka.dealing.SPAN_ROWS_MIN", 10)
+    monkeypatch.setattr("holdfast.sources.kafka.dealing.SPAN_ROWS_ENOUGH", 10)
     spans = source.spans(positions[0], positions[-1], parallelism=3)
     assert len(spans) == 6
     assert len({segment for span in spans for segment, _, _ in span.value.ranges}) == 3
