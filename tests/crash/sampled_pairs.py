@@ -44,7 +44,9 @@ class Sampled:
 def sampled_pairs(make_world: Callable[[], World], chance: random.Random, time_s: float) -> Sampled:
     """Crash pipelines at pairs of durable writes; raise ``AssertionError`` with the trace where anything is wrong."""
     end = time.monotonic() + time_s
-    first_count, _ = lived(make_world(), None)
+    world = make_world()
+    first_count, _ = lived(world, None)
+    look(world)
 
     def drawn(count: int) -> CrashAt:
         return CrashAt(chance.randint(1, count), chance.choice(("before", "after")))
