@@ -144,7 +144,7 @@ class Weather:
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage = stage
         self._chance = random.Random(seed)
-        self._away = self._requests = 0
+        self._away = self._requests = self._back_at = 0
         self.count = Counter[str]()
         self.keys = ["first"]
 
@@ -170,7 +170,9 @@ class Weather:
         return kinds[name]()
 
     def _go_away(self) -> Fault:
-        self._away = 6
+        """Be away for less than a run is patient; and not twice in a row, which would be for longer."""
+        if self._requests > self._back_at + 20:
+            self._away, self._back_at = 6, self._requests + 6
         return DROPPED
 
     def _renew(self) -> Fault:
