@@ -20,7 +20,7 @@ class Fault:
     Parameters
     ----------
     status : int
-        What is answered; 200 is the server's own answer, 0 cuts the connection.
+        What is answered; 200 without a code is the server's own answer, 0 cuts the connection.
     code : str
         Of the answer.
     is_done : bool
@@ -122,7 +122,7 @@ def s3_proxy(endpoint: str) -> Iterator[S3Proxy]:
                 reply = self._forwarded(request, body)
             if fault is not None:
                 time.sleep(fault.delay_s)
-            if fault is not None and fault.status != 200:
+            if fault is not None and (fault.status != 200 or fault.code):
                 text = f"<Error><Code>{fault.code}</Code><Message>as the test wants it</Message></Error>"
                 reply = (fault.status, [("Content-Type", "application/xml")], text.encode())
             self._send(*reply)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.sinks.object_files.place import BucketPlace
-from tests.crash.processes import Case
+from tests.crash.processes import EXPECTED, Case
 from tests.s3_server import S3Bucket
 from tests.unit.sinks.test_object_files import object_rows
 
@@ -65,6 +65,8 @@ def test_after_a_kill_at_each_point_every_row_is_there_once(s3_bucket: S3Bucket)
     assert place.uploads.all() == []
 
 
+STAGED = {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}
+
 CHAINS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "alone, carried": (("s3",), ["publish-uncommitted:1", "publish-begun:1", "after-publish:3"]),
     "alone, staged": (
@@ -85,8 +87,7 @@ def test_every_row_is_in_every_sink_once_after_a_chain_of_kills(
     chain: str, tmp_path: Path, s3_bucket: S3Bucket
 ) -> None:
     sinks, points = CHAINS[chain]
-    carried = {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"} if "staged" in chain else {}
-    case = Case(tmp_path, sinks, "", {**carried, "CRASH_S3": s3_bucket.address})
+    case = Case(tmp_path, sinks, "", {**(STAGED if "staged" in chain else {}), "CRASH_S3": s3_bucket.address})
     case.write_input()
     for point in points:
         killed = case.run(HOLDFAST_FAULT=point)
@@ -94,4 +95,29 @@ def test_every_row_is_in_every_sink_once_after_a_chain_of_kills(
     survived = case.run()
     assert survived.returncode == 0, survived.stdout[-3000:]
     case.check_exact()
+    assert case.leftovers() == []
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [1, None])
+def test_an_epoch_whose_uploads_expired_after_the_decision_is_read_again(
+    tmp_path: Path, s3_bucket: S3Bucket, count: int | None
+) -> None:
+    """A lifecycle rule aborts one of them, or all, while nobody runs: the decision is revoked, and the epoch replayed.
+
+    The database has the epoch from the decision: what differs each time it is evaluated may differ between the two.
+    """
+    case = Case(tmp_path, ("sqlite", "s3"), "", {**STAGED, "CRASH_S3": s3_bucket.address})
+    case.write_input()
+    killed = case.run(HOLDFAST_FAULT="after-decide:2")
+    assert killed.returncode == -signal.SIGKILL, killed.stdout[-3000:]
+    uploads = BucketPlace(s3_bucket.address).uploads
+    assert uploads.all()
+    for key, upload in uploads.all()[:count]:
+        uploads.abort(key, upload)
+    survived = case.run()
+    assert survived.returncode == 0, survived.stdout[-3000:]
+    for kind, rows in case.rows().items():
+        assert [number for number, _ in rows] == sorted(EXPECTED), kind
     assert case.leftovers() == []

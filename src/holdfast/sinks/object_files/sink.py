@@ -41,6 +41,8 @@ from holdfast.sinks.object_files.names import OWN
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.staging import UploadedFile, UploadStaging, files_of
 from holdfast.sinks.rewinds import cannot_go_back
+from holdfast.store.objects.errors import StoreAnswer
+from holdfast.store.objects.requests import refused_answer
 
 log = logging.getLogger("holdfast.sinks.object_files")
 
@@ -132,6 +134,8 @@ class ObjectFilesSink:
             probes = [found for found in uploads.all() if found[0] == key]  # those of runs that died here, too
             self._staging.abort(probes)
         except InvalidPipeline as error:
+            if refused_answer(error) not in (StoreAnswer.REFUSED, StoreAnswer.FORBIDDEN):
+                raise
             raise InvalidPipeline(
                 f"Sink {self.name!r} cannot write to {self._place.address}.",
                 why=f"an epoch is staged as multipart uploads, which are begun, listed and aborted there: {error.why}",

@@ -7,6 +7,7 @@ expires.  Profiles and single sign-on it does not know: where they are in use bo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -112,6 +113,7 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
             participant=address,
         ) from error
     environment = os.environ
+    _say_less()
     session = botocore.session.get_session()
     session.register_component("data_loader", _described(session))
     if _has_profile(environment):
@@ -188,6 +190,13 @@ def check_address(address: str) -> None:
         )
 
 
+def _say_less() -> None:
+    """Keep botocore from telling each time where it has found credentials, unless somebody has asked it to."""
+    logger = logging.getLogger("botocore.credentials")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+
+
 _descriptions: list[Any] = []
 
 
@@ -228,6 +237,7 @@ def _of_profile(address: str, environment: Mapping[str, str]) -> _BotocoreCreden
             do="pip install botocore, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
             participant=address,
         ) from error
+    _say_less()
     session = botocore.session.get_session()
     return _BotocoreCredentials(session, _checked(session.get_credentials, address))
 

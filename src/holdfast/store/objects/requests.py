@@ -148,6 +148,11 @@ class Requests:
         return error.failure if isinstance(error, Refusal) else self._failure_of(error)
 
 
+def refused_answer(error: HoldfastError) -> StoreAnswer | None:
+    """Return what the store answered to the request that an error tells of; None where it tells of none."""
+    return error.__cause__.failure.answer if isinstance(error.__cause__, Refusal) else None
+
+
 def in_doubt(error: HoldfastError) -> InDoubt:
     """Return the error of a request of which it is unknown whether it was done."""
     return InDoubt(
