@@ -32,6 +32,7 @@ from holdfast.sinks.object_files.sink import ObjectFilesSink
 from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.sinks.object_files.staging import UploadsWriter, files_of
 from holdfast.store.objects import multipart
+from holdfast.store.objects import store as object_store
 from holdfast.store.objects.requests import Perseverance
 from tests.everyday import everyday
 from tests.s3_proxy import (
@@ -245,6 +246,16 @@ def test_rows_that_do_not_fit_the_files_that_are_there_are_refused(directory: Di
     directory.partition_by = ("day",)
     with pytest.raises(InvalidPipeline, match="partitioned by nothing, the sink by day"):
         directory.connect()
+
+
+def test_files_are_found_behind_a_long_log(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are listed in order, and the log comes before files whose names begin with a small letter."""
+    monkeypatch.setattr(object_store, "_LISTED_AT_ONCE", 50)
+    sink = directory.opened()
+    for epoch in range(1, 60):
+        sink.publish([carried(epoch, *([1] if epoch == 1 else []))], Held())
+    with pytest.raises(InvalidPipeline, match="the files there are parquet, the sink writes json"):
+        directory.connect(format="json")
 
 
 def test_values_that_are_too_long_for_a_key_are_bad_rows_before_anything_is_decided(directory: Directory) -> None:

@@ -5,7 +5,7 @@ The log of a sink decides what its entries name; what no entry since the listing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,7 +103,7 @@ def _version(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> set[str] |
     """Return the keys of one moment; None where it passed too quickly."""
     logs = [ObjectLog(place.log(pipeline, sink)) for pipeline, sink in sinks]
     before = [log.last() for log in logs]
-    found = {key for key in place.files.keys("") if is_visible(key) and key.endswith(_FORMATS)}
+    found = set(_files_of(place.files.keys("")))
     for (pipeline, sink), log, first in zip(sinks, logs, before, strict=True):
         last = log.follow(first)
         done = noted(place.own(pipeline, sink))
@@ -136,7 +136,7 @@ def check_existing(sink: str, place: BucketPlace, form: RowsForm) -> None:
         If a column differs (names it and both types), or the partition columns, or the format.
     """
     files, path = place.files, place.address
-    keys = [key for key in files.first_keys() if is_visible(key) and key.endswith(_FORMATS)]
+    keys = _files_of(files.first_keys()) or _files_of(files.first_keys(after=f"{OWN}0"))  # behind all that is our own
     keys = sorted(keys, key=lambda key: key.rpartition("/")[2])[-check.FILES_CHECKED :]
     if not keys:
         return
@@ -147,6 +147,10 @@ def check_existing(sink: str, place: BucketPlace, form: RowsForm) -> None:
         for key, end in zip(keys, each(partial(_footer, files), keys), strict=True):
             if end is not None:  # else it was removed meanwhile: retention runs concurrently
                 check.check_columns(sink, f"{path}/{key}", schema, partial(_schema, end))
+
+
+def _files_of(keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if is_visible(key) and key.endswith(_FORMATS)]
 
 
 def _footer(files: ObjectStore, key: str) -> bytes | None:

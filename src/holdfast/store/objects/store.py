@@ -180,12 +180,12 @@ class ObjectStore:
             key for key in self._requests.call(found, f"listing {self.address}/{prefix}") if key.startswith(prefix)
         )
 
-    def first_keys(self) -> list[str]:
-        """Return some of the keys: those that one request lists."""
+    def first_keys(self, *, after: str | None = None) -> list[str]:
+        """Return some of the keys, in order and behind one: those that one request lists."""
 
         def found(client: Any) -> list[str]:
             several: list[str] = []
-            for some in client.list(None):
+            for some in client.list(None, offset=after):
                 several += [str(meta["path"]) for meta in some]
                 if len(several) >= _LISTED_AT_ONCE:
                     break
