@@ -10,16 +10,11 @@ from collections.abc import Sequence
 
 from holdfast import faults
 from holdfast.errors import Diverged, HoldfastError, InDoubt
-from holdfast.sinks.object_files.log import UploadsEntry
+from holdfast.sinks.object_files.log import DONE, ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.parallel import each
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.staging import UploadedFile
 from holdfast.store.objects.multipart import UploadState
-from holdfast.store.objects.store import ObjectStore
-
-_NOTE = "completed"
-"""Number of the last entry that is carried out: tells a file that was never visible from one that a reader has taken
-away since.  A crash before it only leaves it too low."""
 
 
 class Completing:
@@ -29,14 +24,16 @@ class Completing:
     ----------
     place : BucketPlace
         The sink's directory.
+    log : ObjectLog
+        Its log.
     pipeline, sink : str
-        Whose log it is.
+        For errors.
     """
 
-    def __init__(self, place: BucketPlace, pipeline: str, sink: str) -> None:
+    def __init__(self, place: BucketPlace, log: ObjectLog, pipeline: str, sink: str) -> None:
         self._uploads = place.uploads
         self._files = place.files
-        self._own = place.own(pipeline, sink)
+        self._log = log
         self._pipeline = pipeline
         self._sink = sink
         self._finished = 0
@@ -67,12 +64,12 @@ class Completing:
                 if not is_there:
                     gone.append(file)
                 faults.reach("publish-begun", entry.epoch)
-            if gone:
+            if gone and not self._log.is_done(entry.number):  # else a newer run was faster, and readers after it
                 raise self._lost(entry, gone)
             if entry.removals:
                 self._files.delete_several(entry.removals)
                 faults.reach("publish-begun", entry.epoch)
-            self._own.put(_NOTE, f"{entry.number}\n".encode())
+            self._log.note_done(entry.number)
         except Diverged:
             raise
         except HoldfastError as error:
@@ -102,7 +99,8 @@ class Completing:
     def _has_work(self, entry: UploadsEntry) -> bool:
         if entry.number <= self._finished or not (entry.files or entry.removals):
             return False
-        self._finished = max(self._finished, noted(self._own))
+        if self._log.is_done(entry.number):
+            self._finished = entry.number
         return entry.number > self._finished
 
     def _complete(self, file: UploadedFile) -> bool:
@@ -111,17 +109,17 @@ class Completing:
     def _lost(self, entry: UploadsEntry, gone: Sequence[UploadedFile]) -> Diverged:
         count, place = len(entry.files), self._files.address
         names = ", ".join(file.upload.key for file in gone[:5]) + (", ..." if len(gone) > 5 else "")
-        note = f"{self._own.address}/{_NOTE}"
-        taken = f"If readers have taken them away, after they were visible: write {entry.number} into {note}."
+        path = f"{self._log.address}/{entry.number:012}"
+        taken = f"If readers have taken them away, after they were visible: create {path}{DONE}, empty."
         if len(gone) == count:
             cure = (
-                f"Else nothing of the epoch was ever visible: remove {self._own.address}/log/{entry.number:012}, and "
-                "start again: the epoch is read again, if the sources can still deliver it."
+                f"Else nothing of the epoch was ever visible: remove {path}, and start again: the "
+                "epoch is read again, if the sources can still deliver it."
             )
         else:
             cure = (
                 f"Else put files with these names, and the rows of the epoch that are missing, in their place, and "
-                f"write {entry.number} into {note}."
+                f"create {path}{DONE}, empty."
             )
         return Diverged(
             f"Epoch {entry.epoch} is committed in sink {self._sink!r}, and {len(gone)} of its {count} files "
@@ -135,9 +133,3 @@ class Completing:
             epoch=entry.epoch,
             generation=entry.generation,
         )
-
-
-def noted(own: ObjectStore) -> int:
-    """Return the number of the last entry that is noted as carried out."""
-    text = (own.get(_NOTE) or b"0").decode(errors="replace").strip()
-    return int(text) if text.isdecimal() else 0

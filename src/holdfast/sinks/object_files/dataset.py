@@ -18,7 +18,6 @@ from holdfast.sinks.files import check, lineage
 from holdfast.sinks.files.dataset import ATTEMPTS, changing
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.files.tables import table_of
-from holdfast.sinks.object_files.completing import noted
 from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.names import OWN, is_visible
 from holdfast.sinks.object_files.parallel import each
@@ -103,16 +102,17 @@ def _version(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> set[str] |
     """Return the keys of one moment; None where it passed too quickly."""
     logs = [ObjectLog(place.log(pipeline, sink)) for pipeline, sink in sinks]
     before = [log.last() for log in logs]
+    # One that was carried out before the listing is in it, but for what readers have taken away.
+    were_done = [log.is_done(entry.number) for log, entry in zip(logs, before, strict=True)]
     found = set(_files_of(place.files.keys("")))
-    for (pipeline, sink), log, first in zip(sinks, logs, before, strict=True):
+    for log, first, was_done in zip(logs, before, were_done, strict=True):
         last = log.follow(first)
-        done = noted(place.own(pipeline, sink))
-        # One that was carried out before the listing is in it, but for what readers have taken away.
-        later = range(max(1, first.number + (first.number <= done)), last.number + 1)
+        is_last_done = log.is_done(last.number)
+        later = range(max(1, first.number + was_done), last.number + 1)
         for entry in list(each(log.read, later)):
             if entry is None:
                 return None
-            _carry_out(place, entry, found, is_done=entry.number < last.number or last.number <= done)
+            _carry_out(place, entry, found, is_done=entry.number < last.number or is_last_done)
     return found
 
 

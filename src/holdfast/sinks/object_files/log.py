@@ -28,6 +28,9 @@ from holdfast.store.objects.store import ObjectStore
 KEPT = 1000
 """Entries that are kept: how far a rewind can go back."""
 
+DONE = "-done"
+"""Behind the number of an entry: name of the note that it is carried out."""
+
 PRUNED_AT_ONCE = 100
 """Entries that are removed with one request."""
 
@@ -148,6 +151,17 @@ class ObjectLog:
         """Return whether the store refuses to create an entry that is there: one that does not would lose epochs."""
         return not self._objects.put_if_absent(_key(entry.number), _encode(entry))
 
+    def note_done(self, number: int) -> None:
+        """Note that an entry is carried out: tells a file that was never visible from one that a reader has taken away.
+
+        Each entry has a note of its own: a run that wakes after a takeover cannot take back that of a later one.
+        """
+        self._objects.put(f"{_key(number)}{DONE}", b"")
+
+    def is_done(self, number: int) -> bool:
+        """Return whether an entry is noted as carried out; a crash before the note leaves it out."""
+        return self._objects.get(f"{_key(number)}{DONE}") is not None
+
     def begin(self, fence: UploadsEntry) -> None:
         """Note where a run begins: with its fence."""
         self._fence = fence.number
@@ -160,8 +174,8 @@ class ObjectLog:
             return
         with suppress(HoldfastError):
             lasting = self._lasting(old)
-            if gone := [_key(number) for number in old if number not in lasting]:
-                self._objects.delete_several(gone)
+            gone = [_key(number) for number in old if number not in lasting]
+            self._objects.delete_several([*gone, *(f"{_key(number)}{DONE}" for number in old)])
             self._numbers = [number for number in self._numbers if number > old[-1]]
 
     def _lasting(self, numbers: Sequence[int]) -> set[int]:

@@ -39,10 +39,6 @@ class BucketPlace:
         """The uploads of its files that are not completed."""
         return MultipartUploads(self.address, self.perseverance)
 
-    def own(self, pipeline: str, sink: str) -> ObjectStore:
-        """What is a sink's own."""
-        return self.objects(OWN, pipeline, sink)
-
     def log(self, pipeline: str, sink: str) -> ObjectStore:
         """The entries of a sink's log."""
         return self.objects(OWN, pipeline, sink, "log")

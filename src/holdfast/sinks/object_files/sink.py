@@ -79,7 +79,7 @@ class ObjectFilesSink:
         self._log = ObjectLog(place.log(pipeline, name))
         self._explanations = ObjectExplanations(place.positions(pipeline, name), f"sink {name!r}")
         self._staging = UploadStaging(place, form, tag_of(pipeline, name))
-        self._completing = Completing(place, pipeline, name)
+        self._completing = Completing(place, self._log, pipeline, name)
         self._lock = RLock()
         self._known = UploadsEntry()
 
