@@ -60,7 +60,7 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 _PRODUCER: dict[str, Any] = {
     "linger.ms": 5,
     "batch.num.messages": 100_000,
-    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 1 << 20,
     "partitioner": "murmur2_random",  # Java's own: a key has one partition, whoever writes it
     "reconnect.backoff.ms": 10,
@@ -387,7 +387,7 @@ class TransactionalProducer:
 
     def _await_room(self) -> None:
         """Wait a little: a million messages wait, the brokers are slower than we are."""
-        self._producer.poll(0.05)
+        self._producer.poll(0.01)
         self._check()
 
     def flush(self) -> None:

@@ -267,8 +267,11 @@ def _settings(access: Access) -> dict[str, Any]:
         "isolation_level": "read_committed" if access.committed else "read_uncommitted",
         "allow_auto_create_topics": False,
         "fetch_message_max_bytes": _LOOK_BYTES if access.looks else 8 << 20,
-        "queued_min_messages": 1 if access.looks else 1_000_000,  # as installed 100,000: a quarter of the rows a second
-        "queued_max_messages_kbytes": 128 << 10,
+        # More than is worth holding costs memory that is touched for the first time.  As installed, a partition that has
+        # enough is asked again after a second: a quarter of the rows a second.
+        "queued_min_messages": 1 if access.looks else 50_000,
+        "fetch_queue_backoff_ms": 2,
+        "queued_max_messages_kbytes": 32 << 10,
         # What was still asked when the last range had ended delays the first answer of the next one by this.
         "fetch_wait_max_ms": 5,
         "reconnect_backoff_max_ms": 500,
