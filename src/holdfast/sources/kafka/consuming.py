@@ -267,8 +267,8 @@ def _settings(access: Access) -> dict[str, Any]:
         "isolation_level": "read_committed" if access.committed else "read_uncommitted",
         "allow_auto_create_topics": False,
         "fetch_message_max_bytes": _LOOK_BYTES if access.looks else 8 << 20,
-        # More than is worth holding costs memory that is touched for the first time.  As installed, a partition that has
-        # enough is asked again after a second: a quarter of the rows a second.
+        # To hold more costs memory that is touched for the first time.  As installed, a partition that has enough is
+        # asked again after a second: a quarter of the rows a second.
         "queued_min_messages": 1 if access.looks else 50_000,
         "fetch_queue_backoff_ms": 2,
         "queued_max_messages_kbytes": 32 << 10,

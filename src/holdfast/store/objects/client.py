@@ -100,6 +100,11 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
     InvalidPipeline
         If a library is not installed, or a variable or profile is not understood.
     """
+    return _opened(address, timeout_s)[1]
+
+
+def _opened(address: str, timeout_s: float) -> tuple[Any, Any]:
+    """Return a session of botocore's, which knows the credentials, and its client."""
     check_address(address)
     try:
         import botocore.session
@@ -131,10 +136,10 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
-    if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
+    if _is_unsigned():
         settings["signature_version"] = UNSIGNED
     try:
-        return session.create_client(
+        client = session.create_client(
             "s3",
             region_name=region or session.get_config_variable("region") or "us-east-1",
             endpoint_url=endpoint,
@@ -147,6 +152,11 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
             do="look at the variables AWS_*, and the files in ~/.aws.",
             participant=address,
         ) from None
+    return session, client
+
+
+def _is_unsigned() -> bool:
+    return os.environ.get("AWS_SKIP_SIGNATURE", "").lower() == "true"
 
 
 def arrow_file_system(address: str) -> tuple[Any, str]:
@@ -156,7 +166,7 @@ def arrow_file_system(address: str) -> tuple[Any, str]:
     """
     from pyarrow import fs
 
-    client = open_multipart_client(address, timeout_s=30.0)
+    session, client = _opened(address, timeout_s=30.0)
     parts = urlsplit(address)
     endpoint, region = client.meta.endpoint_url, client.meta.region_name
     is_own = any(os.environ.get(name) for name in _ENDPOINTS[:3])
@@ -164,8 +174,8 @@ def arrow_file_system(address: str) -> tuple[Any, str]:
     if is_own:
         scheme, _, host = endpoint.partition("://")
         options |= {"endpoint_override": host, "scheme": scheme}
-    found = client._request_signer._credentials
-    if found is None:
+    found = session.get_credentials()
+    if found is None or _is_unsigned():
         options["anonymous"] = True
     else:
         now = found.get_frozen_credentials()
