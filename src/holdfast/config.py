@@ -47,6 +47,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
     "HOLDFAST_KAFKA_KILLS": "how often the tests kill each of driver, JVM, worker, executor and broker between topics",
+    "HOLDFAST_PAIRS_MINUTES": "how long the tests try pairs of crashes in each set of sinks with Kafka",
     "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging",
 }
 """Variables that are not settings: read where they are used, most by tests, demo and benchmark."""

@@ -12,7 +12,6 @@ from holdfast.errors import InvalidPipeline
 
 READERS: dict[str, Callable[[str], Any]] = {
     "segments.open": hf.segments.open,
-    "files.open": hf.files.open,
     "read.segments": hf.read.segments,
     "segments.flush": lambda path: hf.segments.flush(path, pipeline="p", sink="s"),
 }
