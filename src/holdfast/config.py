@@ -444,8 +444,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     ['HOLDFAST_CARY_MAX is not a setting and is ignored; did you mean HOLDFAST_CARRY_MAX?']
     """
     known = known_variables()
-    # Without the prefix: it would make all of them alike.
-    short = [name.removeprefix(PREFIX) for name in known]
+    short = [name.removeprefix(PREFIX) for name in known]  # with it all of them are alike
     warnings = []
     for name in sorted(os.environ if environ is None else environ):
         if not name.upper().startswith(PREFIX) or name.upper() in known:
