@@ -42,7 +42,7 @@ class UploadsEntry:
     Parameters
     ----------
     number : int
-        BucketPlace in the sequence, from 1; 0 stands for an empty log.
+        Place in the sequence, from 1; 0 stands for an empty log.
     generation : int
         Generation that appended it: no lower one may append after it.
     epoch : int

@@ -1,4 +1,4 @@
-"""MessageBatch between two offsets of partitions, in their order: where they end, and what is said when they are gone.
+"""Messages between two offsets of partitions, in their order: where they end, and what is said when they are gone.
 
 A range ends with a message at or beyond its end, or where the partition says that nothing follows: what a transaction
 has aborted, the marks of transactions and what compaction has removed leave gaps, and nobody waits for those.

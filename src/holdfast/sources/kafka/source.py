@@ -225,10 +225,10 @@ class KafkaSource:
         beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
         if spec.format == "bytes":
             return pa.RecordBatch.from_arrays(beside, schema=spec.schema)
-        rows = RowRules(spec.payload, spec.rejects)
+        rows, offsets = RowRules(spec.payload, spec.rejects), messages.offsets()
 
         def place(at: int) -> str:
-            return f"{part.topic}/{part.number}/{messages.offsets()[at]}"
+            return f"{part.topic}/{part.number}/{offsets[at]}"
 
         batch = read(messages.values().to_pylist(), rows, place)
         payload = batch.columns[: len(spec.payload)]
