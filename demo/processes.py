@@ -59,6 +59,7 @@ def kill_tree(running: Running, signal_number: int = signal.SIGKILL) -> int:
     -----
     The tree is listed first and then killed at once, the program before its children, so that no parent has time to
     tidy up.  A child forked in between is orphaned, no longer in the tree: it is found by the mark in its environment.
+    One that is going has no environment any more, and is waited for as well.
     """
     victims = [*_tree(running.process.pid)]
     for victim in victims:
@@ -66,7 +67,7 @@ def kill_tree(running: Running, signal_number: int = signal.SIGKILL) -> int:
     running.process.wait()
     # PySpark's workers fork from a daemon of their own; look until nothing that bears the mark is left.
     deadline = time.monotonic() + 10
-    while late := _marked(running.mark):
+    while late := [*_marked(running.mark), *filter(_is_alive, victims)]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"processes survive their SIGKILL: {[process.pid for process in late]}")
         for process in late:
@@ -96,9 +97,15 @@ def _marked(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _bears(process, mark)]
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _bears(process: psutil.Process, mark: str) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
+        return _is_alive(process) and process.environ().get(MARK) == mark
     except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
         return False
 
