@@ -102,13 +102,16 @@ def watch_spark(query: Any) -> dict[str, Any]:
 
 
 def _until_told(look: Callable[[], None]) -> None:
-    """Say that the side is ready, and look every 50 ms until the parent closes our standard input."""
+    """Say that the side is ready, and look until the parent closes our standard input.
+
+    Seldom: a look takes milliseconds of the process that is measured.
+    """
     import threading
 
     print("READY", flush=True)
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
-    while not told.wait(0.05):
+    while not told.wait(0.5):
         look()
 
 

@@ -58,7 +58,6 @@ _THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _PRODUCER: dict[str, Any] = {
-    "linger.ms": 5,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 1 << 20,
@@ -252,11 +251,17 @@ class KafkaSession:
 
     # --- producers --------------------------------------------------------------------------------------------------
 
-    def producer(self, transactional_id: str, timeout_ms: int, message_bytes: int) -> TransactionalProducer:
-        """Return a producer of this name; what an earlier one left open is ended, and that one can write no more."""
+    def producer(
+        self, transactional_id: str, timeout_ms: int, message_bytes: int, linger_ms: int = 0
+    ) -> TransactionalProducer:
+        """Return a producer of this name; what an earlier one left open is ended, and that one can write no more.
+
+        ``linger_ms``: how long records wait for others of their batch.
+        """
         settings = {
             **_PRODUCER,
             "compression.type": self.compression,
+            "linger.ms": linger_ms,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
             "message.max.bytes": max(message_bytes, MARKER_BYTES),

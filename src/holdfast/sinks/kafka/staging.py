@@ -18,6 +18,9 @@ from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.session import KafkaSession, ProducerGone, TransactionalProducer
 from holdfast.types.casting import declared
 
+_LINGER_MS = 5
+"""How long a task's records wait for others of their batch."""
+
 
 @dataclass(frozen=True)
 class KafkaWriterFactory:
@@ -70,7 +73,9 @@ class KafkaWriter:
         messages = made.form.messages(f"sink {made.names.sink!r}", rows, made.limits)
         try:
             if self._producer is None:
-                self._producer = made.session.producer(self._name, made.timeout_ms, made.limits.message_bytes)
+                self._producer = made.session.producer(
+                    self._name, made.timeout_ms, made.limits.message_bytes, linger_ms=_LINGER_MS
+                )
                 self._producer.begin()
             for some in messages:
                 self._row_count += self._producer.send(some)
