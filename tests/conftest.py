@@ -87,8 +87,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for the test process.  A task that fails is tried once more and not three times."""
-    from holdfast.spark.launch.session import create_session  # slow to import, and most test processes do without
+    from holdfast.spark.launch import jvm  # slow to import, and most test processes do without
+    from holdfast.spark.launch.jvm_options import RowsInJvm
+    from holdfast.spark.launch.session import create_session
 
+    jvm.begin(jvm.options_for("2g", rows=RowsInJvm.ALL, has_archive=False))  # as the one of a run is begun
     session = create_session("local[2, 2]", "2g")
     yield session
     session.stop()

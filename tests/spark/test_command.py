@@ -13,6 +13,7 @@ import pytest
 from holdfast.spark.launch import class_archive, command
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm import options_for
+from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import RowsInJvm
 
 pytestmark = pytest.mark.spark
@@ -46,6 +47,7 @@ def test_the_command_is_the_one_of_sparks_launcher(environment: dict[str, str], 
         check=True,
     ).stdout
     theirs = [part for part in answer.lstrip("\0\n").split("\0") if part]
+    theirs[2] += f":{local_files.JAR}"
     assert [os.path.normpath(part) if part.startswith("/") else part for part in theirs] == [
         os.path.normpath(part) if part.startswith("/") else part for part in ours
     ]

@@ -40,6 +40,7 @@ from typing import Any
 
 from holdfast.errors import present
 from holdfast.spark.launch import command
+from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import ONE_COLLECTOR, ONE_COMPILER, OPTIONS_OF_JAVA
 
 log = logging.getLogger("holdfast.run")
@@ -83,7 +84,8 @@ def path_for(environment: Mapping[str, str]) -> Path | None:
         return None
     digest = hashlib.sha256(f"{Path(java).resolve()} {home}".encode())
     try:
-        for path in (Path(java) / "release", Path(java) / "bin" / "java", *sorted((home / "jars").glob("*.jar"))):
+        jars = (*sorted((home / "jars").glob("*.jar")), local_files.JAR)
+        for path in (Path(java) / "release", Path(java) / "bin" / "java", *jars):
             if path.exists():
                 found = path.stat()
                 digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}".encode())

@@ -18,6 +18,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.spark.launch.jvm_classes import local_files
+
 SEEN_IN = "4.3"
 """The version of Spark whose launcher composes this command; see :data:`holdfast.spark.private.SEEN_IN`."""
 
@@ -95,9 +97,12 @@ def composed(environment: Mapping[str, str], options: Mapping[str, str], jvm_opt
 
 
 def class_path(home: Path) -> str:
-    """Return what the JVM's classes are looked for in: Spark's launcher puts one jar before the others."""
+    """Return where the JVM's classes are looked for: Spark's launcher puts one jar before the others.
+
+    Ours is the last: an archive of classes is of use for every class path that begins like its own.
+    """
     first = sorted((home / "jars").glob("slf4j-api-*.jar"))
-    return ":".join([f"{home}/conf", *map(str, first), f"{home}/jars/*"])
+    return ":".join([f"{home}/conf", *map(str, first), f"{home}/jars/*", str(local_files.JAR)])
 
 
 def environment_of_scripts(environment: Mapping[str, str]) -> dict[str, str]:

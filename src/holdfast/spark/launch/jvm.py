@@ -115,6 +115,9 @@ _begun: list[_Begun] = []
 _adopted: list[subprocess.Popen[bytes]] = []
 """The one that PySpark was given; at most one."""
 
+_composed_here: list[subprocess.Popen[bytes]] = []
+"""That one again, if its command line was composed here: it has the classes of ours."""
+
 _lock = threading.Lock()
 
 
@@ -217,6 +220,7 @@ def _connected(begun: _Begun) -> JvmOutput:
                 raise JvmEnded(begun.output.last_lines())
             time.sleep(POLL_S)
         _adopt(private.connected_jvm(begun.connection, begun.process))
+        _composed_here[:] = _adopted
     except BaseException:  # an interruption, too: nothing else would end it
         _discard(begun)
         raise
@@ -228,6 +232,11 @@ def _connected(begun: _Begun) -> JvmOutput:
 def _adopt(gateway: Any) -> None:
     private.adopt_jvm(gateway)
     _adopted[:] = [gateway.proc]
+
+
+def has_our_classes() -> bool:
+    """Tell whether the JVM that PySpark was given here knows :mod:`holdfast.spark.launch.jvm_classes`."""
+    return bool(_adopted) and _composed_here == _adopted
 
 
 def has_ended() -> bool:

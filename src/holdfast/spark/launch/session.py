@@ -20,7 +20,16 @@ from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.launch import class_archive, forking
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, has_begun, launch, options_for, plain_options
+from holdfast.spark.launch.jvm import (
+    JvmEnded,
+    environment_of_workers,
+    has_begun,
+    has_our_classes,
+    launch,
+    options_for,
+    plain_options,
+)
+from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
 
 log = logging.getLogger("holdfast.run")
@@ -55,7 +64,8 @@ RUNTIME: dict[str, tuple[str, str]] = {
     ),
     "spark.sql.streaming.checkpointFileManagerClass": (
         private.CHECKPOINT_FILES,
-        "an almost empty epoch took 73 ms instead of 122: the two log writes 8 ms instead of 29 each",
+        "an almost empty epoch took 73 ms instead of 122: the two log writes 8 ms instead of 29 each (2 ms with "
+        "holdfast.spark.launch.jvm_classes)",
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("65536", "fewer, larger Arrow batches between JVM and workers"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows leave the JVM as Arrow, never one by one"),
@@ -196,6 +206,8 @@ def _started_with(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
     options = {**options, **jvm.settings, "spark.driver.extraJavaOptions": shlex.join(jvm.for_java)}
     conf = SparkConf().setAll(list(options.items()))
     output = launch(conf, jvm)
+    if options["spark.master"].startswith("local") and has_our_classes():
+        conf.set(local_files.SETTING, local_files.CLASS)
     try:
         with _sigint_left_alone():
             SparkContext.getOrCreate(conf)

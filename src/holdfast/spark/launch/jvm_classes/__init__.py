@@ -1,0 +1,1 @@
+"""What the JVM of a local master has from Holdfast: Java, compiled beforehand."""
