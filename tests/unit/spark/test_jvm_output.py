@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.errors import Fenced
+from holdfast.spark.launch import jvm_output
 from holdfast.spark.launch.jvm_output import LINE_BYTES_MAX, JvmOutput, Sorter
 
 TRACE = """\
@@ -29,7 +30,8 @@ def of_user(text: str) -> list[str]:
 
 
 @pytest.fixture
-def output() -> Iterator[JvmOutput]:
+def output(monkeypatch: pytest.MonkeyPatch) -> Iterator[JvmOutput]:
+    monkeypatch.setattr(jvm_output, "DRAIN_S", 60.0)  # a machine may be busy
     made = JvmOutput()
     made.has_started()
     yield made
