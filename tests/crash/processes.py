@@ -233,6 +233,13 @@ def fork_server_of(process: subprocess.Popen[str]) -> psutil.Process:
     return found
 
 
+def parent_of(process: psutil.Process) -> int | None:
+    """Return a parent's process id; None of a process that has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.ppid()
+    return None
+
+
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 

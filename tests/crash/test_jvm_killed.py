@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.crash.processes import ROWS_PER_FILE, Case, fork_server_of, jvm_of, kill_tree
+from tests.crash.processes import ROWS_PER_FILE, Case, fork_server_of, jvm_of, kill_tree, parent_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 
@@ -148,7 +148,7 @@ class Lives:
 
     def _kill(self, jvm: psutil.Process, forks: psutil.Process, how: str) -> None:
         below = [*_children(jvm), *_children(forks)]
-        daemons = [child for child in below if child.ppid() in (jvm.pid, forks.pid)]
+        daemons = [child for child in below if parent_of(child) in (jvm.pid, forks.pid)]
         workers = [child for child in below if child not in daemons]
         self.survivors += below
         if "daemon" in how:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.crash.processes import Case, fork_server_of, jvm_of, kill_tree
+from tests.crash.processes import Case, fork_server_of, jvm_of, kill_tree, parent_of
 from tests.kafka_topics import Topics
 from tools.kafka_server import KafkaServer
 
@@ -85,7 +85,7 @@ def killed_workers(process: subprocess.Popen[str]) -> int:
     """Kill the Python workers of a run; return how many there were."""
     jvm, forks = jvm_of(process), fork_server_of(process)
     below = [*jvm.children(recursive=True), *forks.children(recursive=True)]
-    workers = [child for child in below if child.ppid() not in (jvm.pid, forks.pid)]
+    workers = [child for child in below if parent_of(child) not in (None, jvm.pid, forks.pid)]
     for worker in workers:
         with suppress(psutil.NoSuchProcess):
             worker.kill()

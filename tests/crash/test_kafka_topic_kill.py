@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.crash.processes import fork_server_of, jvm_of
+from tests.crash.processes import fork_server_of, jvm_of, parent_of
 from tests.crash.topic_to_topic import WAYS, Flow, case_between_topics
 from tests.everyday import everyday
 from tools.kafka_server import KafkaServer
@@ -73,4 +73,4 @@ def workers_of(flow: Flow) -> list[psutil.Process]:
     """Return the Python workers of the life that is there."""
     jvm, forks = jvm_of(flow.run), fork_server_of(flow.run)
     below = [*jvm.children(recursive=True), *forks.children(recursive=True)]
-    return [child for child in below if child.ppid() not in (jvm.pid, forks.pid)]
+    return [child for child in below if parent_of(child) not in (None, jvm.pid, forks.pid)]
