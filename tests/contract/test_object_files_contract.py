@@ -25,9 +25,17 @@ from tests.s3_server import S3Bucket
 pytestmark = pytest.mark.slow
 
 TestSinkContract = SinkContract
-TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
-TestRewindContract = RewindContract
+
+
+@pytest.mark.nightly
+class TestExplainingContract(ExplainingContract):
+    """What positions mean; each test is hundreds of requests."""
+
+
+@pytest.mark.nightly
+class TestRewindContract(RewindContract):
+    """The way back; the steps are those of the sink in files."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ WAYS: dict[str, tuple[dict[str, Any], bool, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=NIGHTLY)])
-@pytest.mark.parametrize("dies", [False, True], ids=["lives", "killed"])
+@pytest.mark.parametrize("dies", [pytest.param(False, marks=NIGHTLY), True], ids=["lives", "killed"])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_ended_by_hand_between_any_two_statements_is_produced_again_or_refused(
     database: Database, way: str, dies: bool, stride: int

@@ -9,7 +9,7 @@ import pytest
 from bench import bad_input
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_of_bad_input_prints_its_three_figures(capsys: pytest.CaptureFixture[str]) -> None:
     bad_input.main(["--rows", "2000", "--fields", "2000", "--gzip-mb", "70", "--rounds", "1"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("RESULT ")]

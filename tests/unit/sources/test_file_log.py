@@ -232,7 +232,7 @@ def test_a_log_belongs_to_one_root_and_format(tmp_path: Path) -> None:
         FileLog.of_source("s3://bucket/ckpt", "flights", {})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_log_of_100_000_files_opens_in_a_moment(directory: str) -> None:
     """Written as 1000 increments; the bound is ten times what is needed, for slow machines."""
     log = FileLog(directory)
