@@ -1,6 +1,7 @@
 """What is not public of PySpark is used in three modules, and where the head of the first says that it cannot be."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
@@ -82,9 +83,18 @@ def imported(nodes):
                 yield word, ""
 
 
-NODES = {path: nodes_of(path) for path in MODULES}
-OURS = {name for path in OTHERS for name in own(NODES[path])}
-PYSPARKS = set(uses(NODES[PRIVATE])) | set(uses(NODES[CATALYST]))
+@cache
+def ours():
+    """Return the names that modules of ours define."""
+    return {name for path in OTHERS for name in own(nodes_of(path))}
+
+
+@cache
+def pysparks():
+    """Return the names of PySpark's that the modules for them use."""
+    return set(uses(nodes_of(PRIVATE))) | set(uses(nodes_of(CATALYST)))
+
+
 STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
 """Documented, though they begin with an underscore: of ``os``, ``sys`` and named tuples."""
 
@@ -104,19 +114,19 @@ KAFKAS = {
 
 
 def test_there_is_something_to_look_for():
-    assert {"_jdf", "_jvm", "_jsq", "_gateway", "_active_spark_context"} <= PYSPARKS
-    assert {"_lock", "_origin"} >= PYSPARKS & OURS, "names of PySpark's and of ours could not be told apart"
+    assert {"_jdf", "_jvm", "_jsq", "_gateway", "_active_spark_context"} <= pysparks()
+    assert {"_lock", "_origin"} >= pysparks() & ours(), "names of PySpark's and of ours could not be told apart"
 
 
 def test_no_other_module_uses_what_pyspark_keeps_for_itself():
-    used = {shown(path): set(uses(NODES[path])) for path in OTHERS}
-    assert {name: of & PYSPARKS for name, of in used.items() if of & PYSPARKS} == {}
-    unknown = {name: of - OURS - STANDARD - KAFKAS.get(name, set()) for name, of in used.items()}
+    used = {shown(path): set(uses(nodes_of(path))) for path in OTHERS}
+    assert {name: of & pysparks() for name, of in used.items() if of & pysparks()} == {}
+    unknown = {name: of - ours() - STANDARD - KAFKAS.get(name, set()) for name, of in used.items()}
     assert {name: of for name, of in unknown.items() if of} == {}, "neither ours nor documented"
 
 
 def test_no_other_module_imports_what_pyspark_keeps_for_itself():
-    found = {shown(path): set(imported(NODES[path])) for path in OTHERS}
+    found = {shown(path): set(imported(nodes_of(path))) for path in OTHERS}
     assert {name for name, of in found.items() if any(is_private(imported_name) for _, imported_name in of)} == set()
     modules = {name: {module for module, _ in of} - PUBLIC for name, of in found.items()}
     assert {name: of for name, of in modules.items() if of} == ELSEWHERE
@@ -126,7 +136,7 @@ def test_no_other_module_names_a_class_of_the_jvm():
     found = {
         shown(path)
         for path in OTHERS
-        for node in NODES[path]
+        for node in nodes_of(path)
         if (isinstance(node, ast.Constant) and isinstance(node.value, str) and "org.apache." in node.value)
         or (isinstance(node, ast.Attribute) and node.attr == "apache")
     }

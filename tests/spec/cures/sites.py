@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from holdfast.errors import KINDS
-from tests.arch.trees import MODULES, ROOT, tree_of
+from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 BUILDS_NONE = ("errors.py",)
@@ -61,36 +61,40 @@ def _sites_of(path: Path) -> Iterator[Site]:
     module = path.relative_to(ROOT).as_posix()
     if module in BUILDS_NONE:
         return
-    tree = tree_of(path)
+    scopes = [node for node in nodes_of(path) if isinstance(node, FUNCTIONS | ast.ClassDef)]
     counts: Counter[tuple[str, str]] = Counter()
-    for call, function, name in sorted(_calls(tree, None, ""), key=lambda each: (each[0].lineno, each[0].col_offset)):
-        called = ast.unparse(call.func).rpartition(".")[2]
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+        called = _name_of(call.func)
         advice = next((each.value for each in call.keywords if each.arg == "do"), None)
         if called not in KINDS and advice is None:
             continue
+        around = [scope for scope in scopes if _holds(scope, call)]
+        name = ".".join(scope.name for scope in around)
+        function = next((scope for scope in reversed(around) if isinstance(scope, FUNCTIONS)), None)
         kind = called if called in KINDS else "any"
         counts[name, kind] += 1
-        texts = () if advice is None else tuple(dict.fromkeys(_Texts(tree, function).of(advice)))
+        texts = () if advice is None else tuple(dict.fromkeys(_Texts(path, function).of(advice)))
         lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
         yield Site(module, name, kind, counts[name, kind], lines, texts)
 
 
-def _calls(node: ast.AST, function: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.AST | None, str]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, FUNCTIONS | ast.ClassDef):
-            inner = child if isinstance(child, FUNCTIONS) else function
-            yield from _calls(child, inner, f"{name}.{child.name}" if name else child.name)
-        else:
-            if isinstance(child, ast.Call):
-                yield child, function, name
-            yield from _calls(child, function, name)
+def _holds(scope: FUNCTIONS | ast.ClassDef, call: ast.Call) -> bool:
+    """Tell whether a call is in the body of a function or class; outer scopes come first among nodes."""
+    return scope.lineno <= call.lineno and (call.end_lineno or 0) <= (scope.end_lineno or 0)
+
+
+def _name_of(called: ast.expr) -> str:
+    """Return by which name something is called, without what stands before it; empty where it has none."""
+    return getattr(called, "attr", getattr(called, "id", ""))
 
 
 class _Texts:
     """What an expression of ``do=`` can be: constants of the module and local names are followed."""
 
-    def __init__(self, tree: ast.Module, function: ast.AST | None) -> None:
-        self._tree = tree
+    def __init__(self, path: Path, function: ast.AST | None) -> None:
+        self._path = path
+        self._tree = tree_of(path)
         self._function = function
         self._seen: set[str] = set()
 
@@ -153,8 +157,8 @@ class _Texts:
         """Return what callers in the module give for a parameter."""
         parameters = [each.arg for each in function.args.args]
         texts = []
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function.name:
+        for node in nodes_of(self._path):
+            if isinstance(node, ast.Call) and _name_of(node.func) == function.name:
                 given = [each.value for each in node.keywords if each.arg == name]
                 if name in parameters:
                     place = parameters.index(name) - (parameters[0] in ("self", "cls"))
@@ -163,9 +167,9 @@ class _Texts:
         return texts
 
     def _returned(self, name: str) -> list[str]:
-        for node in ast.walk(self._tree):
+        for node in nodes_of(self._path):
             if isinstance(node, FUNCTIONS) and node.name == name:
-                inner = _Texts(self._tree, node)
+                inner = _Texts(self._path, node)
                 returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
                 return [text for each in returned for text in inner.of(each)]
         return []
