@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+_OF_MODULE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)", re.MULTILINE)
+_MARKER = re.compile(r"\bpytest\.mark\.(\w+)")
 
 
 def everyday(cases: Iterable[str], chosen: Collection[str]) -> list[Any]:
@@ -20,3 +25,34 @@ def everyday(cases: Iterable[str], chosen: Collection[str]) -> list[Any]:
 def examples(every_night: int) -> int:
     """Return how many examples a property is tried with: with ``HOLDFAST_EXAMPLES=all`` every one, else a fifth."""
     return every_night if os.environ.get("HOLDFAST_EXAMPLES") == "all" else max(5, every_night // 5)
+
+
+def is_left_out(path: Path, expression: str) -> bool:
+    """Tell whether a marker of a module is one that ``-m`` excludes: nothing in it has to be imported.
+
+    Parameters
+    ----------
+    path : Path
+        The module.
+    expression : str
+        As ``-m`` has it; understood where it is a chain of ``a and not b``.
+    """
+    excluded = _excluded(expression)
+    found = _OF_MODULE.search(path.read_text()) if excluded and path.suffix == ".py" else None
+    return found is not None and not excluded.isdisjoint(_MARKER.findall(found[1]))
+
+
+def _excluded(expression: str) -> frozenset[str]:
+    """Return the markers that an expression excludes.
+
+    Examples
+    --------
+    >>> sorted(_excluded("slow and not spark and not crash"))
+    ['crash', 'spark']
+    >>> sorted(_excluded("not (spark or crash)") | _excluded("spark or not crash") | _excluded(""))
+    []
+    """
+    parts = [part.split() for part in expression.split(" and ")]
+    if any(len(part) > 2 or (len(part) == 2 and part[0] != "not") or "(" in "".join(part) for part in parts):
+        return frozenset()
+    return frozenset(part[1] for part in parts if len(part) == 2)
