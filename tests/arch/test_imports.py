@@ -33,6 +33,7 @@ def test_imports_point_down_the_ladder_only():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_a_graph_is_built_checked_and_drawn_without_pyspark_and_drivers():
     program = """
 import sys
@@ -51,6 +52,7 @@ print(sorted({module.partition(".")[0] for module in sys.modules} & heavy))
     assert python(program) == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_kit_for_tests_runs_graphs_without_pyspark():
     program = """
 import sys
@@ -70,6 +72,7 @@ def test_importing_holdfast_loads_nothing_that_is_not_asked_for():
     assert python(program) == "['holdfast', 'holdfast.later']\n"
 
 
+@pytest.mark.slow
 def test_workers_and_planning_processes_start_without_what_builds_a_graph():
     """Spark starts several of these processes for each run; every import is part of how long a start takes."""
     program = """
@@ -82,6 +85,7 @@ print(sorted(heavy & sys.modules.keys()))
     assert python(program) == "[]\n"
 
 
+@pytest.mark.slow
 def test_what_is_private_of_pyspark_loads_nothing_that_pyspark_does_not():
     """Planning processes and workers import it."""
     program = """
@@ -94,6 +98,7 @@ print(sorted(name for name in sys.modules.keys() - before if not name.startswith
     assert python(program) == "[]\n"
 
 
+@pytest.mark.slow
 def test_without_psycopg_everything_but_the_postgres_sink_works():
     program = """
 import sys

@@ -28,12 +28,20 @@ from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
 TestColumnContract = ColumnContract
-TestComparableContract = ComparableContract
-TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
+
+
+@pytest.mark.slow
+class TestComparableContract(ComparableContract):
+    """Comparing and repairing."""
+
+
+@pytest.mark.slow
+class TestComparableTablesContract(ComparableTablesContract):
+    """The same of upserts."""
 
 
 class SqliteTarget:

@@ -28,8 +28,9 @@ from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
 from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("epoch", range(1, 11))
 def test_after_a_rewind_to_any_epoch_the_sinks_are_those_of_a_run_that_never_went_wrong(
     tmp_path: Path, epoch: int
@@ -50,7 +51,6 @@ def test_after_a_rewind_to_any_epoch_the_sinks_are_those_of_a_run_that_never_wen
     assert used[-1] == 11 + 12 - epoch
 
 
-@pytest.mark.slow
 def test_a_second_rewind_sees_only_what_still_stands(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.run(6, version=1)
@@ -182,7 +182,6 @@ def filled(work: Path) -> Flow:
     return flow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("again", ["the next start", "the same command"])
 def test_whatever_write_is_the_last_one_a_rewind_is_not_begun_or_is_carried_through(tmp_path: Path, again: str) -> None:
     crashes = places(tmp_path)
@@ -212,7 +211,6 @@ def test_whatever_write_is_the_last_one_a_rewind_is_not_begun_or_is_carried_thro
     assert untouched > 4 or again == "the same command"
 
 
-@pytest.mark.slow
 def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) -> None:
     crashes = places(tmp_path)
     for number, first in enumerate(crashes[len(crashes) // 3 :: 7]):
@@ -264,7 +262,6 @@ def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_
     assert flow.delivered() == (whole, whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("later", [3, 5])
 def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_holds_its_rows(
     tmp_path: Path, later: int
@@ -287,7 +284,6 @@ def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_h
     assert flow.delivered() == (whole, whole)
 
 
-@pytest.mark.slow
 def test_a_sink_that_was_not_in_the_graph_when_it_was_rewound_is_not_taken_for_one_that_holds_its_rows(
     tmp_path: Path,
 ) -> None:
@@ -308,7 +304,6 @@ def test_a_sink_that_was_not_in_the_graph_when_it_was_rewound_is_not_taken_for_o
     assert flow.rows_in("extra") == whole
 
 
-@pytest.mark.slow
 def test_a_sink_that_left_the_graph_before_the_target_of_a_rewind_has_nothing_that_was_withdrawn(
     tmp_path: Path,
 ) -> None:

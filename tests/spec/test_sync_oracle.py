@@ -74,6 +74,7 @@ def test_every_case_that_is_asked_runs() -> None:
     assert Counter(case["policy"] for case in ASKED) == COUNTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in ASKED if case["expected"]["error"]], ids=lambda case: case["id"])
 def test_after_a_late_row_the_run_goes_on(case: dict[str, Any]) -> None:
     events = events_of(case, "x")

@@ -140,6 +140,7 @@ class Mortal:
             raise Killed
 
 
+@pytest.mark.slow
 def test_whichever_write_is_the_last_one_what_is_read_is_true_and_the_next_run_goes_on():
     deaths = 0
     for writes in range(60):

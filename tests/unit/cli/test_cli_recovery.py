@@ -38,6 +38,8 @@ from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
 from tests.starts import start_of
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("x", pa.int64())])
 SCRIPT = """
     import holdfast as hf
@@ -183,7 +185,6 @@ def test_inspect_names_an_open_decision_the_doubt_and_what_to_type():
     assert "holdfast resolve TARGET --checkpoint ckpt" in text
 
 
-@pytest.mark.slow
 def test_inspect_names_the_sources_that_have_ended():
     run_epochs("two", 1)
     offset = {"positions": {"log": 3}, "size_bytes": 0, "row_count": 0, "has_ended": True}
@@ -220,7 +221,6 @@ def test_inspect_of_one_sink_says_that_the_sink_is_the_ledger():
     assert "epoch 2: ledger none, sink absent -> nothing of it is visible; it is produced again." in text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pts", "says"),
     [
@@ -241,7 +241,6 @@ def test_inspect_and_resolve_say_that_a_sink_holds_exactly_what_lies_before_its_
     assert [(sink["is_at_pts"], sink["held"]["pts"]) for sink in found["sinks"]] == [(True, pts)]
 
 
-@pytest.mark.slow
 def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
     run_epochs("two", 2, crash_at="after-decide")
     before = everything_below("ckpt"), rows_in("two.db"), everything_below("out")
@@ -250,7 +249,6 @@ def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
     assert (everything_below("ckpt"), rows_in("two.db"), everything_below("out")) == before
 
 
-@pytest.mark.slow
 def test_commands_that_only_look_leave_no_directory_behind():
     run_epochs("one", 1)
     Path("ckpt/.writing").rmdir()
@@ -295,7 +293,6 @@ def log_files(name, count):
     source.spec.open("rides", str(Path("ckpt/sources/rides").absolute())).latest({"log": 0}, bounded=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "two"])
 @pytest.mark.parametrize("can_be_read", [True, False])
 def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can_be_read):
@@ -344,7 +341,6 @@ def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():
     assert open_one.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("can_be_read", [True, False])
 def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back(can_be_read):
     """Epochs 1 to 3 are of the table alone, and left nothing in the ledger; the fourth is decided for both sinks.
@@ -372,7 +368,6 @@ def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back(can_be_r
         assert "sink 'table_one' has lost what was published after epoch 1, up to epoch 3" in answer.stderr
 
 
-@pytest.mark.slow
 def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():
     run_epochs("two", 2, crash_at="after-decide")
     (path,) = Path("ckpt/ledger").glob("000000000002-*")
@@ -395,7 +390,6 @@ def test_a_sink_of_the_runs_own_process_is_not_asked():
 # --- resolve ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["after-decide", "publish-uncommitted", "after-publish", "before-forget"])
 def test_resolve_publishes_what_was_decided_once_in_every_sink(point):
     run_epochs("two", 2, crash_at=point)
@@ -412,7 +406,6 @@ def test_resolve_publishes_what_was_decided_once_in_every_sink(point):
     assert "last done epoch 2" in text
 
 
-@pytest.mark.slow
 def test_the_next_run_goes_on_where_resolve_left_it():
     run_epochs("two", 2, crash_at="after-decide")
     assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt").exit_code == 0
@@ -421,7 +414,6 @@ def test_the_next_run_goes_on_where_resolve_left_it():
     assert rows_in("two.db") == [10, 11, 20, 21, 30, 31]
 
 
-@pytest.mark.slow
 def test_dry_run_says_the_verdicts_that_resolve_then_carries_out():
     run_epochs("two", 2, crash_at="after-publish")
     text = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--dry-run").stdout
@@ -434,7 +426,6 @@ def test_dry_run_says_the_verdicts_that_resolve_then_carries_out():
     assert acted == {("table_two", "skip"), ("archive", "publish")}
 
 
-@pytest.mark.slow
 def test_resolve_of_one_sink_finds_nothing_in_doubt_and_says_what_is_held():
     run_epochs("one", 2, crash_at="publish-uncommitted")
     answer = holdfast("resolve", "flows.py:one", "--checkpoint", "ckpt")
@@ -443,7 +434,6 @@ def test_resolve_of_one_sink_finds_nothing_in_doubt_and_says_what_is_held():
     assert rows_in("one.db") == [10, 11]
 
 
-@pytest.mark.slow
 def test_an_epoch_that_is_not_in_doubt_is_refused_with_those_that_are():
     run_epochs("two", 2, crash_at="after-decide")
     answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--epoch", "7")
@@ -453,7 +443,6 @@ def test_an_epoch_that_is_not_in_doubt_is_refused_with_those_that_are():
     assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--epoch", "2").exit_code == 0
 
 
-@pytest.mark.slow
 def test_resolve_refuses_to_fence_a_process_that_is_alive_unless_forced():
     run_epochs("two", 2, crash_at="after-decide")
     owner = Path("ckpt/generations/00000001.json")
@@ -467,7 +456,6 @@ def test_resolve_refuses_to_fence_a_process_that_is_alive_unless_forced():
     assert rows_in("two.db") == [10, 11, 20, 21]
 
 
-@pytest.mark.slow
 def test_resolve_says_how_the_next_start_continues():
     run_epochs("two", 2, crash_at="after-decide")
     text = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt").stdout
@@ -543,7 +531,6 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "name", "now", "happens", "begins"), REFUSALS, ids=[f"{of[0]} {of[3].__name__}" for of in REFUSALS]
 )
@@ -570,7 +557,6 @@ def test_what_the_table_of_starts_refuses_plan_resolve_and_start_refuse_alike(
     assert everything_below("ckpt/spark") == before if Path("ckpt/spark").exists() else not before
 
 
-@pytest.mark.slow
 def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run():
     run_epochs("doubt", 1, crash_at="after-decide")
     answer = holdfast("resolve", "flows.py:doubt", "--checkpoint", "ckpt")
@@ -582,7 +568,6 @@ def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run()
 # --- both ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", [["inspect"], ["plan"], ["plan", "--json"], ["resolve"], ["resolve", "--dry-run"]])
 def test_a_checkpoint_of_another_pipeline_is_refused(command):
     run_epochs("two", 1)
@@ -592,7 +577,6 @@ def test_a_checkpoint_of_another_pipeline_is_refused(command):
     assert not Path("one.db").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "resolve"])
 def test_a_checkpoint_that_is_not_there_is_refused_and_not_made(command):
     answer = holdfast(command, "flows.py:one", "--checkpoint", "ckpt")
@@ -601,7 +585,6 @@ def test_a_checkpoint_that_is_not_there_is_refused_and_not_made(command):
     assert not Path("ckpt").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--force"]])
 @pytest.mark.parametrize("command", [["resolve"], ["rewind", "--to", "1"]])
 def test_a_directory_on_which_nothing_has_run_is_refused_and_left_as_it_is(command, options):
@@ -614,7 +597,6 @@ def test_a_directory_on_which_nothing_has_run_is_refused_and_left_as_it_is(comma
     assert not Path("one.db").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -640,7 +622,6 @@ def test_a_checkpoint_that_is_a_file_is_said_to_be_one(command, place):
     assert "is a file." in answer.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--every", "--commit-every", "--at", "--until"])
 def test_an_option_of_run_that_cannot_be_read_is_named_as_it_was_typed(option):
     answer = holdfast("run", "flows.py:one", "--checkpoint", "ckpt", option, "-1s")
@@ -649,7 +630,6 @@ def test_an_option_of_run_that_cannot_be_read_is_named_as_it_was_typed(option):
     assert not Path("ckpt").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("option", "variable"), [("--on-poison", "ON_POISON"), ("--master", "MASTER")])
 def test_an_option_that_is_a_setting_too_is_named_by_both_names(option, variable):
     answer = holdfast("run", "flows.py:one", "--checkpoint", "ckpt", option, "foo")
@@ -658,7 +638,6 @@ def test_an_option_that_is_a_setting_too_is_named_by_both_names(option, variable
     assert re.search(rf"Do: .*, or {option} '.*'\.", answer.stderr)
 
 
-@pytest.mark.slow
 def test_inspect_and_resolve_need_no_spark():
     run_epochs("two", 2, crash_at="after-decide")
     code = (
@@ -680,7 +659,6 @@ def test_inspect_and_resolve_need_no_spark():
     assert rows_in("two.db") == [10, 11, 20, 21]
 
 
-@pytest.mark.slow
 def test_explain_describes_draws_and_answers_as_json():
     assert "table_one" in holdfast("explain", "flows.py:one").stdout
     assert holdfast("explain", "flows.py:one", "--diagram").stdout.startswith("flowchart LR")
@@ -692,7 +670,6 @@ def test_explain_describes_draws_and_answers_as_json():
 # --- rewind, checkpoint -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_rewind_that_is_out_of_reach_says_how_far_it_reaches_and_changes_nothing():
     run_epochs("two", 2)
     for path in Path("ckpt/spark/1/offsets").iterdir():
@@ -704,7 +681,6 @@ def test_a_rewind_that_is_out_of_reach_says_how_far_it_reaches_and_changes_nothi
     assert {k: v for k, v in everything_below("ckpt").items() if "holdfast.log" not in k} == before
 
 
-@pytest.mark.slow
 def test_a_decided_rewind_is_shown_as_one():
     run_epochs("two", 2)
     pipeline = load_target("flows.py:two")
@@ -724,7 +700,6 @@ def test_a_decided_rewind_is_shown_as_one():
     assert "epoch 3: ledger commit, sink absent -> it will be published" in text
 
 
-@pytest.mark.slow
 def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
     run_epochs("one", 1)
     assert holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout == "no checkpoint has a name.\n"
@@ -736,7 +711,6 @@ def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
     assert (answer.exit_code, "is not a name of a checkpoint" in answer.stderr) == (2, True)
 
 
-@pytest.mark.slow
 def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
     run_epochs("one", 1)
     open_store("ckpt").put("named/late/snapshots/files/x", b"of state")
@@ -756,7 +730,6 @@ def test_no_name_is_given_where_nothing_has_run():
     assert list(Path("in").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_an_export_goes_into_a_directory_and_not_over_a_file():
     run_epochs("one", 1)
     named.put_named(open_store("ckpt"), "x", Manifest("one", 1, 5, "", EpochEnd(1, 1, {}, 5), 0, {}))
@@ -769,7 +742,6 @@ def test_an_export_goes_into_a_directory_and_not_over_a_file():
     assert holdfast("checkpoint", "export", "x", "out", "--checkpoint", "ckpt").exit_code == 0
 
 
-@pytest.mark.slow
 def test_beside_a_run_that_is_alive_no_name_is_given_from_here():
     run_epochs("one", 1)
     for path in Path("ckpt/generations").iterdir():
@@ -790,7 +762,6 @@ def isolate_rows(*ids):
         letters.add(Letter("rides", Address("log", number, 0), row, 2, error, 0), lambda: None)
 
 
-@pytest.mark.slow
 def test_dead_letters_are_listed_with_row_place_and_error_and_no_secret():
     run_epochs("one", 1)
     isolate_rows(7, 8)
@@ -802,7 +773,6 @@ def test_dead_letters_are_listed_with_row_place_and_error_and_no_secret():
     assert "hunter2" not in text + json.dumps(found)
 
 
-@pytest.mark.slow
 def test_dead_letters_are_sent_again_by_name_or_all_and_a_name_of_none_is_refused():
     run_epochs("one", 1)
     isolate_rows(7, 8, 9)
@@ -816,7 +786,6 @@ def test_dead_letters_are_sent_again_by_name_or_all_and_a_name_of_none_is_refuse
     assert (answer.exit_code, "there is no dead letter 'rides/log/7/0'" in answer.stderr) == (2, True)
 
 
-@pytest.mark.slow
 def test_beside_a_run_that_is_alive_no_letter_is_added_or_sent_again_unless_forced():
     run_epochs("one", 1)
     isolate_rows(7)
@@ -847,7 +816,6 @@ def archived():
     return sorted(pq.read_table("out").column("x").to_pylist())
 
 
-@pytest.mark.slow
 def test_rows_that_a_sink_refuses_after_the_decision_become_dead_letters_and_the_others_are_published():
     run_epochs("two", 3, crash_at="after-decide")
     refuse_x("two.db", 31)
@@ -914,7 +882,6 @@ def die_while_rejecting(point):
         faults.install(None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", [*faults.RESOLVE_POINTS, "before-publish", "after-publish", "before-forget"])
 def test_a_resolve_that_dies_while_it_rejects_rows_is_done_again(point):
     run_epochs("two", 2, crash_at="after-decide")
@@ -929,7 +896,6 @@ def test_a_resolve_that_dies_while_it_rejects_rows_is_done_again(point):
     assert [each["row"] for each in letters] == [{"x": 20}]
 
 
-@pytest.mark.slow
 def test_a_row_that_is_published_after_all_is_not_called_rejected():
     """The resolve died before the decision was without the row, and the table takes it by then."""
     run_epochs("two", 2, crash_at="after-decide")
@@ -945,7 +911,6 @@ def test_a_row_that_is_published_after_all_is_not_called_rejected():
     assert "refused by its sink, and published there after all" in listed
 
 
-@pytest.mark.slow
 def test_more_refused_rows_than_a_few_are_the_tables_fault(monkeypatch):
     monkeypatch.setenv("HOLDFAST_POISON_ROWS", "1")
     run_epochs("two", 2, crash_at="after-decide")
@@ -958,7 +923,6 @@ def test_more_refused_rows_than_a_few_are_the_tables_fault(monkeypatch):
     assert rows_in("two.db") == [10, 11]
 
 
-@pytest.mark.slow
 def test_where_one_sink_refuses_more_rows_than_a_few_nothing_of_the_epoch_is_rejected_in_another(monkeypatch):
     """Once both tables are mended, the epoch is whole in both."""
     monkeypatch.setenv("HOLDFAST_POISON_ROWS", "1")
