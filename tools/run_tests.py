@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from tools import class_archive, kafka_server
@@ -33,9 +34,16 @@ KILLING = (
     "tests/crash/test_kafka_cluster.py",
 )
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+BESIDE_UNIT = tuple(
+    f"tests/{room.name}" for room in sorted(TESTS.iterdir()) if room.name != "unit" and any(room.rglob("test_*.py"))
+)
+OF_FAST = "tests/unit/operators"
+"""Unit tests that are run with the rest of the quick ones: the two groups run side by side, and end together so."""
+
 GROUPS = {
-    "unit": ("-m", FAST, "tests/unit"),
-    "fast": ("-m", FAST, "--ignore=tests/unit"),
+    "unit": ("-m", FAST, "tests/unit", f"--ignore={OF_FAST}"),
+    "fast": ("-m", FAST, *BESIDE_UNIT, OF_FAST),
     "slow": (
         "-m",
         "slow and not spark and not postgres and not crash and not nightly",
