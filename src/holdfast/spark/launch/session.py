@@ -242,9 +242,8 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
     Our data source is registered in it: each session has a registry of its own, which compiling a source needs.
     """
     session = base.newSession()
-    given = base.sparkContext.getConf()
     for key, (value, _) in RUNTIME.items():
-        if key not in TUNING or not given.contains(key):
+        if key not in TUNING or private.given_to(base.sparkContext, key) is None:
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
     # Spark checks in the active session whether a data source is registered already, whichever session registers it: a

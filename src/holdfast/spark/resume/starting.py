@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -128,8 +129,9 @@ class Starting:
 
     def _warn_of_exposure(self, context: StartContext) -> None:
         spark = context.base_session.sparkContext
-        conf = spark.getConf()
-        said = exposed(self.asked.pipeline, spark.master, lambda name: conf.get(name, "false").lower() == "true")
+        # Asked of a cluster's master alone: of its copy each setting takes two calls of the JVM.
+        conf = cache(spark.getConf)
+        said = exposed(self.asked.pipeline, spark.master, lambda name: conf().get(name, "false").lower() == "true")
         if said:
             log.warning("%s", said)
 
