@@ -122,6 +122,24 @@ def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str) ->
     assert {part.topic_name(each) for each in part.topics().tolist()} == {topic}
 
 
+def test_without_keys_each_call_goes_to_one_partition_and_the_next_to_the_next(topics: Topics, topic: str) -> None:
+    sending = producer(topics)
+    for number in range(7):
+        assert sending.send(topic, binary([b"%d" % number] * 10)) == (10, None)
+    sending.send(topic, binary([b"headers"]), None, -1, pa.array([[("h", b"1")]], HEADERS))
+    assert sending.flush(30) == 0
+    came = read(topics, topic).items()
+    found = {place: [value for part in parts for value in part.values().to_pylist()] for place, parts in came}
+    order = sorted(found, key=lambda place: int(found[place][0]))
+    assert [found[place][::10] for place in order] == [[b"0", b"3", b"6"], [b"1", b"4", b"headers"], [b"2", b"5"]]
+
+
+def test_where_nobody_says_which_partitions_there_are_the_library_chooses() -> None:
+    away = BulkProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    assert away.send("somewhere", binary([b"waits"])) == (1, None)
+    assert away.flush(0.01) == 1
+
+
 def test_what_the_queue_does_not_take_is_told_from_the_first_message_on(topics: Topics, topic: str) -> None:
     sending = producer(topics, queue_buffering_max_messages=100, linger_ms=60_000)
     values = binary([b"%d" % number for number in range(250)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import repeat
-from typing import Any
+from itertools import cycle, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from holdfast.kafka import codes
+from holdfast.kafka.native import metadata
 from holdfast.kafka.native.library import (
     LOW,
     PRODUCER,
@@ -49,6 +51,12 @@ ANY_PARTITION = -1
 _LOOKED_OFTEN_S, _LOOK_S = 0.05, 0.0005
 """How long it is looked often whether everything is there, and how often."""
 
+_PATIENCE_S = 1.0
+"""How long metadata is waited for: without it things take longer, and are done."""
+
+_PARTITIONS_KNOWN_S = 300.0
+"""After so long it is asked which partitions a topic has, as the library does by itself."""
+
 _COPIED = 0x2
 _QUEUED, _IN_FLIGHT = 0x1, 0x2
 
@@ -57,6 +65,13 @@ _PART = np.dtype(
     {"names": ["of", "a", "b", "c"], "formats": ["i4", "i8", "i8", "i8"], "offsets": [0, 8, 16, 24], "itemsize": 72}
 )
 """``rd_kafka_vu_t``: one thing that is said of a message."""
+
+
+class _Turns(NamedTuple):
+    """The partitions of a topic that get messages without a key, one after the other, for so long."""
+
+    partitions: Iterator[int]
+    until: float
 
 
 class BulkProducer(Client):
@@ -76,6 +91,7 @@ class BulkProducer(Client):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.failed: list[KafkaError] = []
+        self._turns: dict[str, _Turns] = {}
         # Of the list alone: a function of this object would keep it, and what it keeps at the brokers, until the
         # collector comes.
         super().__init__(PRODUCER, {**settings, "delivery.report.only.error": True}, partial(_note, self.failed))
@@ -98,7 +114,8 @@ class BulkProducer(Client):
         values, keys : pyarrow.Array
             Large binary; null where there is none.
         partition : int
-            Where they go; -1: the key of each says where.
+            Where they go; -1: the key of each says where, and without keys all go to one, and those of the next call
+            to the next one.
         headers : pyarrow.ListArray, optional
             Structs of a name, text, and a value, large binary.
         times : pyarrow.Array of int64, optional
@@ -108,11 +125,27 @@ class BulkProducer(Client):
         if handle is None:
             return 0, KafkaError(codes.UNKNOWN_TOPIC)
         try:
+            if partition == ANY_PARTITION and keys is None:
+                partition = self._turn(topic, handle)
             if headers is None and times is None:
                 return _sent_together(handle, values, keys, partition)
             return self._sent_singly(handle, values, keys, partition, headers, times)
         finally:
             _topic_destroy(handle)
+
+    def _turn(self, topic: str, handle: int) -> int:
+        """Return the partition that is next to get what has no key.
+
+        The library would stay with one for some milliseconds too, but looks at the clock for each message: a tenth of
+        what a message costs.
+        """
+        turns = self._turns.get(topic)
+        if turns is None or time.monotonic() > turns.until:
+            found = metadata.partitions_with_leader(self.handle, handle, _PATIENCE_S)
+            first = random.randrange(len(found)) if found else 0
+            turns = _Turns(cycle(found[first:] + found[:first]), time.monotonic() + _PARTITIONS_KNOWN_S)
+            self._turns[topic] = turns
+        return next(turns.partitions, ANY_PARTITION)
 
     def _sent_singly(self, handle: int, *columns: Any) -> tuple[int, KafkaError | None]:
         """Send what has headers or a time: a call for each message, made from C."""
@@ -146,6 +179,9 @@ class BulkProducer(Client):
 
     def init_transactions(self, timeout_s: float) -> None:
         """End what an earlier producer of the name has left open."""
+        # The library asks any broker for the coordinator of transactions.  When it has just replaced its first
+        # connection by one with the broker's number there is none to ask, and it looks again half a second later.
+        metadata.connect(self.handle, min(timeout_s, _PATIENCE_S))
         check(_init(self.handle, round(timeout_s * 1000)))
 
     def begin_transaction(self) -> None:
