@@ -8,7 +8,7 @@
 
 All read the values of four partitions, leave tombstones out, and write the values, compressed with lz4, to a topic of
 four partitions.  What a side wrote is read back by a ``read_committed`` consumer that knows nothing of it: every number
-once.  Each side runs in a process of its own, warmed up by a small topic; measured is the time from the start of the
+once.  The broker runs with the options of Kafka's own scripts.  Each side runs in a process of its own, warmed up by a small topic; measured is the time from the start of the
 query (or from the first ``consume`` of the loop) to its end.  ``vs_spark`` and ``vs_loop`` are quotients of messages/s,
 medians of the rounds.
 
@@ -33,7 +33,7 @@ import numpy as np
 
 from bench.epoch_latency import watch_holdfast, watch_spark
 from bench.sides import figures_in, median, percentile, print_result, run_side, start_side
-from tools.kafka_server import kafka_server
+from tools.kafka_server import JVM_AS_INSTALLED, kafka_server
 from tools.maven_jars import artifacts, cache, fetch
 
 SPARK_JARS = Path(__file__).with_name("spark_kafka_jars.txt")
@@ -422,7 +422,7 @@ def main() -> int:
     if "spark" in sides:
         _spark_jars()
     result: dict[str, Any] = {"bench": "kafka", "rows": options.rows, "rounds": options.rounds}
-    with kafka_server(SERVER) as server:
+    with kafka_server(SERVER, jvm=JVM_AS_INSTALLED) as server:
         if options.only != "latency":
             result |= throughput(server.bootstrap, options)
         if options.only != "throughput":

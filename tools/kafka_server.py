@@ -30,7 +30,12 @@ from tools.ports import free_port
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Lines of ``group:artifact:version sha256``: the broker and what it needs."""
 
-_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of a broker of tests: quick to start."""
+
+JVM_AS_INSTALLED = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""As Kafka's own scripts start it."""
+
 _STARTED = b"Kafka Server started"
 _LOGGING = f"""\
 appender.console.type = Console
@@ -87,6 +92,8 @@ class KafkaServer:
         ``server.properties``.
     listeners : mapping of str to int
         Name -> port of those that clients have besides.
+    jvm : sequence of str
+        Options of its JVM.
     """
 
     number: int
@@ -94,6 +101,7 @@ class KafkaServer:
     port: int
     settings: Mapping[str, str]
     listeners: Mapping[str, int] = field(default_factory=dict)
+    jvm: Sequence[str] = SMALL_JVM
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -180,7 +188,7 @@ class KafkaServer:
 
     def _java(self) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
-        return [_java(), *_JVM, logging, "-cp", f"{jars()}/*"]
+        return [_java(), *self.jvm, logging, "-cp", f"{jars()}/*"]
 
 
 @dataclass(frozen=True)
@@ -215,22 +223,22 @@ class KafkaCluster:
 
 
 @contextmanager
-def kafka_server(settings: Mapping[str, str] | None = None, **listeners: Any) -> Iterator[KafkaServer]:
+def kafka_server(settings: Mapping[str, str] | None = None, **more: Any) -> Iterator[KafkaServer]:
     """Start one broker, yield it, stop it and remove its data.
 
     Parameters
     ----------
     settings : mapping of str to str, optional
         Settings that replace or add to ``SETTINGS``.
-    **listeners
-        ``protocol`` and ``beside``, as of :func:`kafka_cluster`.
+    **more
+        ``protocol``, ``beside`` and ``jvm``, as of :func:`kafka_cluster`.
 
     Raises
     ------
     NoKafka
         If there is none here and none can be brought.
     """
-    with kafka_cluster(1, settings, **listeners) as cluster:
+    with kafka_cluster(1, settings, **more) as cluster:
         yield cluster.brokers[0]
 
 
@@ -240,6 +248,7 @@ def kafka_cluster(
     settings: Mapping[str, str] | None = None,
     protocol: str = "PLAINTEXT",
     beside: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = SMALL_JVM,
 ) -> Iterator[KafkaCluster]:
     """Start brokers that belong together, yield them, stop them and remove their data.
 
@@ -253,6 +262,8 @@ def kafka_cluster(
         What clients speak: ``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``.
     beside : mapping of str to str, optional
         More listeners for clients, each with a port of its own: name, in capitals -> protocol.
+    jvm : sequence of str
+        Options of the brokers' JVMs.
 
     Raises
     ------
@@ -290,7 +301,7 @@ def kafka_cluster(
                 "log.dirs": str(place / "data"),
                 **copies,
             }
-            brokers.append(KafkaServer(number, place, port, {**said, **SETTINGS, **(settings or {})}, others))
+            brokers.append(KafkaServer(number, place, port, {**said, **SETTINGS, **(settings or {})}, others, jvm))
         cluster = KafkaCluster(brokers)
         try:
             for broker in brokers:
