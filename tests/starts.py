@@ -44,8 +44,7 @@ def start_of(pipeline: Pipeline, checkpoint: str, schema: pa.Schema, patch: pyte
     **begins
         As of a start: ``from_checkpoint``, ``at``, ``state``.
     """
-    conf = SimpleNamespace(get=lambda name, otherwise: otherwise)
-    spark = SimpleNamespace(defaultParallelism=2, master="local[2]", getConf=lambda: conf)
+    spark = SimpleNamespace(defaultParallelism=2, master="local[2]")
     session: Any = SimpleNamespace(sparkContext=spark)
 
     def physical_plan_of(asked: StartOptions, context: StartContext) -> Any:

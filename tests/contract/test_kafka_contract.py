@@ -152,7 +152,8 @@ def test_records_that_find_no_room_wait_for_it_and_keep_their_order(
     topic.create()
     monkeypatch.setitem(_PRODUCER, "queue.buffering.max.messages", 100)
     monkeypatch.setitem(_PRODUCER, "batch.num.messages", 100)
-    producer = KafkaSession(Brokers(topic.bootstrap), "sink 's'", "test").producer(topic.name, 60_000, 1_000_000)
+    session = KafkaSession(Brokers(topic.bootstrap), "sink 's'", "test")
+    producer = session.producer(topic.name, 60_000, 1_000_000, topic.name)
     values = [b"%d" % number for number in range(2_000)]
     waits = []
     monkeypatch.setattr(TransactionalProducer, "_await_room", lambda self: (waits.append(1), self._producer.poll(0.05)))

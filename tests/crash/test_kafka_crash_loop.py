@@ -51,9 +51,9 @@ class MortalSession(KafkaSession):
 
     process = Process()
 
-    def producer(self, transactional_id: str, timeout_ms: int, message_bytes: int) -> TransactionalProducer:
+    def producer(self, *arguments: Any, **options: Any) -> TransactionalProducer:
         self.process.check()
-        made = super().producer(transactional_id, timeout_ms, message_bytes)
+        made = super().producer(*arguments, **options)
         commit = made.commit
 
         def mortal() -> None:

@@ -59,12 +59,6 @@ def test_the_context_of_the_process_is_found_and_its_jvm_is_not_launched_twice(s
         assert not is_ours
 
 
-def test_a_setting_that_a_context_was_given_is_known(spark: SparkSession) -> None:
-    context = spark.sparkContext
-    assert private.given_to(context, "spark.app.name") == context.getConf().get("spark.app.name")
-    assert private.given_to(context, "spark.no.such.setting") is None
-
-
 def test_a_session_is_active_for_a_block(spark: SparkSession) -> None:
     def active() -> Any:
         found = spark._jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()

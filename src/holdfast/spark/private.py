@@ -127,16 +127,6 @@ def set_python_of_workers(session: SparkSession, python: str) -> None:
     session.sparkContext.pythonExec = python
 
 
-def given_to(context: SparkContext, name: str) -> str | None:
-    """Return a setting that a context was given; None if it was not.
-
-    Seen in 4.3: ``SparkContext._conf``.  If it goes: ``getConf()``, which copies all settings, each with calls of the
-    JVM: a tenth of a second.
-    """
-    given: str | None = context._conf.get(name)
-    return given
-
-
 def active_context() -> SparkContext | None:
     """Return the context of this process; None where there is none: unlike ``getOrCreate`` it makes none.
 

@@ -178,7 +178,7 @@ def test_what_a_function_answers_is_an_error_of_the_library(topics: Topics) -> N
 def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, topic: str) -> None:
     ident = f"native/{topic}"
     sending = producer(topics, transactional_id=ident)
-    sending.init_transactions(30)
+    sending.init_transactions(30, topic)
     sending.begin_transaction()
     assert sending.send(topic, binary([b"x"])) == (1, None)
     assert sending.flush(30) == 0
@@ -189,7 +189,7 @@ def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, t
     try:
         assert asked.describe([ident])[ident].state == ONGOING
         again = producer(topics, transactional_id=ident)
-        again.init_transactions(30)
+        again.init_transactions(30, topic)
         assert asked.describe([ident])[ident].state != ONGOING
     finally:
         asked.close()

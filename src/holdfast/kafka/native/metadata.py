@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import NamedTuple
 
 from holdfast.kafka.native.library import c_int, c_int32, pointer, quick, text, waits
 
@@ -36,35 +35,41 @@ class _Metadata(ctypes.Structure):
     )
 
 
-def connect(client: int, timeout_s: float) -> None:
-    """Wait until a client is connected to a broker, or for so long."""
-    with _said(client, None, timeout_s):
-        pass
+class PartitionsFound(NamedTuple):
+    """Which partitions of a topic take messages.
+
+    Parameters
+    ----------
+    numbers : list of int
+        Those that have a leader.
+    are_all : bool
+        Whether all of them do, and the brokers have said so.
+    """
+
+    numbers: list[int]
+    are_all: bool
 
 
-def partitions_with_leader(client: int, topic: int, timeout_s: float) -> list[int]:
-    """Return the partitions of a topic that take messages now; none where the brokers do not say.
+def partitions_with_leader(client: int, topic: int, timeout_s: float) -> PartitionsFound:
+    """Return which partitions of a topic take messages now; none where the brokers do not answer in time.
+
+    NB asked of no topic, the library asks for all of the cluster.
 
     Parameters
     ----------
     client, topic : int
         Handles of librdkafka's.
     timeout_s : float
-        How long the brokers are waited for.
+        How long the brokers are waited for: first for a connection to one.
     """
-    with _said(client, topic, timeout_s) as topics:
-        return [each.id for of in topics for each in of.partitions[: of.partition_count] if each.leader >= 0]
-
-
-@contextmanager
-def _said(client: int, topic: int | None, timeout_s: float) -> Iterator[list[_Topic]]:
-    """Yield what the brokers say of a topic; only so long is it there."""
     found = ctypes.POINTER(_Metadata)()
     code = _metadata(client, 0, topic, ctypes.addressof(found), round(timeout_s * 1000))
     if code:
-        yield []
-        return
+        return PartitionsFound([], False)
     try:
-        yield found.contents.topics[: found.contents.topic_count]
+        said = found.contents
+        parts = [part for each in said.topics[: said.topic_count] for part in each.partitions[: each.partition_count]]
+        numbers = [part.id for part in parts if part.leader >= 0]
+        return PartitionsFound(numbers, bool(parts) and len(numbers) == len(parts))
     finally:
         _metadata_destroy(ctypes.cast(found, pointer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, repeat
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from holdfast.kafka import codes
 from holdfast.kafka.native import metadata
@@ -54,8 +55,8 @@ _LOOKED_OFTEN_S, _LOOK_S = 0.05, 0.0005
 _PATIENCE_S = 1.0
 """How long metadata is waited for: without it things take longer, and are done."""
 
-_PARTITIONS_KNOWN_S = 300.0
-"""After so long it is asked which partitions a topic has, as the library does by itself."""
+_PLACES_KNOWN_S, _ASKED_AGAIN_S = 30.0, 5.0
+"""After so long it is asked again which partitions of a topic take messages; the second where not all of them did."""
 
 _COPIED = 0x2
 _QUEUED, _IN_FLIGHT = 0x1, 0x2
@@ -114,24 +115,24 @@ class BulkProducer(Client):
         values, keys : pyarrow.Array
             Large binary; null where there is none.
         partition : int
-            Where they go; -1: the key of each says where, and without keys all go to one, and those of the next call
-            to the next one.
+            Where they go; -1: the key of each says where, and the library where a key is null.  Without ``keys`` all go
+            to one partition, and those of the next call to the next one.
         headers : pyarrow.ListArray, optional
             Structs of a name, text, and a value, large binary.
         times : pyarrow.Array of int64, optional
             Milliseconds of Unix time; left out, or 0: when it is sent.
+
+        Raises
+        ------
+        KafkaException
+            If there can be no topic of that name.
         """
-        handle = _topic_new(self.handle, topic.encode(), None)
-        if handle is None:
-            return 0, KafkaError(codes.UNKNOWN_TOPIC)
-        try:
+        with self._topic(topic) as handle:
             if partition == ANY_PARTITION and keys is None:
                 partition = self._turn(topic, handle)
             if headers is None and times is None:
                 return _sent_together(handle, values, keys, partition)
             return self._sent_singly(handle, values, keys, partition, headers, times)
-        finally:
-            _topic_destroy(handle)
 
     def _turn(self, topic: str, handle: int) -> int:
         """Return the partition that is next to get what has no key.
@@ -141,10 +142,10 @@ class BulkProducer(Client):
         """
         turns = self._turns.get(topic)
         if turns is None or time.monotonic() > turns.until:
-            found = metadata.partitions_with_leader(self.handle, handle, _PATIENCE_S)
+            found, are_all = metadata.partitions_with_leader(self.handle, handle, _PATIENCE_S)
             first = random.randrange(len(found)) if found else 0
-            turns = _Turns(cycle(found[first:] + found[:first]), time.monotonic() + _PARTITIONS_KNOWN_S)
-            self._turns[topic] = turns
+            until = time.monotonic() + (_PLACES_KNOWN_S if are_all else _ASKED_AGAIN_S)
+            turns = self._turns[topic] = _Turns(cycle(found[first:] + found[:first]), until)
         return next(turns.partitions, ANY_PARTITION)
 
     def _sent_singly(self, handle: int, *columns: Any) -> tuple[int, KafkaError | None]:
@@ -177,12 +178,35 @@ class BulkProducer(Client):
         """Forget what was not sent."""
         _purge(self.handle, _QUEUED | _IN_FLIGHT)
 
-    def init_transactions(self, timeout_s: float) -> None:
-        """End what an earlier producer of the name has left open."""
+    def init_transactions(self, timeout_s: float, topic: str) -> None:
+        """End what an earlier producer of the name has left open.
+
+        Parameters
+        ----------
+        timeout_s : float
+            How long that may take.
+        topic : str
+            One that is there: brokers are asked about it, to be connected to one.
+        """
         # The library asks any broker for the coordinator of transactions.  When it has just replaced its first
-        # connection by one with the broker's number there is none to ask, and it looks again half a second later.
-        metadata.connect(self.handle, min(timeout_s, _PATIENCE_S))
-        check(_init(self.handle, round(timeout_s * 1000)))
+        # connection by one with the broker's number there is none to ask, and it looks again half a second later.  A
+        # first answer may still come by the first connection, which is replaced by then: so a second one does not.
+        end = time.monotonic() + timeout_s
+        with self._topic(topic) as handle:
+            for _ in range(2):
+                metadata.partitions_with_leader(self.handle, handle, min(timeout_s, _PATIENCE_S) / 2)
+        check(_init(self.handle, round(max(0.0, end - time.monotonic()) * 1000)))
+
+    @contextmanager
+    def _topic(self, name: str) -> Iterator[int]:
+        """Yield the handle of a topic; raise :class:`KafkaException` where there can be none of that name."""
+        handle = _topic_new(self.handle, name.encode(), None)
+        if handle is None:
+            raise KafkaException(KafkaError(codes.UNKNOWN_TOPIC))
+        try:
+            yield handle
+        finally:
+            _topic_destroy(handle)
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""

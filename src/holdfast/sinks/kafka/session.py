@@ -58,6 +58,7 @@ _THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _PRODUCER: dict[str, Any] = {
+    "allow.auto.create.topics": False,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 1 << 20,
@@ -252,11 +253,11 @@ class KafkaSession:
     # --- producers --------------------------------------------------------------------------------------------------
 
     def producer(
-        self, transactional_id: str, timeout_ms: int, message_bytes: int, linger_ms: int = 0
+        self, transactional_id: str, timeout_ms: int, message_bytes: int, topic: str, linger_ms: int = 0
     ) -> TransactionalProducer:
         """Return a producer of this name; what an earlier one left open is ended, and that one can write no more.
 
-        ``linger_ms``: how long records wait for others of their batch.
+        ``topic``: one that is there; ``linger_ms``: how long records wait for others of their batch.
         """
         settings = {
             **_PRODUCER,
@@ -269,7 +270,7 @@ class KafkaSession:
         }
         with self.explained():
             producer = self._made(BulkProducer, {**self.config(), **settings})
-            _again(lambda: producer.init_transactions(TIMEOUT_S))
+            _again(lambda: producer.init_transactions(TIMEOUT_S, topic))
         return TransactionalProducer(self, producer)
 
     # --- errors -----------------------------------------------------------------------------------------------------
@@ -382,9 +383,10 @@ class TransactionalProducer:
 
     def _send(self, topic: str, partition: int, left: RecordColumns) -> None:
         while len(left):
-            count, error = self._producer.send(topic, left.values, left.keys, partition, left.headers, left.times)
-            left = left.after(count)
             with self._session.explained():
+                columns = (left.values, left.keys, partition, left.headers, left.times)
+                count, error = self._producer.send(topic, *columns)
+                left = left.after(count)
                 if error is not None and error.code() != codes.QUEUE_FULL:
                     raise KafkaException(error)
                 if error is not None:

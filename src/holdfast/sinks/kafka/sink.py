@@ -327,7 +327,8 @@ class KafkaSink:
         self._drop()
         # Small epochs take no time.  The ledger's record comes last, so its topic is never blocked for long.
         timeout_ms = min(DRIVER_TIMEOUT_MS, self._timeout_ms) if self._stages else self._timeout_ms
-        self._producer = self._session.producer(self._names.driver, timeout_ms, self._limits.message_bytes)
+        names, limits = self._names, self._limits
+        self._producer = self._session.producer(names.driver, timeout_ms, limits.message_bytes, names.progress)
 
     def _drop(self) -> None:
         if self._producer is not None:

@@ -74,7 +74,7 @@ class KafkaWriter:
         try:
             if self._producer is None:
                 self._producer = made.session.producer(
-                    self._name, made.timeout_ms, made.limits.message_bytes, linger_ms=_LINGER_MS
+                    self._name, made.timeout_ms, made.limits.message_bytes, made.names.progress, linger_ms=_LINGER_MS
                 )
                 self._producer.begin()
             for some in messages:

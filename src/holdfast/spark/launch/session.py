@@ -91,7 +91,7 @@ RUNTIME: dict[str, tuple[str, str]] = {
 """Settings of one run: set on a separate session, even if the user created the context."""
 
 TUNING = frozenset({"spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"})
-"""Those of a run that only decide about speed and memory: values given to the context are kept."""
+"""Those of a run that only decide about speed and memory: values given to the context, or the session, are kept."""
 
 LOGGED_TWICE = ("py4j", *private.LOGGERS_OF_WHAT_IS_RAISED)
 """Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
@@ -243,7 +243,7 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
     """
     session = base.newSession()
     for key, (value, _) in RUNTIME.items():
-        if key not in TUNING or private.given_to(base.sparkContext, key) is None:
+        if key not in TUNING or base.conf.get(key, None) is None:
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
     # Spark checks in the active session whether a data source is registered already, whichever session registers it: a

@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -128,10 +127,12 @@ class Starting:
         return run
 
     def _warn_of_exposure(self, context: StartContext) -> None:
-        spark = context.base_session.sparkContext
-        # Asked of a cluster's master alone: of its copy each setting takes two calls of the JVM.
-        conf = cache(spark.getConf)
-        said = exposed(self.asked.pipeline, spark.master, lambda name: conf().get(name, "false").lower() == "true")
+        session = context.base_session
+
+        def is_on(name: str) -> bool:
+            return str(session.conf.get(name, "false")).lower() == "true"
+
+        said = exposed(self.asked.pipeline, session.sparkContext.master, is_on)
         if said:
             log.warning("%s", said)
 
