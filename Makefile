@@ -45,7 +45,7 @@ test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
 
 nightly: setup
-	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills unit slow
+	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills unit+fast slow
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver $(if $(SINK),--sink $(SINK)) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)

@@ -79,7 +79,7 @@ __all__ = [
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out modules of which every test would be deselected: two thirds of them for the quick tests."""
+    """Leave out modules of which every test would be deselected, by their markers: nothing in them is imported."""
     return is_left_out(collection_path, config.option.markexpr) or None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Collection, Iterable
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 
 _OF_MODULE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)", re.MULTILINE)
-_MARKER = re.compile(r"\bpytest\.mark\.(\w+)")
 
 
 def everyday(cases: Iterable[str], chosen: Collection[str]) -> list[Any]:
@@ -39,7 +39,25 @@ def is_left_out(path: Path, expression: str) -> bool:
     """
     excluded = _excluded(expression)
     found = _OF_MODULE.search(path.read_text()) if excluded and path.suffix == ".py" else None
-    return found is not None and not excluded.isdisjoint(_MARKER.findall(found[1]))
+    return found is not None and not excluded.isdisjoint(_markers(found[1]))
+
+
+def _markers(text: str) -> set[str]:
+    """Return the markers of a module, which are all that its statement says; none where it says it otherwise.
+
+    Examples
+    --------
+    >>> _markers("pytest.mark.slow  # not pytest.mark.spark")
+    {'slow'}
+    >>> _markers("pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.nightly)])")
+    {'parametrize'}
+    """
+    try:
+        value = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return set()
+    marks = [each.func if isinstance(each, ast.Call) else each for each in getattr(value, "elts", [value])]
+    return {each.attr for each in marks if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "pytest.mark"}
 
 
 def _excluded(expression: str) -> frozenset[str]:

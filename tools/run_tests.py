@@ -36,8 +36,12 @@ KILLING = (
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 BESIDE_UNIT = tuple(
-    f"tests/{room.name}" for room in sorted(TESTS.iterdir()) if room.name != "unit" and any(room.rglob("test_*.py"))
+    f"tests/{room.name}"
+    for room in sorted(TESTS.iterdir())
+    if room.name != "unit" and (room.match("test_*.py") or any(room.rglob("test_*.py")))
 )
+"""Where other tests than those of units are."""
+
 OF_FAST = "tests/unit/operators"
 """Unit tests that are run with the rest of the quick ones: the two groups run side by side, and end together so."""
 

@@ -15,6 +15,8 @@ from tools.run_tests import FAST, GROUPS
         ("pytestmark = [pytest.mark.spark, pytest.mark.crash]\n", FAST, True),
         ("pytestmark = [\n    pytest.mark.filterwarnings('x'),\n    pytest.mark.nightly,\n]\n", FAST, True),
         ("pytestmark = pytest.mark.filterwarnings('x')\n", FAST, False),
+        ("pytestmark = pytest.mark.filterwarnings('x')  # and not pytest.mark.slow\n", FAST, False),
+        ("pytestmark = pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.slow), 2])\n", FAST, False),
         ("@pytest.mark.slow\ndef test_one():\n    pass\n", FAST, False),
         ("pytestmark = pytest.mark.slow\n", GROUPS["slow"][1], False),
         ("pytestmark = [pytest.mark.spark, pytest.mark.crash]\n", GROUPS["crash"][1], False),

@@ -13,8 +13,8 @@ MODULES = tuple(sorted(ROOT.rglob("*.py")))
 def _trees() -> dict[Path, ast.Module]:
     """Return all trees.
 
-    Read with the garbage collector at rest, and kept from its walks: what it looked through again and again were four
-    seconds of five.
+    Read with the garbage collector at rest, and kept from its walks for good, with whatever else is there by then: what
+    it looked through again and again were four seconds of five.
     """
     gc.collect()
     gc.disable()
