@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from kafka.record.util import calc_crc32c
 
@@ -78,12 +79,15 @@ class Case:
     mended: Mapping[str, str] | None = None
 
 
+LARGE = 5_000
+"""Bytes of a value that some limits exclude."""
+
 CASES = {
     "a record above the limit of the topic": Case(
-        {"word": "x" * 5_000}, "takes 2000 at most", "raise max.message.bytes", topic={"max.message.bytes": "2000"}
+        {"word": "x" * LARGE}, "takes 2000 at most", "raise max.message.bytes", topic={"max.message.bytes": "2000"}
     ),
     "a record above a limit that was lowered while the run goes on": Case(
-        {"word": "x" * 5_000},
+        {"word": "x" * LARGE},
         "Message size too large",
         "raise max.message.bytes",
         {"compression": "none"},
@@ -125,6 +129,7 @@ EVERYDAY = {"a record above a limit that was lowered while the run goes on", "a 
 
 
 def set_(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic, and wait until its broker goes by them: the answer comes before."""
     if not settings:
         return
     entries = [
@@ -133,6 +138,21 @@ def set_(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result(30)
+    is_taken = int(settings["max.message.bytes"]) > LARGE
+    while _takes_large(bootstrap, topic) != is_taken:
+        pass
+
+
+def _takes_large(bootstrap: str, topic: str) -> bool:
+    """Tell whether a topic takes a large record; it is aborted."""
+    refused: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-looks", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x" * LARGE, on_delivery=lambda error, _: refused.extend([error] if error else []))
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    return not refused
 
 
 def created(bootstrap: str, topic: str, settings: Mapping[str, str]) -> KafkaTopic:
