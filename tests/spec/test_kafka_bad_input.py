@@ -128,8 +128,11 @@ CASES = {
 EVERYDAY = {"a record above a limit that was lowered while the run goes on", "a null key in a compacted topic"}
 
 
-def set_(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
-    """Change settings of a topic, and wait until its broker goes by them: the answer comes before."""
+def set_(bootstrap: str, topic: str, settings: Mapping[str, str], *, takes: bool) -> None:
+    """Change settings of a topic, and wait until its broker goes by them: the answer comes before.
+
+    ``takes``: whether it then takes large and old records.
+    """
     if not settings:
         return
     entries = [
@@ -138,18 +141,21 @@ def set_(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result(30)
-    is_taken = int(settings["max.message.bytes"]) > LARGE
-    while _takes_large(bootstrap, topic) != is_taken:
+    while _takes_all(bootstrap, topic) != takes:
         pass
 
 
-def _takes_large(bootstrap: str, topic: str) -> bool:
-    """Tell whether a topic takes a large record; it is aborted."""
+def _takes_all(bootstrap: str, topic: str) -> bool:
+    """Tell whether a topic takes a large and old record; it is aborted."""
     refused: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-looks", "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(topic, b"x" * LARGE, on_delivery=lambda error, _: refused.extend([error] if error else []))
+
+    def note(error: object, _: object) -> None:
+        refused.extend([] if error is None else [error])
+
+    producer.produce(topic, b"x" * LARGE, timestamp=1, on_delivery=note)
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
     return not refused
@@ -182,7 +188,7 @@ def test_a_row_that_a_topic_does_not_take_is_a_bad_row_and_changes_nothing(
     sink.publish([published(1, Carried(rows()))], Held())
     before = outside.values()
     assert len(before) == 1
-    set_(kafka_of_session.bootstrap, topic, wrong.later)
+    set_(kafka_of_session.bootstrap, topic, wrong.later, takes=False)
 
     def part() -> Any:
         if way == "carried":
@@ -211,7 +217,7 @@ def test_a_row_that_a_topic_does_not_take_is_a_bad_row_and_changes_nothing(
     if wrong.mended is None:
         sink.publish([published(2, Carried(rows()))], Held())
     else:
-        set_(kafka_of_session.bootstrap, topic, wrong.mended)
+        set_(kafka_of_session.bootstrap, topic, wrong.mended, takes=True)
         given()
     assert sink.outcome(2) is Outcome.PUBLISHED
     assert len(outside.values()) == 2
