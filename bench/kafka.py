@@ -8,9 +8,9 @@
 
 All read the values of four partitions, leave tombstones out, and write the values, compressed with lz4, to a topic of
 four partitions.  What a side wrote is read back by a ``read_committed`` consumer that knows nothing of it: every number
-once.  The broker runs with the options of Kafka's own scripts.  Each side runs in a process of its own, warmed up by a
-small topic; measured is the time from the start of the query (or from the first ``consume`` of the loop) to its end.
-``vs_spark`` and ``vs_loop`` are quotients of messages/s, medians of the rounds.
+once.  The broker has the heap, compiler and collector of Kafka's own scripts.  Each side runs in a process of its own,
+warmed up by a small topic; measured is the time from the start of the query (or from the first ``consume`` of the loop)
+to its end.  ``vs_spark`` and ``vs_loop`` are quotients of messages/s, medians of the rounds.
 
 Then how long a message waits: 1000 messages/s, each with the time of its creation, until a ``read_committed`` consumer
 has it; ``latency_p50_ms`` and ``latency_p99_ms`` of Holdfast, ``spark_p50_ms`` and ``spark_p99_ms`` of Spark's own.

@@ -34,7 +34,7 @@ SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Of a broker of tests: quick to start."""
 
 JVM_AS_INSTALLED = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""As Kafka's own scripts start it."""
+"""Heap, compiler and collector as Kafka's own scripts have them."""
 
 _STARTED = b"Kafka Server started"
 _LOGGING = f"""\

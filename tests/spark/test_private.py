@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from holdfast.errors import InvalidPipeline
 from holdfast.spark import private
 from holdfast.spark.failure import summary, translate
-from holdfast.spark.launch.session import RUNTIME, STATIC
+from holdfast.spark.launch.session import RUNTIME, STATIC, TUNING
 from tests.spark.running import eventually
 
 pytestmark = pytest.mark.spark
@@ -98,6 +98,14 @@ def test_spark_knows_every_setting_that_a_run_makes(spark: SparkSession) -> None
     registry = spark._jvm.org.apache.spark.internal.config.ConfigEntry
     unknown |= {key for key in STATIC if registry.findEntry(key) is None}
     assert unknown == {FILES, CHANGELOGS}, "two are read by their names, without being declared"
+
+
+def test_a_session_knows_what_its_context_was_given_and_says_none_of_the_rest(spark: SparkSession) -> None:
+    """Settings of speed that a user has given are kept, and whether Spark encrypts is asked before a warning."""
+    for session in (spark, spark.newSession()):
+        assert session.conf.get("spark.app.name", None) == spark.sparkContext.appName
+        assert session.conf.get("spark.ssl.rpc.enabled", None) is None
+        assert {session.conf.get(name, None) for name in TUNING} == {None}
 
 
 def test_the_settings_that_spark_has_not_declared_are_heeded(spark: SparkSession, tmp_path: Path) -> None:

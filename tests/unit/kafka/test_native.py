@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.kafka import codes
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.native import metadata, producing
 from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
+from holdfast.kafka.native.metadata import PartitionsFound
 from holdfast.kafka.native.producing import BulkProducer
 from holdfast.sinks.kafka.form import HEADERS
 from holdfast.sinks.kafka.session import KafkaSession
@@ -132,6 +136,53 @@ def test_without_keys_each_call_goes_to_one_partition_and_the_next_to_the_next(t
     found = {place: [value for part in parts for value in part.values().to_pylist()] for place, parts in came}
     order = sorted(found, key=lambda place: int(found[place][0]))
     assert [found[place][::10] for place in order] == [[b"0", b"3", b"6"], [b"1", b"4", b"headers"], [b"2", b"5"]]
+
+
+class Later:
+    """The clock, so many seconds on."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._seconds
+
+
+def test_a_partition_that_is_added_gets_rows_once_it_is_asked_for_again(
+    topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending = producer(topics)
+    assert sending.send(topic, binary([b"before"])) == (1, None)
+    admin = AdminClient({"bootstrap.servers": topics.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
+    monkeypatch.setattr(producing, "time", Later(producing._PARTITIONS_KNOWN_S + 1))
+    handle = producing._topic_new(sending.handle, topic.encode(), None)
+    while len(metadata.partitions_with_leader(sending.handle, handle, 10).numbers) < 5:  # leaders come a moment later
+        pass
+    producing._topic_destroy(handle)
+    for _ in range(5):
+        assert sending.send(topic, binary([b"after"])) == (1, None)
+    assert sending.flush(30) == 0
+    came = read(topics, topic, 5)
+    assert all(b"after" in [v for part in parts for v in part.values().to_pylist()] for parts in came.values())
+
+
+def test_a_partition_without_a_leader_gets_nothing_until_it_is_asked_for_again(
+    topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([PartitionsFound([2], are_all=False), PartitionsFound([0], are_all=True)])
+    monkeypatch.setattr(metadata, "partitions_with_leader", lambda *_: next(answers))
+    sending = producer(topics)
+    for _ in range(3):
+        assert sending.send(topic, binary([b"two"])) == (1, None)
+    monkeypatch.setattr(producing, "time", Later(producing._ASKED_AGAIN_S + 1))
+    assert sending.send(topic, binary([b"none"])) == (1, None)
+    assert sending.flush(30) == 0
+    came = read(topics, topic)
+    found = {place: [v for part in parts for v in part.values().to_pylist()] for place, parts in came.items()}
+    assert found == {0: [b"none"], 1: [], 2: [b"two"] * 3}
 
 
 def test_where_nobody_says_which_partitions_there_are_the_library_chooses() -> None:

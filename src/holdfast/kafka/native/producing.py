@@ -55,7 +55,7 @@ _LOOKED_OFTEN_S, _LOOK_S = 0.05, 0.0005
 _PATIENCE_S = 1.0
 """How long metadata is waited for: without it things take longer, and are done."""
 
-_PLACES_KNOWN_S, _ASKED_AGAIN_S = 30.0, 5.0
+_PARTITIONS_KNOWN_S, _ASKED_AGAIN_S = 30.0, 5.0
 """After so long it is asked again which partitions of a topic take messages; the second where not all of them did."""
 
 _COPIED = 0x2
@@ -144,7 +144,7 @@ class BulkProducer(Client):
         if turns is None or time.monotonic() > turns.until:
             found, are_all = metadata.partitions_with_leader(self.handle, handle, _PATIENCE_S)
             first = random.randrange(len(found)) if found else 0
-            until = time.monotonic() + (_PLACES_KNOWN_S if are_all else _ASKED_AGAIN_S)
+            until = time.monotonic() + (_PARTITIONS_KNOWN_S if are_all else _ASKED_AGAIN_S)
             turns = self._turns[topic] = _Turns(cycle(found[first:] + found[:first]), until)
         return next(turns.partitions, ANY_PARTITION)
 
@@ -187,6 +187,11 @@ class BulkProducer(Client):
             How long that may take.
         topic : str
             One that is there: brokers are asked about it, to be connected to one.
+
+        Raises
+        ------
+        KafkaException
+            What the library says; or if there can be no topic of that name.
         """
         # The library asks any broker for the coordinator of transactions.  When it has just replaced its first
         # connection by one with the broker's number there is none to ask, and it looks again half a second later.  A
