@@ -21,6 +21,7 @@ from holdfast.kafka.native import metadata, producing
 from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
 from holdfast.kafka.native.metadata import PartitionsFound
 from holdfast.kafka.native.producing import BulkProducer
+from holdfast.kafka.native.topics import Topic
 from holdfast.sinks.kafka.form import HEADERS
 from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.transactions import ONGOING, Transactions
@@ -158,10 +159,9 @@ def test_a_partition_that_is_added_gets_rows_once_it_is_asked_for_again(
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
     monkeypatch.setattr(producing, "time", Later(producing._PARTITIONS_KNOWN_S + 1))
-    handle = producing._topic_new(sending.handle, topic.encode(), None)
-    while len(metadata.partitions_with_leader(sending.handle, handle, 10).numbers) < 5:  # leaders come a moment later
-        pass
-    producing._topic_destroy(handle)
+    there = Topic(sending, topic)
+    while len(metadata.partitions_with_leader(sending.handle, there.handle, 10).numbers) < 5:
+        pass  # leaders come a moment later
     for _ in range(5):
         assert sending.send(topic, binary([b"after"])) == (1, None)
     assert sending.flush(30) == 0
@@ -244,6 +244,29 @@ def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, t
         assert asked.describe([ident])[ident].state != ONGOING
     finally:
         asked.close()
+
+
+def test_a_consumer_goes_on_with_other_topics_and_is_let_go(topics: Topics, topic: str) -> None:
+    other = next(_names)
+    topics.create(other, 1)
+    sending = producer(topics)
+    for name in (topic, other):
+        assert sending.send(name, binary([name.encode()]), None, 0) == (1, None)
+    assert sending.flush(30) == 0
+    reader = consumer(topics)
+    hold = reader.hold
+    for name in (topic, other, topic):
+        reader.assign([(name, 0, 0)])
+        some = reader.taken(10, 10)
+        assert some.values().to_pylist()[0] == name.encode()
+        reader.unassign()
+    with pytest.raises(KafkaException):
+        reader.assign([("x" * 600, 0, 0)])
+    del some
+    reader.close()
+    del reader
+    assert hold is not None
+    assert hold._handle is None
 
 
 def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> None:

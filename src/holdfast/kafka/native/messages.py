@@ -28,6 +28,7 @@ from holdfast.kafka.native.library import (
     waits,
     words,
 )
+from holdfast.kafka.native.topics import Topic
 
 MESSAGE = np.dtype(
     {
@@ -73,12 +74,15 @@ class BulkConsumer(Client):
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._topics: dict[str, Topic] = {}
         super().__init__(CONSUMER, settings)
         _poll_set_consumer(self.handle)
 
     def assign(self, places: Iterable[tuple[str, int, int]]) -> None:
         """Read on from these offsets of these partitions, and of no others."""
         offsets = {(topic, number): offset for topic, number, offset in places}
+        # NB those of before are let go when these are there: what is in both is not looked up again
+        self._topics = {name: Topic(self, name) for name in {topic for topic, _ in offsets}}
         self._ask(_assign, offsets, offsets)
         self._ask(_resume, offsets)  # NB a partition stays paused from one assignment to the next
 
@@ -106,6 +110,7 @@ class BulkConsumer(Client):
 
     def close(self) -> None:
         """Leave the brokers."""
+        self._topics = {}
         _close(self.handle)
 
     def _ask(self, function: Any, places: Iterable[Place], offsets: Mapping[Place, int] | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, repeat
 from typing import Any, NamedTuple
@@ -13,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from holdfast.kafka import codes
 from holdfast.kafka.native import metadata
 from holdfast.kafka.native.library import (
     LOW,
@@ -29,14 +27,12 @@ from holdfast.kafka.native.library import (
     pointer,
     quick,
     size_t,
-    text,
     waits,
     words,
 )
 from holdfast.kafka.native.messages import MESSAGE
+from holdfast.kafka.native.topics import Topic
 
-_topic_new = quick("rd_kafka_topic_new", pointer, pointer, text, pointer)
-_topic_destroy = quick("rd_kafka_topic_destroy", None, pointer)
 _produce_batch = waits("rd_kafka_produce_batch", c_int, pointer, c_int32, c_int, pointer, c_int)
 _produce = quick("rd_kafka_produceva", pointer, pointer, pointer, size_t)
 _poll = waits("rd_kafka_poll", c_int, pointer, c_int)
@@ -127,14 +123,14 @@ class BulkProducer(Client):
         KafkaException
             If there can be no topic of that name.
         """
-        with self._topic(topic) as handle:
-            if partition == ANY_PARTITION and keys is None:
-                partition = self._turn(topic, handle)
-            if headers is None and times is None:
-                return _sent_together(handle, values, keys, partition)
-            return self._sent_singly(handle, values, keys, partition, headers, times)
+        there = Topic(self, topic)
+        if partition == ANY_PARTITION and keys is None:
+            partition = self._turn(topic, there)
+        if headers is None and times is None:
+            return _sent_together(there, values, keys, partition)
+        return self._sent_singly(there, values, keys, partition, headers, times)
 
-    def _turn(self, topic: str, handle: int) -> int:
+    def _turn(self, topic: str, there: Topic) -> int:
         """Return the partition that is next to get what has no key.
 
         The library would stay with one for some milliseconds too, but looks at the clock for each message: a tenth of
@@ -142,15 +138,15 @@ class BulkProducer(Client):
         """
         turns = self._turns.get(topic)
         if turns is None or time.monotonic() > turns.until:
-            found, are_all = metadata.partitions_with_leader(self.handle, handle, _PATIENCE_S)
+            found, are_all = metadata.partitions_with_leader(self.handle, there.handle, _PATIENCE_S)
             first = random.randrange(len(found)) if found else 0
             until = time.monotonic() + (_PARTITIONS_KNOWN_S if are_all else _ASKED_AGAIN_S)
             turns = self._turns[topic] = _Turns(cycle(found[first:] + found[:first]), until)
         return next(turns.partitions, ANY_PARTITION)
 
-    def _sent_singly(self, handle: int, *columns: Any) -> tuple[int, KafkaError | None]:
+    def _sent_singly(self, topic: Topic, *columns: Any) -> tuple[int, KafkaError | None]:
         """Send what has headers or a time: a call for each message, made from C."""
-        parts, begins, kept = _described(handle, *columns)
+        parts, begins, kept = _described(topic.handle, *columns)
         at = parts.ctypes.data + begins[:-1] * _PART.itemsize
         answers = map(_produce, repeat(self.handle), at.tolist(), np.diff(begins).tolist())
         for number, error in enumerate(answers):
@@ -197,21 +193,10 @@ class BulkProducer(Client):
         # connection by one with the broker's number there is none to ask, and it looks again half a second later.  A
         # first answer may still come by the first connection, which is replaced by then: so a second one does not.
         end = time.monotonic() + timeout_s
-        with self._topic(topic) as handle:
-            for _ in range(2):
-                metadata.partitions_with_leader(self.handle, handle, min(timeout_s, _PATIENCE_S) / 2)
+        there = Topic(self, topic)
+        for _ in range(2):
+            metadata.partitions_with_leader(self.handle, there.handle, min(timeout_s, _PATIENCE_S) / 2)
         check(_init(self.handle, round(max(0.0, end - time.monotonic()) * 1000)))
-
-    @contextmanager
-    def _topic(self, name: str) -> Iterator[int]:
-        """Yield the handle of a topic; raise :class:`KafkaException` where there can be none of that name."""
-        handle = _topic_new(self.handle, name.encode(), None)
-        if handle is None:
-            raise KafkaException(KafkaError(codes.UNKNOWN_TOPIC))
-        try:
-            yield handle
-        finally:
-            _topic_destroy(handle)
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""
@@ -233,7 +218,7 @@ def _note(failed: list[KafkaError], message: int) -> None:
 
 
 def _sent_together(
-    handle: int, values: pa.Array, keys: pa.Array | None, partition: int
+    topic: Topic, values: pa.Array, keys: pa.Array | None, partition: int
 ) -> tuple[int, KafkaError | None]:
     """Send all with one call; where the queue is full, what comes behind was not taken either."""
     described = np.zeros(len(values), MESSAGE)
@@ -241,7 +226,7 @@ def _sent_together(
     if keys is not None:
         described["key"], described["key_size"] = _places(keys)
     # NB with a partition in each, and a topic that is not known yet, librdkafka breaks the transaction
-    _produce_batch(handle, partition, _COPIED, described.ctypes.data, len(described))
+    _produce_batch(topic.handle, partition, _COPIED, described.ctypes.data, len(described))
     refused = np.flatnonzero(described["error"])
     if not len(refused):
         return len(described), None
