@@ -46,6 +46,11 @@ def waits(name: str, result: Any, *arguments: Any) -> Any:
     return _typed(_waits, name, result, arguments)
 
 
+def newer(name: str, result: Any, *arguments: Any) -> Any:
+    """Return such a function, or None where the library is older than the function."""
+    return waits(name, result, *arguments) if hasattr(_waits, name) else None
+
+
 def _typed(library: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments

@@ -21,6 +21,7 @@ from holdfast.kafka.native.library import (
     c_int32,
     c_int64,
     int64s,
+    newer,
     pointer,
     quick,
     size_t,
@@ -41,6 +42,11 @@ MESSAGE = np.dtype(
 """``rd_kafka_message_t``."""
 
 _message_destroy = quick("rd_kafka_message_destroy", None, pointer)
+_messages_destroy = newer("rd_kafka_messages_destroy", None, pointer)
+_messages_count = newer("rd_kafka_messages_count", size_t, pointer)
+_messages_get = newer("rd_kafka_messages_get", pointer, pointer, size_t)
+_malloc = quick("rd_kafka_mem_malloc", pointer, pointer, size_t)
+_free = quick("rd_kafka_mem_free", None, pointer, pointer)
 _timestamp = quick("rd_kafka_message_timestamp", c_int64, pointer, pointer)
 _headers = quick("rd_kafka_message_headers", c_int, pointer, pointer)
 _header = quick("rd_kafka_header_get_all", c_int, pointer, size_t, pointer, pointer, pointer)
@@ -147,7 +153,7 @@ class MessageBatch:
 
     def __del__(self) -> None:
         """Let them go."""
-        deque(map(_message_destroy, self._addresses.tolist()), maxlen=0)
+        _let_go(self._addresses)
         self._hold.remove(len(self._addresses))
 
     def parted(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
@@ -231,6 +237,24 @@ class MessageBatch:
         kind, at = MESSAGE.fields[name][:2]  # type: ignore[index]
         found = words(self._addresses + at)
         return found if kind.itemsize == WORD else found.astype(np.int32).astype(np.int64)
+
+
+def _let_go(addresses: np.ndarray) -> None:
+    """Let messages go: by one call as a list of the library's own, or where it has no such lists by a call for each.
+
+    The list begins with how many they are, and the messages follow: its layout is not public, so the library is asked
+    what it sees in the list.
+    """
+    count = len(addresses)
+    if count and _messages_destroy is not None:
+        content = np.concatenate(([count], addresses))
+        listed = _malloc(None, content.nbytes)  # let go by the library, with the messages
+        ctypes.memmove(listed, content.ctypes.data, content.nbytes)
+        if _messages_count(listed) == count and _messages_get(listed, count - 1) == addresses[-1]:
+            _messages_destroy(listed)
+            return
+        _free(None, listed)
+    deque(map(_message_destroy, addresses.tolist()), maxlen=0)
 
 
 def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:
