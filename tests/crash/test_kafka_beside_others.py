@@ -1,6 +1,7 @@
 """Kafka as one of two and of three unlike sinks: killed before and after every durable write, and again in recovery.
 
-There are thousands of pairs: as many as the time allows (``HOLDFAST_PAIRS_MINUTES``), as ``HOLDFAST_SEED`` says.
+With one epoch every pair of crashes is tried, with several as many as the time allows (``HOLDFAST_PAIRS_MINUTES``), as
+``HOLDFAST_SEED`` says: there are thousands.
 The sinks are a topic, a database file, PostgreSQL with prepared transactions, and a directory of Parquet files, in the
 order in which they publish; epochs are carried and staged in turn.  After each world a reader with ``read_committed``
 sees each row once (in order, where the driver writes them all), and no transaction of the pipeline is open: neither one
@@ -43,6 +44,14 @@ WAYS = {
 
 ``driver``: in the handles of the tasks; ``transactions``: as transactions that tasks leave open.
 """
+
+ONE_EPOCH = {"row_count": 1, "epoch_rows_min": 1, "epoch_rows_max": 1, "task_failure_rate": 0.0}
+EPOCHS = {
+    "carried": ("driver", 1.0),
+    "in handles": ("driver", 0.0),
+    "in open transactions": ("transactions", 0.0),
+}
+"""How one epoch reaches the topic: the way of large ones, and the share that is small."""
 
 MINUTES = int(os.environ.get("HOLDFAST_PAIRS_MINUTES", "3"))
 """How long pairs of crashes are tried in each case."""
@@ -112,3 +121,17 @@ def test_unlike_sinks_survive_pairs_of_crashes(
     with capsys.disabled():
         sys.stdout.write(f"\n{names}, {way}: {sampled}\n")
     assert sampled.hit > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("epoch", EPOCHS)
+@pytest.mark.parametrize("names", UNLIKE)
+def test_one_epoch_survives_every_pair_of_crashes(
+    make: Make, names: str, epoch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way, share = EPOCHS[epoch]
+    report = crash_loop(lambda: make(names, way, {**ONE_EPOCH, "carried_share": share}))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{names}, {epoch}: {report.place_count} writes, {report.run_count} worlds\n")
+    assert report.run_count > 4 * report.place_count
