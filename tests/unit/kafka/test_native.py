@@ -246,38 +246,53 @@ def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, t
         asked.close()
 
 
-def test_a_consumer_goes_on_with_other_topics_and_is_let_go(topics: Topics, topic: str) -> None:
+def test_a_topic_that_a_consumer_has_not_read_is_looked_up_when_it_is_assigned(
+    topics: Topics, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     other = next(_names)
     topics.create(other, 1)
     sending = producer(topics)
     for name in (topic, other):
         assert sending.send(name, binary([name.encode()]), None, 0) == (1, None)
     assert sending.flush(30) == 0
+    at = {"bootstrap.servers": topics.bootstrap, "group.id": "native", "auto.offset.reset": "error"}
+    reader = BulkConsumer({**at, "debug": "topic", "log_level": 7})
+    said = {}
+    for name in (topic, other):
+        capfd.readouterr()
+        reader.assign([(name, 0, 0)])
+        assert reader.taken(10, 10).values().to_pylist() == [name.encode()]
+        reader.unassign()
+        said[name] = capfd.readouterr().err
+    assert all(f"New local topic: {name}" in text and "FASTQUERY" in text for name, text in said.items())
+
+
+def test_a_name_that_is_too_long_is_refused(topics: Topics) -> None:
+    for refuse in (lambda: consumer(topics).assign([("x" * 600, 0, 0)]), lambda: Topic(producer(topics), "x" * 600)):
+        with pytest.raises(KafkaException):
+            refuse()
+
+
+def test_a_client_goes_when_the_last_of_it_is_let_go(topics: Topics, topic: str) -> None:
     reader = consumer(topics)
     hold = reader.hold
-    for name in (topic, other, topic):
-        reader.assign([(name, 0, 0)])
-        some = reader.taken(10, 10)
-        assert some.values().to_pylist()[0] == name.encode()
-        reader.unassign()
-    with pytest.raises(KafkaException):
-        reader.assign([("x" * 600, 0, 0)])
-    del some
+    assert hold is not None
+    there = Topic(reader, topic)
     reader.close()
     del reader
-    assert hold is not None
+    assert hold._handle is not None
+    del there
     assert hold._handle is None
 
 
-@pytest.mark.parametrize("lists", ["as we make them", "laid out otherwise", "none"])
-def test_messages_are_let_go_once(topics: Topics, topic: str, lists: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go: list[int] = []
-    real = messages._messages_destroy
-    monkeypatch.setattr(messages, "_messages_destroy", lambda listed: (let_go.append(listed), real(listed)))
-    if lists == "laid out otherwise":
-        monkeypatch.setattr(messages, "_messages_get", lambda *_: 0)
-    elif lists == "none":
-        monkeypatch.setattr(messages, "_messages_destroy", None)
+def test_the_lists_of_the_library_that_is_used_were_looked_at() -> None:
+    """Of a newer one look at ``rd_kafka_messages_destroy`` first, then raise ``_LISTS_LOOKED_AT``."""
+    assert messages._KNOWS_LISTS
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_messages_are_let_go_once(topics: Topics, topic: str, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_KNOWS_LISTS", is_known)
     sending = producer(topics)
     assert sending.send(topic, binary([b"x" * 100] * 50_000), None, 0) == (50_000, None)
     assert sending.flush(30) == 0
@@ -287,7 +302,21 @@ def test_messages_are_let_go_once(topics: Topics, topic: str, lists: str, monkey
     del came
     # NB the library waits for ever for one that it was not given back, and breaks when it is given one twice.
     assert hold._handle is None
-    assert bool(let_go) == (lists == "as we make them")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_not"),
+    [
+        ("_messages_destroy", None),
+        ("_version", lambda: 0x02_11_00_FF),
+        ("_messages_count", lambda _: 1),
+        ("_messages_get", lambda *_: 0),
+    ],
+)
+def test_lists_that_may_be_others_are_not_used(name: str, is_not: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert messages._has_known_lists()
+    monkeypatch.setattr(messages, name, is_not)
+    assert not messages._has_known_lists()
 
 
 def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> None:

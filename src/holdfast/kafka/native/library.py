@@ -46,9 +46,9 @@ def waits(name: str, result: Any, *arguments: Any) -> Any:
     return _typed(_waits, name, result, arguments)
 
 
-def newer(name: str, result: Any, *arguments: Any) -> Any:
-    """Return such a function, or None where the library is older than the function."""
-    return waits(name, result, *arguments) if hasattr(_waits, name) else None
+def newer(kind: Callable[..., Any], name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function, :func:`quick` or one that :func:`waits`; None where the library is older than it."""
+    return kind(name, result, *arguments) if hasattr(_quick, name) else None
 
 
 def _typed(library: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:

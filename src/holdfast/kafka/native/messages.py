@@ -42,11 +42,11 @@ MESSAGE = np.dtype(
 """``rd_kafka_message_t``."""
 
 _message_destroy = quick("rd_kafka_message_destroy", None, pointer)
-_messages_destroy = newer("rd_kafka_messages_destroy", None, pointer)
-_messages_count = newer("rd_kafka_messages_count", size_t, pointer)
-_messages_get = newer("rd_kafka_messages_get", pointer, pointer, size_t)
+_messages_destroy = newer(waits, "rd_kafka_messages_destroy", None, pointer)
+_messages_count = newer(quick, "rd_kafka_messages_count", size_t, pointer)
+_messages_get = newer(quick, "rd_kafka_messages_get", pointer, pointer, size_t)
+_version = quick("rd_kafka_version", c_int)
 _malloc = quick("rd_kafka_mem_malloc", pointer, pointer, size_t)
-_free = quick("rd_kafka_mem_free", None, pointer, pointer)
 _timestamp = quick("rd_kafka_message_timestamp", c_int64, pointer, pointer)
 _headers = quick("rd_kafka_message_headers", c_int, pointer, pointer)
 _header = quick("rd_kafka_header_get_all", c_int, pointer, size_t, pointer, pointer, pointer)
@@ -80,15 +80,15 @@ class BulkConsumer(Client):
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._topics: dict[str, Topic] = {}
         super().__init__(CONSUMER, settings)
         _poll_set_consumer(self.handle)
 
     def assign(self, places: Iterable[tuple[str, int, int]]) -> None:
         """Read on from these offsets of these partitions, and of no others."""
         offsets = {(topic, number): offset for topic, number, offset in places}
-        # NB those of before are let go when these are there: what is in both is not looked up again
-        self._topics = {name: Topic(self, name) for name in {topic for topic, _ in offsets}}
+        # NB a name that is too long would break the library
+        for name in {topic for topic, _ in offsets}:
+            Topic(self, name)
         self._ask(_assign, offsets, offsets)
         self._ask(_resume, offsets)  # NB a partition stays paused from one assignment to the next
 
@@ -116,7 +116,6 @@ class BulkConsumer(Client):
 
     def close(self) -> None:
         """Leave the brokers."""
-        self._topics = {}
         _close(self.handle)
 
     def _ask(self, function: Any, places: Iterable[Place], offsets: Mapping[Place, int] | None = None) -> None:
@@ -239,22 +238,36 @@ class MessageBatch:
         return found if kind.itemsize == WORD else found.astype(np.int32).astype(np.int64)
 
 
-def _let_go(addresses: np.ndarray) -> None:
-    """Let messages go: by one call as a list of the library's own, or where it has no such lists by a call for each.
+_LISTS_LOOKED_AT = (2, 16)
+"""The newest version of the library in which its lists of messages were looked at."""
 
-    The list begins with how many they are, and the messages follow: its layout is not public, so the library is asked
-    what it sees in the list.
+
+def _has_known_lists() -> bool:
+    """Return whether a list of the library's is how many messages there are, and behind it their addresses.
+
+    That is not public: so it must be a version that was looked at, and say so itself of a list of two.
     """
-    count = len(addresses)
-    if count and _messages_destroy is not None:
-        content = np.concatenate(([count], addresses))
-        listed = _malloc(None, content.nbytes)  # let go by the library, with the messages
+    version = _version()
+    if _messages_destroy is None or (version >> 24, version >> 16 & 0xFF) > _LISTS_LOOKED_AT:
+        return False
+    two = np.zeros(2, np.int64)
+    places = [two.ctypes.data, two.ctypes.data + WORD]
+    listed = np.array([len(two), *places]).ctypes
+    return _messages_count(listed.data) == len(two) and [_messages_get(listed.data, at) for at in (0, 1)] == places
+
+
+_KNOWS_LISTS = _has_known_lists()
+
+
+def _let_go(addresses: np.ndarray) -> None:
+    """Let messages go: all by one call, as a list of the library's, or by a call for each."""
+    if not _KNOWS_LISTS:
+        deque(map(_message_destroy, addresses.tolist()), maxlen=0)
+    elif len(addresses):
+        content = np.concatenate(([len(addresses)], addresses))
+        listed = _malloc(None, content.nbytes)
         ctypes.memmove(listed, content.ctypes.data, content.nbytes)
-        if _messages_count(listed) == count and _messages_get(listed, count - 1) == addresses[-1]:
-            _messages_destroy(listed)
-            return
-        _free(None, listed)
-    deque(map(_message_destroy, addresses.tolist()), maxlen=0)
+        _messages_destroy(listed)  # and the list itself
 
 
 def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:

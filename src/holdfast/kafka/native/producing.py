@@ -121,7 +121,7 @@ class BulkProducer(Client):
         Raises
         ------
         KafkaException
-            If there can be no topic of that name.
+            If the name is longer than the library takes.
         """
         there = Topic(self, topic)
         if partition == ANY_PARTITION and keys is None:
@@ -187,7 +187,7 @@ class BulkProducer(Client):
         Raises
         ------
         KafkaException
-            What the library says; or if there can be no topic of that name.
+            What the library says; or if the topic's name is longer than it takes.
         """
         # The library asks any broker for the coordinator of transactions.  When it has just replaced its first
         # connection by one with the broker's number there is none to ask, and it looks again half a second later.  A

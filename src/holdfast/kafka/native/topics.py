@@ -14,9 +14,9 @@ _destroy = quick("rd_kafka_topic_destroy", None, pointer)
 
 
 class Topic:
-    """A topic of a client's; let go with this object.
+    """A topic of a client's; let go with this object, and known to the client as long as that is there.
 
-    A topic that the client did not know is looked up at once, in the background.  (Where partitions are assigned the
+    One that the client did not know is looked up at once, in the background.  (Where partitions are assigned the
     library does so only the next time that it looks through its topics, once a second.)
 
     Parameters
@@ -34,7 +34,7 @@ class Topic:
     Raises
     ------
     KafkaException
-        If there can be no topic of that name.
+        If the name is longer than the library takes (512 bytes; brokers take 249).
     """
 
     def __init__(self, client: Client, name: str) -> None:
