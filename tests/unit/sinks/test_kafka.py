@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import datetime
 import pickle
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ListOffsetsResultInfo
 
 import holdfast as hf
-from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.kafka import codes
 from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
+from holdfast.sinks.kafka import session
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import KafkaNames
+from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.spec import KafkaSpec
 
 LIMITS = Limits({"t": 3, "other": 1}, 1_000)
@@ -215,3 +221,38 @@ def test_names_of_transactions_say_whose_they_are():
 def test_what_goes_to_executors_can_be_pickled():
     spec = KafkaSpec("h:9092", MessageForm("t", key=("k",)), {"protocol": "SSL"})
     assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+class LeadersAway:
+    """A cluster of which no partition has a leader when it is asked so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def list_offsets(self, wanted, **_):
+        self._left -= 1
+        answer = Future()
+        if self._left >= 0:
+            answer.set_exception(KafkaException(KafkaError(codes.NOENT, "No leaders found")))
+        else:
+            answer.set_result(ListOffsetsResultInfo(7, -1, 0))
+        return dict.fromkeys(wanted, answer)
+
+    def poll(self, _):
+        pass
+
+
+def asked(cluster: LeadersAway) -> KafkaSession:
+    made = KafkaSession(Brokers("here:9092"), "sink 'rows'", "test")
+    made._admin = cluster
+    return made
+
+
+def test_a_partition_without_a_leader_is_asked_again():
+    assert asked(LeadersAway(3)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
+
+
+def test_a_partition_that_gets_no_leader_is_away_and_not_missing(monkeypatch):
+    monkeypatch.setattr(session, "TIMEOUT_S", 0)
+    with pytest.raises(Unavailable, match="No leaders found"):
+        asked(LeadersAway(1000)).ends([("progress", 0)])

@@ -51,6 +51,7 @@ _PASSING = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    codes.NOENT,  # none of the partitions has a leader now: a broker starts again
 }
 """What a topic says that is just being created, or whose leader moves; the library calls none of it retriable."""
 _NOT_TAKEN = {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
@@ -315,7 +316,7 @@ class KafkaSession:
                 "Describe on transactional ids that begin with holdfast/.",
                 participant=self.node,
             )
-        if code in NO_TOPIC:
+        if code in NO_TOPIC - _PASSING:
             return InvalidPipeline(
                 f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
                 why=f"it said: {text}.",
