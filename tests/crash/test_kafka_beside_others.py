@@ -14,10 +14,13 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from holdfast.testing import SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed
@@ -77,10 +80,18 @@ def make(
         "prepared": lambda: database.sink("table", stage="prepared"),
     }
 
+    admin = AdminClient({"bootstrap.servers": kafka_of_session.bootstrap, "log_level": 0})
+    topics: list[str] = []
+
     def world(names: str, way: str, load: Mapping[str, Any] = SHORT) -> World:
         database.reset()
+        if topics:  # a broker of tests has no room for those of a thousand worlds
+            for deleted in admin.delete_topics([topics[-1], f"{topics[-1]}-progress"]).values():
+                with suppress(KafkaException):  # one that died early has no progress topic
+                    deleted.result(30)
+        topics.append(new_topic())
         before, after = ([kinds[kind]() for kind in some] for some in UNLIKE[names])
-        return made(kafka_of_session, new_topic(), way, new_path, before=before, after=after, load=load)
+        return made(kafka_of_session, topics[-1], way, new_path, before=before, after=after, load=load)
 
     yield world
     database.close()
