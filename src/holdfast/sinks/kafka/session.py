@@ -316,7 +316,7 @@ class KafkaSession:
                 "Describe on transactional ids that begin with holdfast/.",
                 participant=self.node,
             )
-        if code in NO_TOPIC - _PASSING:
+        if code in NO_TOPIC - _PASSING:  # our topics were seen: one without a leader is away
             return InvalidPipeline(
                 f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
                 why=f"it said: {text}.",
