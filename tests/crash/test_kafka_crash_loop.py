@@ -16,11 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.sinks.kafka import session as kafka_session
 from holdfast.sinks.kafka import sink as kafka_sink
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import MessageForm
@@ -495,6 +497,41 @@ def test_a_coordinator_that_moves_changes_nothing(
         broker.start()
     rows = sorted(json.loads(value)["id"] for value in KafkaTopic(three_kafkas.bootstrap, topic).values())
     assert rows == [10, 11, 20, 21, 30, 31]
+    sink.close()
+
+
+@pytest.mark.nightly
+@AWAY
+def test_a_partition_without_a_leader_is_waited_for(
+    three_kafkas: KafkaCluster, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only broker of the topic, then that of the progress topic, is away for longer than one attempt lasts."""
+    topic, expected = new_topic(), []
+    admin = AdminClient({"bootstrap.servers": three_kafkas.bootstrap})
+    names = (topic, f"{topic}-progress")
+    for made_ in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        made_.result(60)
+    spec = KafkaSpec(three_kafkas.bootstrap, MessageForm(topic), progress=names[1])
+    sink = spec.connect("target", "words", ROWS)
+    sink.open(RunIdentity("words", 1))
+    for epoch, name in enumerate(names, 1):
+        monkeypatch.setattr(kafka_session, "TIMEOUT_S", 3.0)
+        leader = admin.describe_topics(TopicCollection([name]))[name].result().partitions[0].leader.id
+        broker = next(each for each in three_kafkas.brokers if each.number == leader)
+        broker.stop()
+        with pytest.raises((InDoubt, Unavailable)):
+            sink.publish([published(epoch, Carried(table(epoch)))], Held())
+        if name.endswith("-progress"):
+            with pytest.raises(Unavailable):
+                spec.connect("target", "words", ROWS).open(RunIdentity("words", epoch + 1))
+        broker.start()
+        monkeypatch.undo()
+        sink = spec.connect("target", "words", ROWS)
+        sink.open(RunIdentity("words", epoch + 1))
+        if sink.outcome(epoch) is Outcome.ABSENT:
+            sink.publish([published(epoch, Carried(table(epoch)), generation=epoch + 1)], Held())
+        expected.append(epoch)
+        assert [json.loads(value)["id"] for value in KafkaTopic(three_kafkas.bootstrap, topic).values()] == expected
     sink.close()
 
 

@@ -224,19 +224,22 @@ def test_what_goes_to_executors_can_be_pickled():
 
 
 class LeadersAway:
-    """A cluster of which no partition has a leader when it is asked so many times."""
+    """A cluster of which no partition has a leader when it is asked so many times, or which does not know it."""
 
-    def __init__(self, times: int) -> None:
-        self._left = times
+    def __init__(self, times: int, code: int = codes.NOENT) -> None:
+        self._left, self._code = times, code
 
     def list_offsets(self, wanted, **_):
         self._left -= 1
         answer = Future()
         if self._left >= 0:
-            answer.set_exception(KafkaException(KafkaError(codes.NOENT, "No leaders found")))
+            answer.set_exception(KafkaException(KafkaError(self._code, "No leaders found")))
         else:
             answer.set_result(ListOffsetsResultInfo(7, -1, 0))
         return dict.fromkeys(wanted, answer)
+
+    def list_topics(self, **_):
+        pass
 
     def poll(self, _):
         pass
@@ -250,6 +253,13 @@ def asked(cluster: LeadersAway) -> KafkaSession:
 
 def test_a_partition_without_a_leader_is_asked_again():
     assert asked(LeadersAway(3)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
+
+
+def test_a_topic_that_not_every_broker_knows_yet_is_asked_again(monkeypatch):
+    assert asked(LeadersAway(3, KafkaError.UNKNOWN_TOPIC_OR_PART)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
+    monkeypatch.setattr(session, "UNKNOWN_FOR_S", 0)
+    with pytest.raises(InvalidPipeline, match="a topic, or a partition of it, is not on the Kafka cluster"):
+        asked(LeadersAway(1, KafkaError.UNKNOWN_TOPIC_OR_PART)).ends([("progress", 0)])
 
 
 def test_a_partition_that_gets_no_leader_is_away_and_not_missing(monkeypatch):

@@ -6,16 +6,19 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicCollection
 
 from holdfast import read
 from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
 from holdfast.ports import REJECT_COLUMN
 from holdfast.sources.kafka import source as planning
+from holdfast.sources.kafka.consuming import chunks_of
 from tests.contract.source_contract import drain, rows_between
 from tests.kafka_topics import Topics
 from tools.kafka_server import KafkaCluster, KafkaServer, kafka_server
@@ -259,6 +262,39 @@ def test_a_cluster_that_is_away_is_waited_for_and_then_said_so(
     again: Any = source.spec.open("a", str(tmp_path))
     with pytest.raises(Unavailable, match="does not answer"):
         again.latest(end, bounded=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_partition_without_a_leader_is_waited_for_and_is_not_gone(
+    three_kafkas: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """The only broker that has it is killed, and started again: of one partition, and of one of three."""
+    topics = Topics(three_kafkas.bootstrap)
+    topics.create("t", partitions)
+    topics.produce("t", {at: numbered(*range(5)) for at in range(partitions)})
+
+    def source(workspace: str = "a") -> Any:
+        return read.kafka(three_kafkas.bootstrap, "t", format="bytes").node.spec.open("a", str(tmp_path / workspace))
+
+    before = source()
+    start = before.initial()
+    end = before.latest(start, bounded=False)
+    described = topics.admin.describe_topics(TopicCollection(["t"]))["t"].result()
+    broker = next(each for each in three_kafkas.brokers if each.number == described.partitions[0].leader.id)
+    broker.stop()
+    monkeypatch.setattr(planning, "TIMEOUT_S", 4.0)  # longer than a topic may be unknown
+    monkeypatch.setattr(chunks_of, "__defaults__", (4.0,))
+    for ask in (source("new").initial, partial(source().latest, end, bounded=False), source().freeze):
+        with pytest.raises(Unavailable, match="does not answer"):
+            ask()
+    with pytest.raises(Unavailable, match="does not answer"):
+        values(source(), start, end)
+    broker.start()
+    monkeypatch.undo()
+    after = source()
+    assert (after.initial(), after.latest(start, bounded=False)) == (start, end)
+    assert values(after, start, end) == numbered(*range(5)) * partitions
 
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"

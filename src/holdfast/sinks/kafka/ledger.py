@@ -164,13 +164,14 @@ ABSENT = KafkaLedger(LedgerRow(0, 0, "{}", None), explained={})
 
 
 def read(
-    session: KafkaSession, names: KafkaNames, *, waits: bool = True
+    session: KafkaSession, names: KafkaNames, *, waits: bool = True, is_there: bool = False
 ) -> tuple[KafkaLedger | None, list[Explanation]]:
     """Return what the ledger says, None where there is none; and all explanations, for each source in order.
 
-    Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.
+    Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.  Where the
+    topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
     """
-    if names.progress not in session.partitions():
+    if not is_there and names.progress not in session.partitions():
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
     marker: bytes | None = None

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.kafka import codes
-from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused, unusable
+from holdfast.kafka.answers import NO_TOPIC, REFUSED, UNKNOWN_FOR_S, is_no_topic, is_passing, refused, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.native.producing import BulkProducer
 from holdfast.sinks.kafka.form import RecordColumns
@@ -124,8 +124,16 @@ class KafkaSession:
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def partitions(self, timeout_s: float = TIMEOUT_S) -> dict[str, int]:
-        """Return topic -> number of partitions, of all that this user may see."""
+    def partitions(self, timeout_s: float = TIMEOUT_S, *, awaited: str | None = None) -> dict[str, int]:
+        """Return topic -> number of partitions, of all that this user may see; a topic that is awaited may be new."""
+        end = time.monotonic() + UNKNOWN_FOR_S
+        while True:
+            found = self._partitions(timeout_s)
+            if awaited is None or awaited in found or time.monotonic() > end:
+                return found
+            time.sleep(0.02)
+
+    def _partitions(self, timeout_s: float) -> dict[str, int]:
         end, attempt_s = time.monotonic() + timeout_s, FIRST_ATTEMPT_S
         with self.explained():
             while True:
@@ -151,10 +159,16 @@ class KafkaSession:
         return self._setting(ConfigResource(ConfigResource.Type.BROKER, str(min(brokers))), name) if brokers else None
 
     def _setting(self, resource: ConfigResource, name: str) -> str | None:
-        try:
-            said = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
-        except KafkaException:
-            return None
+        def ask() -> Any:
+            return self.admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+
+        with self.explained():
+            try:
+                said = _again(ask)
+            except KafkaException as error:
+                if is_passing(error):
+                    raise
+                return None
         return said[name].value if name in said else None
 
     def create_compacted(self, topic: str) -> None:
@@ -168,7 +182,7 @@ class KafkaSession:
         with self.explained():
             new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
             try:
-                self.admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+                self.admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -215,7 +229,13 @@ class KafkaSession:
 
         def ask() -> dict[tuple[str, int], int]:
             asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
-            return {place: int(asked[at].result(TIMEOUT_S).offset) for place, at in places.items()}
+            try:
+                return {place: int(asked[at].result().offset) for place, at in places.items()}
+            except KafkaException as error:
+                if is_no_topic(error):  # NB the library remembers that, until it looks again
+                    with suppress(KafkaException):
+                        self.admin.list_topics(timeout=1.0)
+                raise
 
         return _again(ask) if places else {}
 
@@ -281,7 +301,7 @@ class KafkaSession:
         """Translate the library's errors."""
         try:
             yield
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             raise self.translated(error, is_in_doubt=is_in_doubt) from error
         except SystemError as error:  # what the library makes of a fatal error within one of its callbacks
             if not isinstance(error.__cause__, KafkaException):
@@ -446,13 +466,15 @@ class TransactionalProducer:
 
 def _again(step: Callable[[], T]) -> T:
     """Do a step until its errors are no longer such that pass: a partition that has no leader yet, for instance."""
-    end = time.monotonic() + TIMEOUT_S
+    begun = time.monotonic()
     while True:
         try:
             return step()
         except KafkaException as error:
-            said = error.args[0]
-            if not (said.retriable() or said.code() in _PASSING) or said.code() in REFUSED or time.monotonic() > end:
+            said, waited_s = error.args[0], time.monotonic() - begun
+            is_passing_ = said.retriable() or said.code() in _PASSING
+            is_new = is_no_topic(error) and waited_s < UNKNOWN_FOR_S
+            if not (is_passing_ or is_new) or said.code() in REFUSED or waited_s > TIMEOUT_S:
                 raise
             time.sleep(0.01)
 

@@ -89,6 +89,7 @@ class KafkaSink:
         self._ledger = ABSENT
         self._names_left = NameAllowance()
         self._was_short = False
+        self._has_progress = False
 
     @property
     def staging(self) -> str:
@@ -98,7 +99,7 @@ class KafkaSink:
     def prepare(self) -> None:
         """See that the topics are there, and what they take."""
         self._form.check_schema(self._node, self._schema)
-        there = self._session.partitions(CONNECT_S)
+        there = self._session.partitions(CONNECT_S, awaited=self._form.topic)
         if self._form.topic is not None and self._form.topic not in there:
             raise InvalidPipeline(
                 f"{self._node}: there is no topic {self._form.topic!r} on the Kafka cluster {self._session.brokers}.",
@@ -138,6 +139,7 @@ class KafkaSink:
         """Take the sink for this generation, end what an earlier run had begun, complete what it had decided."""
         if self._names.progress not in self._session.partitions():
             self._session.create_compacted(self._names.progress)
+        self._has_progress = True
         self._stages = self._stages and not run.is_grouped  # rows of several epochs would wait for their group
         try:
             found = self._read(waits=False)  # generations only grow: an earlier state can refuse, and not mislead
@@ -312,7 +314,7 @@ class KafkaSink:
                 raise sql.fenced(self._node, self._pipeline, self._generation, theirs)
             self._connect()
             try:
-                found, _ = ledger.read(self._session, self._names)
+                found, _ = self._asked()
                 sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
             except BaseException:
                 self._drop()
@@ -321,7 +323,10 @@ class KafkaSink:
         return self._ledger
 
     def _read(self, *, waits: bool = True) -> KafkaLedger:
-        return ledger.read(self._session, self._names, waits=waits)[0] or ABSENT
+        return self._asked(waits=waits)[0] or ABSENT
+
+    def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
+        return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
 
     def _connect(self) -> None:
         self._drop()
@@ -378,7 +383,7 @@ class KafkaSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return ledger.read(self._session, self._names)[1]
+        return self._asked()[1]
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose transactions are no longer open."""

@@ -17,16 +17,13 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 
-from holdfast.kafka.answers import is_no_topic, is_passing, refused, unusable
+from holdfast.kafka.answers import UNKNOWN_FOR_S, is_no_topic, is_passing, refused, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
 from holdfast.sources.kafka.refusals import translated
 
 TIMEOUT_S = 30.0
 """So long a cluster is asked before a run ends: a broker restarts in less."""
-
-_UNKNOWN_FOR_S = 2.0
-"""So long a topic may be unknown: one just created is not known to every broker for some milliseconds."""
 
 _AGAIN_S = 0.05
 _FIRST_ATTEMPT_S = 0.5
@@ -155,7 +152,7 @@ class Cluster:
                 while self._admin.poll(0):
                     pass
                 waited_s = time.monotonic() - begun
-                if is_no_topic(error) and waited_s > _UNKNOWN_FOR_S:
+                if is_no_topic(error) and waited_s > UNKNOWN_FOR_S:
                     raise _NoTopic from error
                 if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s or refused(self._told):
                     raise translated(error, self.address, self.node, self._told) from error
