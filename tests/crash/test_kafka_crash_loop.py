@@ -500,6 +500,23 @@ def test_a_coordinator_that_moves_changes_nothing(
     sink.close()
 
 
+def test_a_broker_that_lags_does_not_make_the_ledger_look_absent(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The progress topic is missing in what brokers list, but once: while the run makes sure of it."""
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    first = opened(target)
+    first.publish([published(1, Carried(table(1)))], Held())
+    first.close()
+    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
+    again = spec.connect("target", "words", ROWS)
+    listed = iter([{}, {target.progress: 1}])
+    monkeypatch.setattr(KafkaSession, "partitions", lambda *_, **__: next(listed, {}))
+    assert again.open(RunIdentity("words", 2)).epoch == 1
+    assert (again.outcome(1), again.outcome(2)) == (Outcome.PUBLISHED, Outcome.ABSENT)
+    again.close()
+
+
 @pytest.mark.nightly
 @AWAY
 def test_a_partition_without_a_leader_is_waited_for(
