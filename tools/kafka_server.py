@@ -57,6 +57,7 @@ SETTINGS: Mapping[str, str] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",  # 10 s as installed
     "broker.session.timeout.ms": "1500",  # for as long is a broker that was killed not let in again; 9 s as installed
     "broker.heartbeat.interval.ms": "300",
+    "log.retention.ms": "-1",  # tests give messages times of long ago
     "log.cleaner.dedupe.buffer.size": "2097152",
     "num.network.threads": "2",
     "num.io.threads": "4",

@@ -517,6 +517,26 @@ def test_a_broker_that_lags_does_not_make_the_ledger_look_absent(
     again.close()
 
 
+def test_a_ledger_that_went_back_is_not_believed(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read of it, once: when the run has taken the name of its producer."""
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    first = opened(target)
+    first.publish([published(1, Carried(table(1)))], Held())
+    first.close()
+    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
+    again = spec.connect("target", "words", ROWS)
+    reads, whole = iter([True, False]), KafkaSession.records
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSession, "records", lambda *args, **how: whole(*args, **how) if next(reads) else iter(()))
+        with pytest.raises(Unavailable, match="older ledger"):
+            again.open(RunIdentity("words", 2))
+    assert again.open(RunIdentity("words", 2)).epoch == 1
+    assert again.outcome(1) is Outcome.PUBLISHED
+    again.close()
+
+
 @pytest.mark.nightly
 @AWAY
 def test_a_partition_without_a_leader_is_waited_for(
@@ -543,6 +563,7 @@ def test_a_partition_without_a_leader_is_waited_for(
                 spec.connect("target", "words", ROWS).open(RunIdentity("words", epoch + 1))
         broker.start()
         monkeypatch.undo()
+        sink.close()
         sink = spec.connect("target", "words", ROWS)
         sink.open(RunIdentity("words", epoch + 1))
         if sink.outcome(epoch) is Outcome.ABSENT:

@@ -52,9 +52,6 @@ UNREADABLE = frozenset(
 )
 """Of a partition: the library cannot make messages of what the brokers have sent."""
 
-UNKNOWN_FOR_S = 2.0
-"""So long a topic may be unknown before it is said to be missing: brokers learn of a new one one after the other."""
-
 _REFUSING = "SSL alert"
 """How a broker refuses a client's certificate, after the handshake; the library gives it no number of its own."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from confluent_kafka.admin import ListOffsetsResultInfo
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
-from holdfast.kafka import codes
+from holdfast.kafka import codes, questions
 from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
 from holdfast.sinks.kafka import session
@@ -223,46 +224,61 @@ def test_what_goes_to_executors_can_be_pickled():
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-class LeadersAway:
-    """A cluster of which no partition has a leader when it is asked so many times, or which does not know it."""
+UNANSWERED = -1001
+"""The library's offset of a partition whose leader did not answer: no error is told."""
 
-    def __init__(self, times: int, code: int = codes.NOENT) -> None:
-        self._left, self._code = times, code
+
+class WeakCluster:
+    """A cluster that answers so many questions for the end of a partition badly, then well.
+
+    Parameters
+    ----------
+    bad : list
+        What it says first: a code of an error, or an offset.
+    lists : bool
+        Whether the topic is among those that it lists.
+    """
+
+    def __init__(self, bad: list[int], *, lists: bool = True) -> None:
+        self._bad, self._lists = bad, lists
 
     def list_offsets(self, wanted, **_):
-        self._left -= 1
         answer = Future()
-        if self._left >= 0:
-            answer.set_exception(KafkaException(KafkaError(self._code, "No leaders found")))
+        said = self._bad.pop(0) if self._bad else 7
+        if said == UNANSWERED or said >= 7:
+            answer.set_result(ListOffsetsResultInfo(said, -1, 0))
         else:
-            answer.set_result(ListOffsetsResultInfo(7, -1, 0))
+            answer.set_exception(KafkaException(KafkaError(said, "No leaders found")))
         return dict.fromkeys(wanted, answer)
 
     def list_topics(self, **_):
-        pass
+        return SimpleNamespace(topics={"progress": SimpleNamespace(partitions=[0], error=None)} if self._lists else {})
 
     def poll(self, _):
-        pass
+        return 0
 
 
-def asked(cluster: LeadersAway) -> KafkaSession:
+def asked(cluster: WeakCluster) -> KafkaSession:
     made = KafkaSession(Brokers("here:9092"), "sink 'rows'", "test")
     made._admin = cluster
     return made
 
 
-def test_a_partition_without_a_leader_is_asked_again():
-    assert asked(LeadersAway(3)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
+@pytest.mark.parametrize("said", [codes.NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART, UNANSWERED])
+def test_a_partition_that_does_not_say_where_it_ends_is_asked_again(monkeypatch, said):
+    """Without a leader; of a topic that a broker has not heard of; with a leader that does not answer."""
+    monkeypatch.setattr(questions, "_AGAIN_S", 0)
+    assert asked(WeakCluster([said] * 2)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
 
 
-def test_a_topic_that_not_every_broker_knows_yet_is_asked_again(monkeypatch):
-    assert asked(LeadersAway(3, KafkaError.UNKNOWN_TOPIC_OR_PART)).ends([("progress", 0)]) == {("progress", 0): (7, 7)}
-    monkeypatch.setattr(session, "UNKNOWN_FOR_S", 0)
-    with pytest.raises(InvalidPipeline, match="a topic, or a partition of it, is not on the Kafka cluster"):
-        asked(LeadersAway(1, KafkaError.UNKNOWN_TOPIC_OR_PART)).ends([("progress", 0)])
+def test_a_topic_that_is_unknown_for_long_is_said_to_be_unlisted(monkeypatch):
+    monkeypatch.setattr(questions, "_AGAIN_S", 0)
+    monkeypatch.setattr(questions, "UNKNOWN_FOR_S", 0)
+    with pytest.raises(Unavailable, match="lists no topic 'progress'"):
+        asked(WeakCluster([codes.NOENT] * 1000, lists=False)).ends([("progress", 0)])
 
 
 def test_a_partition_that_gets_no_leader_is_away_and_not_missing(monkeypatch):
     monkeypatch.setattr(session, "TIMEOUT_S", 0)
     with pytest.raises(Unavailable, match="No leaders found"):
-        asked(LeadersAway(1000)).ends([("progress", 0)])
+        asked(WeakCluster([codes.NOENT] * 1000)).ends([("progress", 0)])

@@ -171,7 +171,7 @@ def read(
     Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.  Where the
     topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
     """
-    if not is_there and names.progress not in session.partitions():
+    if not is_there and names.progress not in session.partitions(awaited=names.progress):
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
     marker: bytes | None = None

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -17,9 +18,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.kafka import codes
-from holdfast.kafka.answers import NO_TOPIC, REFUSED, UNKNOWN_FOR_S, is_no_topic, is_passing, refused, unusable
+from holdfast.kafka.answers import NO_TOPIC, REFUSED, code_of, refused, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.native.producing import BulkProducer
+from holdfast.kafka.questions import UNKNOWN_FOR_S, NoTopic, answer, offsets
 from holdfast.sinks.kafka.form import RecordColumns
 
 T = TypeVar("T")
@@ -32,9 +34,6 @@ MARKER_BYTES = 16 << 20
 
 CONNECT_S = 10.0
 """How long the first one."""
-
-FIRST_ATTEMPT_S = 0.5
-"""After so long it is looked at whether the brokers refuse this user; then after twice that, and so on."""
 
 SLICE_S = 0.2
 """After so long it is looked at whether a record was refused: what follows it is then never sent."""
@@ -51,12 +50,20 @@ _PASSING = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    codes.NOENT,  # none of the partitions has a leader now: a broker starts again
 }
 """What a topic says that is just being created, or whose leader moves; the library calls none of it retriable."""
 _NOT_TAKEN = {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
 _THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+
+_TELLS_NOT = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+"""Of settings: this user has no right to DescribeConfigs, or the cluster has no such request."""
+
+_LOOK_S = 0.05
 
 _PRODUCER: dict[str, Any] = {
     "allow.auto.create.topics": False,
@@ -92,6 +99,7 @@ class KafkaSession:
         self.client_id = client_id
         self.compression = compression
         self._said: list[KafkaError] = []
+        self._missing: set[str] = set()
         self._admin: AdminClient | None = None
         self._lock = threading.Lock()
 
@@ -124,52 +132,51 @@ class KafkaSession:
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def partitions(self, timeout_s: float = TIMEOUT_S, *, awaited: str | None = None) -> dict[str, int]:
-        """Return topic -> number of partitions, of all that this user may see; a topic that is awaited may be new."""
-        end = time.monotonic() + UNKNOWN_FOR_S
-        while True:
-            found = self._partitions(timeout_s)
-            if awaited is None or awaited in found or time.monotonic() > end:
-                return found
-            time.sleep(0.02)
+    def partitions(self, timeout_s: float | None = None, *, awaited: str | None = None) -> dict[str, int]:
+        """Return topic -> number of partitions, of all that this user may see.
 
-    def _partitions(self, timeout_s: float) -> dict[str, int]:
-        end, attempt_s = time.monotonic() + timeout_s, FIRST_ATTEMPT_S
-        with self.explained():
-            while True:
-                left_s = end - time.monotonic()
-                try:
-                    found = self.admin.list_topics(timeout=min(attempt_s, max(left_s, 0.1))).topics
-                    break
-                except KafkaException:
-                    self.admin.poll(0)
-                    if left_s <= attempt_s or refused(self._said):  # who is refused need not wait
-                        raise
-                    attempt_s *= 2
-        return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        A topic that is ``awaited`` is waited for as long as a new one may be unknown; once, if that was in vain.
+        """
+        begun = time.monotonic()
+        while True:
+            with self.explained():
+                found = self._asked(lambda admin, attempt_s: admin.list_topics(timeout=attempt_s), timeout_s).topics
+            there = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+            if awaited is None or awaited in there or awaited in self._missing:
+                return there
+            if time.monotonic() - begun > UNKNOWN_FOR_S:
+                self._missing.add(awaited)
+            time.sleep(_LOOK_S)
 
     def topic_setting(self, topic: str, name: str) -> str | None:
         """Return a setting of a topic; None where this user may not ask."""
-        return self._setting(ConfigResource(ConfigResource.Type.TOPIC, topic), name)
+        return self._setting(ConfigResource(ConfigResource.Type.TOPIC, topic), name, TIMEOUT_S)
 
     def broker_setting(self, name: str) -> str | None:
-        """Return a setting of the brokers; None where this user may not ask."""
+        """Return a setting of the brokers; None where this user may not ask, or none tells it."""
         with self.explained():
-            brokers = self.admin.list_topics(timeout=TIMEOUT_S).brokers
-        return self._setting(ConfigResource(ConfigResource.Type.BROKER, str(min(brokers))), name) if brokers else None
+            brokers = self._asked(lambda admin, attempt_s: admin.list_topics(timeout=attempt_s)).brokers
+        for number in sorted(brokers):
+            with suppress(Unavailable):
+                return self._setting(ConfigResource(ConfigResource.Type.BROKER, str(number)), name, CONNECT_S)
+        return None
 
-    def _setting(self, resource: ConfigResource, name: str) -> str | None:
-        def ask() -> Any:
-            return self.admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+    def _setting(self, resource: ConfigResource, name: str, timeout_s: float) -> str | None:
+        def ask(admin: AdminClient, attempt_s: float) -> Any:
+            return admin.describe_configs([resource], request_timeout=attempt_s)[resource].result()
 
         with self.explained():
             try:
-                said = _again(ask)
+                said = self._asked(ask, timeout_s)
             except KafkaException as error:
-                if is_passing(error):
-                    raise
-                return None
+                if code_of(error) in _TELLS_NOT:
+                    return None
+                raise
         return said[name].value if name in said else None
+
+    def _asked(self, ask: Callable[[AdminClient, float], T], timeout_s: float | None = None) -> T:
+        admin = self.admin
+        return answer(admin, partial(ask, admin), TIMEOUT_S if timeout_s is None else timeout_s, self._said)
 
     def create_compacted(self, topic: str) -> None:
         """Create a topic of one partition that keeps the last record of each key."""
@@ -181,14 +188,19 @@ class KafkaSession:
         }
         with self.explained():
             new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
+            admin = self.admin
             try:
-                self.admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
+                admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                # NB brokers look at the right to create before they look whether there is such a topic.
+                is_there = code_of(error) in REFUSED and topic in self.partitions(awaited=topic)
+                if not is_there and code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-            end = time.monotonic() + TIMEOUT_S
-            while topic not in self.partitions() and time.monotonic() < end:
-                time.sleep(0.02)
+        end = time.monotonic() + TIMEOUT_S
+        while topic not in self.partitions():
+            if time.monotonic() > end:
+                raise self._unlisted({topic})
+            time.sleep(_LOOK_S)
 
     def records(self, topic: str, *, waits: bool = True) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield key and value of every committed record of a topic of one partition, up to its end of now.
@@ -224,20 +236,33 @@ class KafkaSession:
         return self._ends([(topic, 0)], isolation)[topic, 0]
 
     def _ends(self, partitions: Collection[tuple[str, int]], isolation: IsolationLevel) -> dict[tuple[str, int], int]:
-        places = {place: TopicPartition(*place) for place in partitions}
-        wanted = {place: OffsetSpec.latest() for place in places.values()}
+        places = {TopicPartition(*place): place for place in partitions}
+        wanted = dict.fromkeys(places, OffsetSpec.latest())
 
-        def ask() -> dict[tuple[str, int], int]:
-            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
+        def ask(admin: AdminClient, attempt_s: float) -> dict[tuple[str, int], int]:
+            return {places[at]: offset for at, offset in offsets(admin, wanted, isolation, attempt_s).items()}
+
+        end = time.monotonic() + TIMEOUT_S
+        while places:
             try:
-                return {place: int(asked[at].result().offset) for place, at in places.items()}
-            except KafkaException as error:
-                if is_no_topic(error):  # NB the library remembers that, until it looks again
-                    with suppress(KafkaException):
-                        self.admin.list_topics(timeout=1.0)
-                raise
+                return self._asked(ask, end - time.monotonic())
+            except NoTopic as nowhere:  # the library says the same of partitions without a leader
+                if unlisted := {topic for topic, _ in partitions} - self.partitions().keys():
+                    raise self._unlisted(unlisted) from nowhere
+                if time.monotonic() > end:
+                    raise
+        return {}
 
-        return _again(ask) if places else {}
+    def _unlisted(self, topics: Collection[str]) -> Unavailable:
+        named = ", ".join(map(repr, sorted(topics)))
+        return Unavailable(
+            f"{self.node}: the Kafka cluster {self.brokers} lists no topic {named}.",
+            why="it was there: it was deleted, or this user may no longer describe it, or the broker that was asked "
+            "has not heard of it.",
+            do="it is retried.  Let the user have Describe on it; or bring it back with its records: a progress topic "
+            "that is made anew is empty, and then the sink is a new one.",
+            participant=self.node,
+        )
 
     def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         consumer = self._made(
@@ -303,12 +328,14 @@ class KafkaSession:
             yield
         except KafkaException as error:
             raise self.translated(error, is_in_doubt=is_in_doubt) from error
+        except NoTopic as error:
+            raise self.translated(error.__cause__ or error, is_in_doubt=is_in_doubt) from error
         except SystemError as error:  # what the library makes of a fatal error within one of its callbacks
             if not isinstance(error.__cause__, KafkaException):
                 raise
             raise self.translated(error.__cause__, is_in_doubt=is_in_doubt) from error
 
-    def translated(self, error: Exception, *, is_in_doubt: bool) -> HoldfastError | ProducerGone:
+    def translated(self, error: BaseException, *, is_in_doubt: bool) -> HoldfastError | ProducerGone:
         """Return what an error of the library means."""
         said = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
         code = None if said is None else said.code()
@@ -336,7 +363,7 @@ class KafkaSession:
                 "Describe on transactional ids that begin with holdfast/.",
                 participant=self.node,
             )
-        if code in NO_TOPIC - _PASSING:  # our topics were seen: one without a leader is away
+        if code in NO_TOPIC - {codes.NOENT}:  # our topics were seen: one without a leader is away
             return InvalidPipeline(
                 f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
                 why=f"it said: {text}.",
@@ -466,15 +493,13 @@ class TransactionalProducer:
 
 def _again(step: Callable[[], T]) -> T:
     """Do a step until its errors are no longer such that pass: a partition that has no leader yet, for instance."""
-    begun = time.monotonic()
+    end = time.monotonic() + TIMEOUT_S
     while True:
         try:
             return step()
         except KafkaException as error:
-            said, waited_s = error.args[0], time.monotonic() - begun
-            is_passing_ = said.retriable() or said.code() in _PASSING
-            is_new = is_no_topic(error) and waited_s < UNKNOWN_FOR_S
-            if not (is_passing_ or is_new) or said.code() in REFUSED or waited_s > TIMEOUT_S:
+            said = error.args[0]
+            if not (said.retriable() or said.code() in _PASSING) or said.code() in REFUSED or time.monotonic() > end:
                 raise
             time.sleep(0.01)
 

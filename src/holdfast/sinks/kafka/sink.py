@@ -147,7 +147,8 @@ class KafkaSink:
                 self._check_is_lower(found, run.generation)
                 self._end_drivers()
                 self._connect()
-                found = self._read()  # by now nobody else can move it
+                seen, found = found, self._read()  # by now nobody else can move it
+                self._check_is_no_older(found, seen)
                 self._check_is_lower(found, run.generation)
                 self._before = found.row.generation
                 self._ledger = found
@@ -182,6 +183,19 @@ class KafkaSink:
         if found.row.generation >= generation:
             self._drop()
             raise sql.fenced(self._node, self._pipeline, generation, found.row.generation)
+
+    def _check_is_no_older(self, found: KafkaLedger, seen: KafkaLedger) -> None:
+        """Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says."""
+        if found.row.generation < seen.row.generation:
+            self._drop()
+            raise Unavailable(
+                f"{self._node}: the Kafka cluster {self._session.brokers} has told an older ledger than a moment ago.",
+                why=f"generation {found.row.generation}, after {seen.row.generation}: not all of the topic "
+                f"{self._names.progress!r} was read, or records of it are gone.",
+                do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
+                "(min.insync.replicas, unclean.leader.election.enable).",
+                participant=self.name,
+            )
 
     # --- publish ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,20 +16,15 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 
-from holdfast.kafka.answers import UNKNOWN_FOR_S, is_no_topic, is_passing, refused, unusable
+from holdfast.kafka.answers import is_no_topic, unusable
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.questions import NoTopic, answer, offsets
 from holdfast.sources.kafka.partitions import PartitionOf, Selection
 from holdfast.sources.kafka.refusals import translated
 
 TIMEOUT_S = 30.0
 """So long a cluster is asked before a run ends: a broker restarts in less."""
 
-_AGAIN_S = 0.05
-_FIRST_ATTEMPT_S = 0.5
-_ATTEMPT_S = 3.0
-"""So long one request may take, first and at most: whoever is refused is told so after the first one."""
-
-_UNANSWERED = -1001
 T = TypeVar("T")
 OffsetSpec: Any = _OffsetSpec
 
@@ -109,7 +103,7 @@ class Cluster:
             return []
         try:
             return self._asked(partial(ask, leaves_out=False))
-        except _NoTopic:
+        except NoTopic:
             return self._asked(partial(ask, leaves_out=True))
 
     def _offsets(self, wanted: Mapping[PartitionOf, Any], level: Any) -> dict[PartitionOf, int]:
@@ -122,18 +116,15 @@ class Cluster:
         asked = {TopicPartition(part.topic, part.number): spec for part, spec in wanted.items()}
         keys = {(part.topic, part.number): part for part in wanted}
 
-        def ask(left_s: float) -> dict[PartitionOf, int]:
-            futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left_s)
-            found = {keys[at.topic, at.partition]: int(each.result().offset) for at, each in futures.items()}
-            if _UNANSWERED in found.values():  # NB of a leader that is away the library says this, and no error
-                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-            return found
+        def ask(attempt_s: float) -> dict[PartitionOf, int]:
+            found = offsets(self._admin, asked, level, attempt_s)
+            return {keys[at.topic, at.partition]: offset for at, offset in found.items()}
 
         begun = time.monotonic()
         while True:
             try:
                 return self._asked(ask, self.timeout_s - (time.monotonic() - begun))
-            except _NoTopic as error:
+            except NoTopic as error:
                 there = set(self._described({part.topic for part in wanted}))
                 if wanted.keys() - there:
                     return self._offsets({part: spec for part, spec in wanted.items() if part in there}, level)
@@ -141,30 +132,8 @@ class Cluster:
                     raise translated(error.__cause__ or error, self.address, self.node, self._told) from error
 
     def _asked(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
-        begun = time.monotonic()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        attempt_s = _FIRST_ATTEMPT_S
-        while True:
-            left_s = timeout_s - (time.monotonic() - begun)
-            try:
-                return ask(min(max(1.0, left_s), attempt_s))
-            except KafkaException as error:
-                while self._admin.poll(0):
-                    pass
-                waited_s = time.monotonic() - begun
-                if is_no_topic(error) and waited_s > UNKNOWN_FOR_S:
-                    raise _NoTopic from error
-                if not (is_no_topic(error) or is_passing(error)) or waited_s > timeout_s or refused(self._told):
-                    raise translated(error, self.address, self.node, self._told) from error
-            attempt_s = min(2 * attempt_s, _ATTEMPT_S)
-            time.sleep(_AGAIN_S)
-            self._forget()
-
-    def _forget(self) -> None:
-        """Let the library look again who leads what: it remembers even that there was no such topic."""
-        with suppress(KafkaException):
-            self._admin.list_topics(timeout=1.0)
-
-
-class _NoTopic(Exception):
-    """A topic is not there."""
+        try:
+            return answer(self._admin, ask, timeout_s, self._told)
+        except KafkaException as error:
+            raise translated(error, self.address, self.node, self._told) from error
