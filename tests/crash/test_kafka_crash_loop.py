@@ -388,6 +388,13 @@ def test_what_a_cluster_refuses_is_said_with_its_cure(
         opened(target, timeout_ms=900_001)
     with pytest.raises(InvalidPipeline, match="there is no topic 'nowhere'"):
         KafkaSpec(kafka_of_session.bootstrap, MessageForm("nowhere")).connect("target", "words", ROWS)
+    plain, admin = f"{target.topic}-plain", AdminClient(target.place)
+    admin.create_topics([NewTopic(plain, 1, 1)])[plain].result(60)
+    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=plain)
+    ageing = spec.connect("target", "words", ROWS)
+    with pytest.raises(InvalidPipeline, match=r"has cleanup\.policy=delete"):
+        ageing.open(RunIdentity("words", 1))
+    ageing.close()
     sink = opened(target)
     long = pa.table({"id": [1], "word": ["x" * 2_000_000]}, ROWS)
     with pytest.raises(BadRow, match="a record of 2000"):
@@ -546,7 +553,9 @@ def test_a_partition_without_a_leader_is_waited_for(
     topic, expected = new_topic(), []
     admin = AdminClient({"bootstrap.servers": three_kafkas.bootstrap})
     names = (topic, f"{topic}-progress")
-    for made_ in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+    compacted = {"cleanup.policy": "compact"}
+    new = [NewTopic(topic, 1, 1), NewTopic(names[1], 1, 1, config=compacted)]
+    for made_ in admin.create_topics(new).values():
         made_.result(60)
     spec = KafkaSpec(three_kafkas.bootstrap, MessageForm(topic), progress=names[1])
     sink = spec.connect("target", "words", ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -11,17 +12,20 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ListOffsetsResultInfo
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.kafka import codes, questions
 from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
-from holdfast.sinks.kafka import session
+from holdfast.sinks.kafka import session, transactions
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.sinks.kafka.transactions import Transactions
 
 LIMITS = Limits({"t": 3, "other": 1}, 1_000)
 
@@ -282,3 +286,54 @@ def test_a_partition_that_gets_no_leader_is_away_and_not_missing(monkeypatch):
     monkeypatch.setattr(session, "TIMEOUT_S", 0)
     with pytest.raises(Unavailable, match="No leaders found"):
         asked(WeakCluster([codes.NOENT] * 1000)).ends([("progress", 0)])
+
+
+def test_a_row_whose_key_says_where_it_goes_does_not_overtake_one_that_names_its_partition():
+    values, partitions = pa.array([b"1", b"2", b"3", b"4", b"5"], pa.large_binary()), pa.array([None, 0, 0, None, 1])
+    some = RecordColumns("t", values, values, partitions.cast(pa.int32()))
+    assert [(partition, part.values.to_pylist()) for _, partition, part in some.by_place()] == [
+        (-1, [b"1"]),
+        (0, [b"2", b"3"]),
+        (-1, [b"4"]),
+        (1, [b"5"]),
+    ]
+
+
+class LoadingCoordinators:
+    """A cluster whose coordinators load, for so many questions."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def list_transactions(self, **_):
+        self._left -= 1
+        if self._left >= 0:
+            raise kafka_errors.CoordinatorLoadInProgressError
+        return {1: [SimpleNamespace(transactional_id=name) for name in ("holdfast/b", "other", "holdfast/a")]}
+
+    def close(self):
+        pass
+
+
+def test_coordinators_that_load_are_asked_again_and_are_away_after_a_time(monkeypatch):
+    asking = Transactions(KafkaSession(Brokers("here:9092"), "sink 'rows'", "test"))
+    loading = LoadingCoordinators(3)
+    monkeypatch.setattr(asking, "_admin", lambda: loading)
+    assert asking.open_names("holdfast/") == ["holdfast/a", "holdfast/b"]
+    monkeypatch.setattr(transactions, "TIMEOUT_S", 0)
+    loading = LoadingCoordinators(1000)
+    with pytest.raises(Unavailable, match="a coordinator is away"):
+        asking.open_names("holdfast/")
+
+
+def test_a_client_that_finds_no_broker_leaves_no_thread_behind(monkeypatch):
+    def away(*_):
+        raise kafka_errors.KafkaConnectionError("nobody is there")
+
+    monkeypatch.setattr(KafkaConnectionManager, "bootstrap", away)
+    asking = Transactions(KafkaSession(Brokers("127.0.0.1:1"), "sink 'rows'", "test"))
+    before = threading.active_count()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="nobody is there"):
+            asking.open_names("holdfast/")
+    assert threading.active_count() == before

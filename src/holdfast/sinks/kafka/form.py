@@ -67,7 +67,10 @@ class RecordColumns:
     def by_place(self) -> Iterator[tuple[str, int, RecordColumns]]:
         """Yield topic, partition (-1: their keys say where) and the messages there, in their order."""
         for topic, those in self._by(self.topics):
-            for partition, found in those._by(those.partitions):
+            column = those.partitions
+            # A partition that the key says may be the same as one that the row names: none may overtake another.
+            is_mixed = column is not None and 0 < column.null_count < len(column)
+            for partition, found in those._in_turn(column) if is_mixed else those._by(column):
                 yield topic, -1 if partition is None else partition, found
 
     def _by(self, column: str | pa.Array | None) -> Iterator[tuple[Any, RecordColumns]]:
@@ -78,6 +81,14 @@ class RecordColumns:
         for value in pc.unique(column):
             yield value.as_py(), self._each(partial(_filtered, those=pc.equal(column, value)))
 
+    def _in_turn(self, column: pa.Array) -> Iterator[tuple[Any, RecordColumns]]:
+        """Yield each run of the same value, and the messages of it."""
+        runs = pc.run_end_encode(column)
+        begin = 0
+        for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield value, self._each(partial(_cut, begin=begin, end=end))
+            begin = end
+
     def after(self, count: int) -> RecordColumns:
         """Return the messages behind the first ones."""
         return self._each(lambda column: column[count:])
@@ -87,6 +98,10 @@ class RecordColumns:
         return RecordColumns(
             **{name: made(value) if isinstance(value, pa.Array) else value for name, value in values.items()}
         )
+
+
+def _cut(column: pa.Array, begin: int, end: int) -> pa.Array:
+    return column[begin:end]
 
 
 def _filtered(column: pa.Array, those: pa.Array) -> pa.Array:

@@ -183,7 +183,7 @@ class KafkaSession:
         settings = {
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.1",
-            "segment.bytes": str(4 << 20),
+            "segment.bytes": str(MARKER_BYTES),  # no record may be larger than a segment
             "max.message.bytes": str(MARKER_BYTES),
         }
         with self.explained():
@@ -240,7 +240,10 @@ class KafkaSession:
         wanted = dict.fromkeys(places, OffsetSpec.latest())
 
         def ask(admin: AdminClient, attempt_s: float) -> dict[tuple[str, int], int]:
-            return {places[at]: offset for at, offset in offsets(admin, wanted, isolation, attempt_s).items()}
+            found = {places[at]: offset for at, offset in offsets(admin, wanted, isolation, attempt_s).items()}
+            if min(found.values()) < 0:
+                raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+            return found
 
         end = time.monotonic() + TIMEOUT_S
         while places:
@@ -278,21 +281,23 @@ class KafkaSession:
         )
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
-            patience, reached = time.monotonic() + TIMEOUT_S, 0
-            while reached < end:
+            patience = time.monotonic() + TIMEOUT_S
+            while True:
                 message = consumer.poll(1.0)
                 if message is None:
                     if time.monotonic() > patience:
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                     continue
                 error = message.error()
-                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    continue  # the library asks for the group that it wants to be named, and nothing is done with it
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error is None:
+                    if message.key() is not None:
+                        yield message.key(), message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if message.offset() >= end:  # NB who answered where it ends may know less than who is read from
+                        return
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise KafkaException(error)
-                reached = message.offset() + (error is None)
-                if error is None and message.key() is not None:
-                    yield message.key(), message.value()
+                # else the library asks for the group that it wants to be named, and nothing is done with it
         finally:
             consumer.close()
 
@@ -466,9 +471,12 @@ class TransactionalProducer:
             raise self._session.translated(error, is_in_doubt=is_in_doubt) from error
 
     def abort(self) -> None:
-        """Abort, if that can be done; the next producer of the name does it else."""
+        """Abort, if that can be done; the next producer of the name does it else.
+
+        NB nothing is purged before: a request that is under way would reach the broker behind the end of its
+        transaction.  The library waits for its answer.
+        """
         with suppress(KafkaException):
-            self._producer.purge()
             self._producer.abort_transaction(CONNECT_S)
 
     def drop(self) -> None:

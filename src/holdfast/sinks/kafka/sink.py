@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
-from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, ONGOING, Transactions
+from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, FORGOTTEN, ONGOING, Transactions
 
 log = logging.getLogger("holdfast.sinks.kafka")
 
@@ -139,6 +139,7 @@ class KafkaSink:
         """Take the sink for this generation, end what an earlier run had begun, complete what it had decided."""
         if self._names.progress not in self._session.partitions():
             self._session.create_compacted(self._names.progress)
+        self._check_is_compacted()
         self._has_progress = True
         self._stages = self._stages and not run.is_grouped  # rows of several epochs would wait for their group
         try:
@@ -164,6 +165,17 @@ class KafkaSink:
             raise self._taken(gone) from gone
         return replace(self._ledger.held(), generation=self._before)
 
+    def _check_is_compacted(self) -> None:
+        """A topic that drops records by their age would drop the ledger of a sink that has been idle for long."""
+        policy = self._session.topic_setting(self._names.progress, "cleanup.policy")
+        if policy is not None and policy != "compact":
+            raise InvalidPipeline(
+                f"{self._node}: the progress topic {self._names.progress!r} has cleanup.policy={policy}.",
+                why="it holds the ledger of the sink, which must not be dropped for its age.",
+                do="set cleanup.policy=compact on it; or name another topic, which is created so: progress=.",
+                participant=self.name,
+            )
+
     def _end_drivers(self) -> None:
         """End what a dead driver has begun for whichever sink of the pipeline.
 
@@ -187,15 +199,27 @@ class KafkaSink:
     def _check_is_no_older(self, found: KafkaLedger, seen: KafkaLedger) -> None:
         """Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says."""
         if found.row.generation < seen.row.generation:
-            self._drop()
-            raise Unavailable(
-                f"{self._node}: the Kafka cluster {self._session.brokers} has told an older ledger than a moment ago.",
-                why=f"generation {found.row.generation}, after {seen.row.generation}: not all of the topic "
-                f"{self._names.progress!r} was read, or records of it are gone.",
-                do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
-                "(min.insync.replicas, unclean.leader.election.enable).",
-                participant=self.name,
-            )
+            raise self._went_back(f"generation {found.row.generation}, after {seen.row.generation}")
+
+    def _check_has_not_gone_back(self, found: KafkaLedger) -> None:
+        """Nobody but this run has moved the ledger: its epoch is what we know, or newer where an answer was lost."""
+        known = self._ledger
+        is_taken_back = known.unfinished is not None and known.unfinished.before is not None
+        if is_taken_back and found.row.epoch == known.taken_back().row.epoch:
+            return
+        if found.row.epoch < known.row.epoch:
+            raise self._went_back(f"epoch {found.row.epoch}, after {known.row.epoch}")
+
+    def _went_back(self, how: str) -> Unavailable:
+        self._drop()
+        return Unavailable(
+            f"{self._node}: the Kafka cluster has told an older ledger than before.",
+            why=f"{how}: not all of the topic {self._names.progress!r} was read, or records of it are gone.",
+            do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
+            "(min.insync.replicas, unclean.leader.election.enable).",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
 
     # --- publish ----------------------------------------------------------------------------------------------------
 
@@ -261,38 +285,39 @@ class KafkaSink:
         """Commit transactions that the ledger has decided to commit; False if all were aborted: it is taken back."""
         epoch = self._ledger.row.epoch
         try:
-            states = self._transactions.describe(left.transactions)
-            aborted = [name for name, found in states.items() if found.state not in (ONGOING, *COMMITTED)]
-            is_seen = left.before is None or any(found.state in COMMITTED for found in states.values())
-            if aborted and not is_seen:
-                for name, (producer_id, number) in left.transactions.items():
-                    if name not in aborted and not self._transactions.end(name, producer_id, number, commit=False):
-                        is_seen = True  # somebody completes the same decision
-            if aborted and not is_seen:
-                log.warning(
-                    "%s: all transactions of epochs %d to %d have timed out: they are produced again",
-                    self._node,
-                    left.first,
-                    epoch,
-                )
-                self._commit(self._ledger.taken_back())
-                return False
-            for name, (producer_id, number) in left.transactions.items():
-                faults.reach("publish-begun", epoch)
-                if name not in aborted and not self._transactions.end(name, producer_id, number, commit=True):
-                    aborted.append(name)
-            if aborted:
-                raise self._published_in_part(left, aborted, epoch)
-            self._commit(replace(self._ledger, unfinished=None))
+            for _ in range(_TRIES):
+                states = self._transactions.describe(left.transactions)
+                if forgotten := [name for name, found in states.items() if found.state == FORGOTTEN]:
+                    raise self._unknown(left, forgotten, epoch)
+                aborted = [name for name, found in states.items() if found.state not in (ONGOING, *COMMITTED)]
+                is_seen = left.before is None or any(found.state in COMMITTED for found in states.values())
+                if not aborted or is_seen:
+                    if not self._end(left, aborted, commit=True, epoch=epoch):
+                        continue  # one has just ended otherwise: for its age, or somebody completes the same decision
+                    if aborted:
+                        raise self._published_in_part(left, aborted, epoch)
+                    self._commit(replace(self._ledger, unfinished=None))
+                    return True
+                if self._end(left, aborted, commit=False, epoch=epoch):
+                    log.warning(
+                        "%s: all transactions of epochs %d to %d have timed out: they are produced again",
+                        self._node,
+                        left.first,
+                        epoch,
+                    )
+                    self._commit(self._ledger.taken_back())
+                    return False
+            raise self._in_doubt(epoch, "its transactions end while they are looked at.")
         except Unavailable as error:
-            raise InDoubt(
-                f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
-                why=error.what,
-                do="nothing by hand: publishing or opening the sink again completes it.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                epoch=epoch,
-            ) from error
+            raise self._in_doubt(epoch, error.what) from error
+
+    def _end(self, left: Unfinished, ended: Collection[str], *, commit: bool, epoch: int) -> bool:
+        """Commit or abort those that have not ended; False as soon as one turns out to have ended the other way."""
+        for name, (producer_id, number) in left.transactions.items():
+            if commit:
+                faults.reach("publish-begun", epoch)
+            if name not in ended and not self._transactions.end(name, producer_id, number, commit=commit):
+                return False
         return True
 
     def _commit(
@@ -333,6 +358,7 @@ class KafkaSink:
             except BaseException:
                 self._drop()
                 raise
+            self._check_has_not_gone_back(found or ABSENT)
             self._ledger = found or ABSENT
         return self._ledger
 
@@ -361,6 +387,8 @@ class KafkaSink:
         try:
             found = self._read()
         except Unavailable:
+            return Outcome.UNKNOWN
+        if found.row.generation < self._generation:  # not the ledger that this run has written
             return Outcome.UNKNOWN
         if epoch > found.row.epoch:
             return Outcome.ABSENT
@@ -465,6 +493,31 @@ class KafkaSink:
             "pipeline/generation/epoch/task/attempt.)",
             do="load the rows of those tasks again from the source, then start over with another name=; and raise "
             'transaction_timeout=, or write stage="driver".',
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=epoch,
+        )
+
+    def _unknown(self, left: Unfinished, forgotten: Sequence[str], epoch: int) -> Diverged:
+        carried = " Rows that the driver wrote are visible." if left.before is None else ""
+        return Diverged(
+            f"{self._node}: nobody knows whether rows of epoch {epoch} are visible.",
+            why=f"it was decided, its run ended before it had noted that all is done, and since then the cluster has "
+            f"forgotten the transactions of {', '.join(sorted(self._tasks(forgotten)))} "
+            f"(transactional.id.expiration.ms, a week as installed).{carried} (The names are "
+            "pipeline/generation/epoch/task/attempt.)",
+            do="look with a read_committed consumer which rows of that epoch are in the topic, load those that are not "
+            "again from the source, then start over with another name=.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=epoch,
+        )
+
+    def _in_doubt(self, epoch: int, why: str) -> InDoubt:
+        return InDoubt(
+            f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
+            why=why,
+            do="nothing by hand: publishing or opening the sink again completes it.",
             pipeline=self._pipeline,
             participant=self.name,
             epoch=epoch,

@@ -7,7 +7,7 @@ driver commits it.  Client libraries offer no such call; the requests are those 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,11 @@ from holdfast.sinks.kafka.session import TIMEOUT_S, KafkaSession
 ONGOING = "Ongoing"
 COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
-ABSENT = "absent"
+FORGOTTEN = "forgotten"
 """States; the last one is ours: the coordinator knows no transaction of that name."""
+
+_NO_TIME_MS = 1_000
+"""The timeout of a transaction that nobody will begin: below what any cluster allows."""
 
 _DONE, _NOT_COORDINATOR = 0, frozenset({14, 15, 16})
 _BUSY = 51
@@ -70,7 +73,7 @@ class Transactions:
 
         async def request(manager: Any, node: int) -> int:
             asked = InitProducerIdRequest(
-                transactional_id=name, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+                transactional_id=name, transaction_timeout_ms=_NO_TIME_MS, producer_id=-1, producer_epoch=-1
             )
             return int((await manager.send(asked, node_id=node)).error_code)
 
@@ -78,8 +81,7 @@ class Transactions:
 
     def open_names(self, prefix: str, states: Iterable[str] = (ONGOING,)) -> list[str]:
         """Return the names of those that are open and begin so, sorted."""
-        with self._explained():
-            found: Mapping[int, Any] = self._admin().list_transactions(state_filters=[*states])
+        found = self._answer(lambda admin: admin.list_transactions(state_filters=[*states]))
         names = (each.transactional_id for listed in found.values() for each in listed)
         return sorted(name for name in names if name.startswith(prefix))
 
@@ -91,19 +93,24 @@ class Transactions:
             self._client = None
 
     def _described(self, name: str) -> Producing:
+        try:
+            found = self._answer(lambda admin: admin.describe_transactions([name])[name])
+        except _Unknown:
+            return Producing(FORGOTTEN)
+        times = (found.transaction_start_time_ms, found.transaction_timeout_ms)
+        return Producing(found.state.value, found.producer_id, found.producer_epoch, *times)
+
+    def _answer(self, ask: Callable[[Any], Any]) -> Any:
+        """Ask until no coordinator is loading, or moves."""
         end = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 with self._explained():
-                    found = self._admin().describe_transactions([name])[name]
-                    times = (found.transaction_start_time_ms, found.transaction_timeout_ms)
-                    return Producing(found.state.value, found.producer_id, found.producer_epoch, *times)
+                    return ask(self._admin())
             except _Again:
                 if time.monotonic() > end:
-                    raise self._unavailable("its coordinator is away") from None
+                    raise self._unavailable("a coordinator is away") from None
                 time.sleep(0.02)
-            except _Unknown:
-                return Producing(ABSENT)
 
     def _settled(self, name: str, request: Callable[[Any, int], Awaitable[int]]) -> bool:
         end = time.monotonic() + TIMEOUT_S
@@ -132,10 +139,11 @@ class Transactions:
                 client_id=self._session.client_id,
                 request_timeout_ms=int(TIMEOUT_S * 1000),
                 bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
+                metadata_max_age_ms=30_000,  # a broker that came back is asked again
                 retry_backoff_ms=20,
                 reconnect_backoff_max_ms=500,
             )
-            self._client = KafkaAdminClient(**settings)
+            self._client = _Admin(**settings)
         return self._client
 
     @contextmanager
@@ -152,6 +160,7 @@ class Transactions:
             self.close()
             raise _Again from error
         except (kafka_errors.AuthorizationError, kafka_errors.SaslAuthenticationFailedError) as error:
+            self.close()  # it would say the same for ever
             raise InvalidPipeline(
                 f"{self._session.node}: the Kafka cluster {self._session.brokers} lets this user not end transactions.",
                 why=f"it said: {self._said(error)}.",
@@ -173,6 +182,19 @@ class Transactions:
             do="it is retried; if the problem persists, check the brokers and the way to them.",
             participant=self._session.node,
         )
+
+
+class _Admin(KafkaAdminClient):  # type: ignore[misc]  # the library says nothing of types
+    """A client that leaves no thread and no socket behind where no broker answers."""
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except BaseException:
+            self._closed = False
+            with suppress(Exception):
+                self.close()
+            raise
 
 
 class _Again(Exception):
