@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import random
 import time
@@ -333,3 +334,27 @@ def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> 
     assert some.offsets().tolist() == list(range(len(some)))
     del some
     assert hold._handle is None
+
+
+@pytest.mark.parametrize("wide", [0, 1 << 26], ids=["in parts", "at once"])
+def test_bytes_from_all_over_the_memory_come_in_order(monkeypatch: pytest.MonkeyPatch, wide: int) -> None:
+    """Absent and empty ones too; what lies between them is not reserved."""
+    monkeypatch.setattr(messages, "_WIDE", wide)
+    chance = random.Random(361)
+    for count in (1, 2, 5, 40) * 20:
+        wanted = [chance.choice([None, b"", b"a", b"%d" % each * chance.randint(1, 900)]) for each in range(count)]
+        places = [None if each is None else ctypes.create_string_buffer(each, len(each) + 1) for each in wanted]
+        chance.shuffle(both := list(zip(wanted, places, strict=True)))
+        at = np.array([0 if place is None else ctypes.addressof(place) for _, place in both], np.int64)
+        sizes = np.array([0 if each is None else len(each) for each, _ in both], np.int64)
+        assert messages._copied(at, sizes).to_pylist() == [each for each, _ in both]
+
+
+def test_an_empty_value_far_away_reserves_no_memory() -> None:
+    """The library has one of its own; between it and the others lies all of the heap."""
+    kept = [ctypes.create_string_buffer(b"x" * 10, 11) for _ in range(3)]
+    at = np.array([*map(ctypes.addressof, kept), 1 << 13], np.int64)
+    before = pa.total_allocated_bytes()
+    found = messages._copied(at, np.array([10, 10, 10, 0], np.int64))
+    assert found.to_pylist() == [b"x" * 10] * 3 + [b""]
+    assert pa.total_allocated_bytes() - before < 1 << 20

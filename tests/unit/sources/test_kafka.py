@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from confluent_kafka import TopicCollection
 from holdfast import read
 from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
 from holdfast.ports import REJECT_COLUMN
+from holdfast.sources.kafka import consuming
 from holdfast.sources.kafka import source as planning
 from holdfast.sources.kafka.consuming import chunks_of
 from tests.contract.source_contract import drain, rows_between
@@ -237,6 +238,63 @@ def test_what_is_wrong_is_said_with_the_cure(topics: Topics, topic: str, tmp_pat
     secret: Any = read.kafka(topics.bootstrap, topic, format="bytes", security={"password": "hunter2"}).node.spec
     assert secret.sends_secret
     assert "hunter2" not in repr(secret) + json.dumps(secret.arguments())
+
+
+def test_a_replay_of_a_partition_that_appeared_later_says_what_retention_took(
+    topics: Topics, topic: str, opened: Callable[..., Any]
+) -> None:
+    """A sink that is restored from before the topic: its beginning is what there was, and not what is left."""
+    topics.create(f"{topic}-a")
+    named = {"pattern": f"{topic}-.*"}
+    source = opened(**named)
+    start = source.initial()
+    topics.create(f"{topic}-b")
+    topics.produce(f"{topic}-b", {0: numbered(*range(10))})
+    again = opened(**named)
+    end = reached(again, start, 10)
+    assert values(again, start, end) == numbered(*range(10))
+    topics.drop_before(f"{topic}-b", 0, 6)
+    replay = opened(**named)
+    replay.newest()
+    with pytest.raises(Diverged, match="messages 0 to 5 are gone: it begins at 6"):
+        values(replay, start, end)
+    why = replay.spec.obstacle("messages", replay.workspace, start, end)
+    assert "messages 0 to 5 are gone" in why
+    assert replay.spec.obstacle("messages", replay.workspace, end, end) == ""
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["deleted", "created again"])
+def test_a_bounded_run_says_that_the_topic_is_another_one(
+    topics: Topics, topic: str, opened: Callable[..., Any], is_back: bool
+) -> None:
+    topics.create(topic)
+    topics.produce(topic, {0: numbered(*range(10))})
+    source = opened(topic)
+    position = dict.fromkeys(source.latest(source.initial(), bounded=True), 4)
+    topics.delete(topic)
+    if is_back:
+        topics.create(topic)
+        topics.produce(topic, {0: numbered(*range(10))})
+    again = opened(topic)
+    again.freeze()
+    with pytest.raises(Diverged, match="created again" if is_back else "is not there"):
+        again.latest(position, bounded=True)
+
+
+def test_ranges_that_hold_too_much_are_read_one_after_the_other(
+    topics: Topics, topic: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "HELD_BYTES", 50)
+    monkeypatch.setattr(consuming, "CHUNK_BYTES", 20)
+    topics.create(topic, 4)
+    sent: dict[int, list[bytes]] = {at: [] for at in range(4)}
+    for turn in range(5):  # so many requests, and so many pieces of each partition
+        some = {at: list(numbered(*range(1000 * at + 9 * turn, 1000 * at + 9 * turn + 9))) for at in sent}
+        topics.produce(topic, some)
+        sent = {at: sent[at] + some[at] for at in sent}
+    source = opened(topic)
+    start = source.initial()
+    assert values(source, start, source.latest(start, bounded=False)) == list(chain(*sent.values()))
 
 
 @pytest.mark.nightly

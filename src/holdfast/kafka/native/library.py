@@ -60,7 +60,7 @@ def _typed(library: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> 
 class _Memory:
     """All of a process's memory but its first page, as words: of many addresses at a time what stands there."""
 
-    __array_interface__ = {"data": (LOW, True), "shape": (1 << 44,), "typestr": "<i8", "version": 3}  # noqa: RUF012
+    __array_interface__ = {"data": (LOW, True), "shape": (1 << 53,), "typestr": "<i8", "version": 3}  # noqa: RUF012
 
 
 _memory = np.asarray(_Memory())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,9 @@ class MessageBatch:
         return len(self._addresses)
 
     def __del__(self) -> None:
-        """Let them go."""
+        """Let them go, unless all of the process's memory goes."""
+        if sys.is_finalizing():
+            return
         _let_go(self._addresses)
         self._hold.remove(len(self._addresses))
 
@@ -270,26 +273,43 @@ def _let_go(addresses: np.ndarray) -> None:
         _messages_destroy(listed)  # and the list itself
 
 
-def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:
-    """Return the bytes at addresses, null where an address is 0.
+_WIDE = 1 << 26
+_GAP = 1 << 16
+"""Bytes: messages that extend over more are copied in parts, cut where so much between two belongs to others."""
 
-    Between two of them lies what belongs to others: of an array that has that as values of its own, and is made without
-    a copy, every second value is taken.
-    """
+
+def _copied(at: np.ndarray, sizes: np.ndarray) -> pa.Array:
+    """Return the bytes at addresses, null where an address is 0."""
     is_null = at == 0
     if is_null.all():
         return pa.nulls(len(at), pa.binary())
-    base = int(at[~is_null].min())
-    starts = np.where(is_null, 0, at - base)
-    ends = starts + np.where(is_null, 0, sizes)
-    order = np.argsort(starts, kind="stable")
-    edges = np.empty(2 * len(at), np.int64)
-    edges[0::2], edges[1::2] = starts[order], ends[order]
-    memory = pa.foreign_buffer(base, int(ends.max()))
-    both = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), memory])
-    wanted = np.empty(len(at), np.int64)
-    wanted[order] = np.arange(0, len(edges), 2)
-    return both.take(int64s(wanted, is_null)).cast(pa.binary())
+    sizes = np.where(is_null, 0, sizes)
+    is_filled = sizes > 0
+    lowest = at[is_filled if is_filled.any() else ~is_null].min()
+    starts = np.where(is_filled, at, lowest)  # NB the library has one empty value, far away from all others
+    order = np.argsort(2 * starts + is_filled, kind="stable")
+    starts, ends = starts[order], (starts + sizes)[order]
+    cuts = [0]
+    if ends.max() - lowest > _WIDE + 2 * int(sizes.sum()):  # Arrow reserves half of what they extend over
+        cuts += (np.flatnonzero(np.diff(starts) > _GAP) + 1).tolist()
+    parts = [_between(starts[one:two], ends[one:two]) for one, two in pairwise([*cuts, len(at)])]
+    places = np.empty(len(at), np.int64)
+    places[order] = np.arange(len(at))
+    if len(parts) == 1:
+        memory, first = parts[0], 2
+    else:
+        memory = pa.concat_arrays([part.take(int64s(np.arange(0, len(part), 2))) for part in parts])
+        first = 1
+    return memory.take(int64s(places * first, is_null)).cast(pa.binary())
+
+
+def _between(starts: np.ndarray, ends: np.ndarray) -> pa.Array:
+    """Return the bytes at ascending places, and between each two what belongs to others; nothing is copied."""
+    edges = np.empty(2 * len(starts), np.int64)
+    edges[0::2], edges[1::2] = starts, ends
+    edges -= starts[0]
+    memory = pa.foreign_buffer(int(starts[0]), int(edges.max()))
+    return pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), memory])
 
 
 def _headers_in(found: ctypes.c_void_p) -> list[tuple[str, bytes | None]]:
@@ -298,5 +318,5 @@ def _headers_in(found: ctypes.c_void_p) -> list[tuple[str, bytes | None]]:
     headers: list[tuple[str, bytes | None]] = []
     while _header(found, len(headers), *places) == 0:
         content = None if value.value is None else ctypes.string_at(value.value, size.value)
-        headers.append(((name.value or b"").decode(), content))
+        headers.append(((name.value or b"").decode(errors="replace"), content))
     return headers

@@ -73,7 +73,7 @@ class Cluster:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         ends = self.ends(asked, committed=committed)
         found = self._offsets({part: OffsetSpec.for_timestamp(time_ms) for part in asked}, level)
-        return {part: ends[part] if found[part] < 0 else min(found[part], ends[part]) for part in asked}
+        return {part: ends[part] if at < 0 else min(at, ends[part]) for part, at in found.items() if part in ends}
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

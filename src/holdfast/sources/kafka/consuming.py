@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from holdfast.errors import HoldfastError
 from holdfast.kafka import codes
-from holdfast.kafka.answers import UNREADABLE, is_passing, unusable
+from holdfast.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
@@ -32,11 +32,18 @@ CHUNK_ROWS = 16_384
 """So many messages are made rows at a time."""
 
 CHUNK_BYTES = 1 << 25
+
+HELD_BYTES = 1 << 27
+"""So much is held of ranges whose turn has not come; beyond that only the one whose turn it is is read."""
+
 _LOOK_BYTES = 1 << 16
 _POLL_S = 0.2
 _NOWHERE = -1
 _ASKED_AGAIN_S = 3.0
 """After so long without a message the cluster is asked whether the partition is still there."""
+
+_PATIENCE = 10
+"""So many times longer is waited where it answers that all is there: of what was aborted nothing comes."""
 
 
 class Access(NamedTuple):
@@ -102,68 +109,116 @@ class _Reading:
         self.held: list[list[MessageBatch]] = [[] for _ in ranges]
         self.count = [0] * len(ranges)
         self.size = [0] * len(ranges)
+        self.next = [each.first for each in ranges]
         self.has_ended = [False] * len(ranges)
         self.turn = 0
+        self.is_alone = False
 
     def chunks(self) -> Iterator[MessageRun]:
         """Yield the messages."""
-        places = zip(self.parts, self.ranges, strict=True)
-        self.consumer.assign((part.topic, part.number, each.first) for part, each in places)
+        self._begin()
         heard = asked = time.monotonic()
+        patience_s = self.timeout_s
         while self.turn < len(self.ranges):
             some = self.consumer.taken(CHUNK_ROWS, _POLL_S)
-            if not some:
-                now = time.monotonic()
-                if now - asked > _ASKED_AGAIN_S:
-                    asked = now
-                    self._check_there()
-                if now - heard > self.timeout_s:
-                    raise self._silent()
+            if some and self._take(some):
+                yield from self._due()
+                heard = asked = time.monotonic()  # NB what is done with the messages takes its time, too
+                patience_s = self.timeout_s
                 continue
-            heard = time.monotonic()
-            self._take(some)
-            yield from self._due()
+            if time.monotonic() - asked > _ASKED_AGAIN_S:
+                self._check_there()
+                asked = time.monotonic()
+                patience_s = self.timeout_s * (1 if self.access.looks else _PATIENCE)
+            if time.monotonic() - heard > patience_s:
+                raise self._silent()
         self.consumer.unassign()
+
+    def _begin(self) -> None:
+        """Read on what has not ended; alone what the turn has come for, where too much is held."""
+        self.is_alone = sum(self.size[self.turn + 1 :]) > HELD_BYTES
+        wanted = [self.turn] if self.is_alone else range(self.turn, len(self.ranges))
+        places = [(self.parts[place], self.next[place]) for place in wanted if not self.has_ended[place]]
+        self.consumer.assign((part.topic, part.number, at) for part, at in places)
 
     def _due(self) -> Iterator[MessageRun]:
         """Yield what its turn has come for, in pieces that are worth their name."""
         while self.turn < len(self.ranges):
-            held, has_ended = self.held[self.turn], self.has_ended[self.turn]
-            if held and (has_ended or self.count[self.turn] >= CHUNK_ROWS or self.size[self.turn] >= CHUNK_BYTES):
-                self.held[self.turn], self.count[self.turn], self.size[self.turn] = [], 0, 0
-                yield MessageRun(self.ranges[self.turn].segment, MessageBatch.joined(held))
+            place, has_ended = self.turn, self.has_ended[self.turn]
+            while self.held[place] and (has_ended or self._is_piece(self.count[place], self.size[place])):
+                yield MessageRun(self.ranges[place].segment, MessageBatch.joined(self._piece(place)))
             if not has_ended:
-                return
+                break
             self.turn += 1
+        is_much = sum(self.size[self.turn + 1 :]) > HELD_BYTES
+        if self.turn < len(self.ranges) and (is_much or self.is_alone) and (self.is_alone, place) != (True, self.turn):
+            self._begin()
 
-    def _take(self, messages: MessageBatch) -> None:
+    def _piece(self, place: int) -> list[MessageBatch]:
+        """Take as much of what is held of a range as one piece has."""
+        some: list[MessageBatch] = []
+        count = size = 0
+        while self.held[place] and not self._is_piece(count, size):
+            some.append(self.held[place].pop(0))
+            count += len(some[-1])
+            size += int(some[-1].sizes().sum())
+        self.count[place] -= count
+        self.size[place] -= size
+        return some
+
+    @staticmethod
+    def _is_piece(count: int, size: int) -> bool:
+        return count >= CHUNK_ROWS or size >= CHUNK_BYTES
+
+    def _take(self, messages: MessageBatch) -> bool:
+        """Sort messages into their ranges; return whether there was something of them, or of their ends."""
         errors = messages.errors()
         if len(self.ranges) == 1 and not errors.any():
             self._add(0, messages)
-            return
-        places = self._places(messages)
+            return True
+        places, offsets = self._places(messages), messages.offsets()
         ended = []
         for at in np.flatnonzero(errors).tolist():
             error, place = messages.error(at), int(places[at])
-            if error.code() == codes.PARTITION_EOF:
+            if place < 0:
+                self._check_is_let_in(error)
+            elif error.code() == codes.PARTITION_EOF:
                 # A replica that lags behind its leader says so too early.
-                if place >= 0 and messages.offsets()[at] >= self.ranges[place].last:
+                if offsets[at] >= self.ranges[place].last:
                     ended.append(place)
-            elif error.code() == codes.AUTO_OFFSET_RESET and place >= 0:
-                raise self._lost(place, int(messages.offsets()[at]))
-            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                continue  # the library asks for the group that it wants to be named, and nothing is done with it
-            elif error.code() in UNREADABLE and place >= 0:
-                part = self.parts[place]
-                where = f"in {part.topic}/{part.number} from offset {messages.offsets()[at]} on"
-                raise unreadable(error, self.access.address, self.access.node, where)
-            elif error.fatal() or not (error.retriable() or is_passing(error)):
-                raise translated(error, self.access.address, self.access.node)
+            elif not self.has_ended[place] and offsets[at] < self.ranges[place].last:  # else of what was read ahead
+                self._told(error, place, int(offsets[at]))
+        is_some = bool(ended)
         for place, some in messages.parted(np.where(errors == 0, places, _NOWHERE)):
             if place != _NOWHERE:
                 self._add(place, some)
+                is_some = True
         for place in ended:
             self._end(place)
+        return is_some
+
+    def _check_is_let_in(self, error: KafkaError) -> None:
+        """Raise for what concerns no partition that is read, if nothing can be read so.
+
+        The library asks for the group that it wants to be named, and nothing is done with that.
+        """
+        is_of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        if error.fatal() or (error.code() in REFUSED and not is_of_group):
+            raise translated(error, self.access.address, self.access.node)
+
+    def _told(self, error: KafkaError, place: int, offset: int) -> None:
+        """Do what an error of a partition asks for."""
+        part, each = self.parts[place], self.ranges[place]
+        if error.code() == codes.AUTO_OFFSET_RESET:
+            rest = {each.segment: (self.next[place], each.last)}
+            if why := gone(self._cluster(), rest, committed=False):
+                raise diverged(self.access.node, why)
+            self._begin()  # it was of an earlier reading, or all is there again
+        elif error.code() in UNREADABLE:
+            where = f"in {part.topic}/{part.number} from offset {offset} on"
+            raise unreadable(error, self.access.address, self.access.node, where)
+        elif error.fatal() or not (error.retriable() or is_passing(error)):
+            raise translated(error, self.access.address, self.access.node)
 
     def _places(self, messages: MessageBatch) -> np.ndarray:
         """Return which range each message belongs to; they come in runs of one partition."""
@@ -180,6 +235,7 @@ class _Reading:
             return
         last = self.ranges[place].last
         offsets = messages.offsets()
+        self.next[place] = int(offsets[-1]) + 1
         if offsets[-1] >= last - 1:
             within = dict(messages.parted(offsets >= last))
             self._end(place)
@@ -199,15 +255,10 @@ class _Reading:
     def _cluster(self) -> Cluster:
         return Cluster(self.access.address, self.access.node, self.timeout_s)
 
-    def _lost(self, place: int, wanted: int) -> HoldfastError:
-        """Return what is said where the partition does not have the offset that is read next."""
-        each = self.ranges[place]
-        rest = {each.segment: (wanted, each.last)}
-        why = gone(self._cluster(), rest, committed=False) or f"of {each.segment} offset {wanted} is out of range."
-        return diverged(self.access.node, why)
-
     def _check_there(self) -> None:
-        rest = {each.segment: (each.first, each.last) for each in self.ranges[self.turn :]}
+        """See that what is still to come is there: what has come may be gone by now."""
+        left = zip(self.ranges, self.next, self.has_ended, strict=True)
+        rest = {each.segment: (at, each.last) for each, at, has_ended in left if not has_ended and at < each.last}
         if why := gone(self._cluster(), rest, committed=False):
             raise diverged(self.access.node, why)
 
@@ -264,6 +315,7 @@ def _settings(access: Access) -> dict[str, Any]:
         "enable_auto_offset_store": False,
         "auto_offset_reset": "error",  # never anywhere else than where the position says
         "enable_partition_eof": True,
+        "check_crcs": True,
         "isolation_level": "read_committed" if access.committed else "read_uncommitted",
         "allow_auto_create_topics": False,
         "fetch_message_max_bytes": _LOOK_BYTES if access.looks else 8 << 20,

@@ -7,11 +7,9 @@ that has gone is never left out in silence.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +29,7 @@ from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
-from holdfast.sources.kafka import columns
+from holdfast.sources.kafka import appeared, columns
 from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
@@ -50,6 +48,7 @@ LOOK_S = 5.0
 """How often topics and partitions are looked for that were added."""
 
 _BACK_S = 10.0
+_BACK_LOOK_S = 0.2
 """So long a partition may end before a position: the new leader of a partition learns the end a little later."""
 
 _SAMPLE_ROWS = 50
@@ -92,6 +91,7 @@ class KafkaSource:
         self._looked_s: float | None = None
         self._ends: dict[str, int] = {}
         self._frozen: dict[str, int] | None = None
+        self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
         self._group: Consumer | None = None
@@ -113,9 +113,8 @@ class KafkaSource:
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: what is decided now, of each partition the same share of ``max_rows_per_epoch``."""
-        if bounded and self._frozen is None:
-            self.freeze()
-        ends = dict(self._frozen or {}) if bounded else self._new_ends(start)
+        ends = self._frozen_ends(start) if bounded else self._new_ends(start)
+        self._note_begins(start, ends)
         counts = {}
         for segment, end in ends.items():
             low = self._low(segment, start)
@@ -130,6 +129,16 @@ class KafkaSource:
     def freeze(self) -> None:
         """Record what is there now."""
         self._frozen = self._new_ends({})
+
+    def _frozen_ends(self, start: SourcePositions) -> dict[str, int]:
+        """Return where a bounded run ends, once it is seen that positions lead somewhere."""
+        if self._frozen is None:
+            self.freeze()
+        while not self._is_seen_there:
+            self._new_ends(start)
+            self._is_seen_there = not self._back_since
+            time.sleep(0 if self._is_seen_there else _BACK_LOOK_S)
+        return dict(self._frozen or {})
 
     def newest(self) -> SourcePositions | None:
         """Positions after everything that was there when it was looked last."""
@@ -346,7 +355,9 @@ class KafkaSource:
             part = PartitionOf.of(segment)
             is_new = any(each.topic == part.topic for each in self._parts.values())
             if named or is_new or int(start[segment]) < self._ends.get(segment, 0):
-                raise diverged(self._node, gone(self._cluster(), {segment: _at(start, segment)}, committed=False))
+                why = gone(self._cluster(), {segment: _at(start, segment)}, committed=False)
+                if why:  # else a broker has told less than there is
+                    raise diverged(self._node, why)
         now = time.monotonic()
         for segment, end in ends.items():
             if end >= int(start.get(segment, 0)):
@@ -369,18 +380,20 @@ class KafkaSource:
             )
 
     def _low(self, segment: str, start: SourcePositions) -> int:
-        """Return where a partition is read next; one that appeared later from what was left of it when it was seen."""
+        """Return where a partition is read next; one that appeared later from what there was of it at the first look.
+
+        NB never asked here: a replay must not begin behind what retention has taken meanwhile.
+        """
         if segment in start:
             return int(start[segment])
-        short = hashlib.sha256(segment.encode()).hexdigest()[:24]
-        recorded = Recorded(os.path.join(self.workspace, "found", short), self.name)
-        if not recorded.has_start:
-            begins = self._cluster().begins([self._parts[segment]]) if segment in self._parts else {}
-            begin = next(iter(begins.values()), 0)
-            if not begin:
-                return 0
-            recorded.put_start({segment: begin})
-        return recorded.start.get(segment, 0)
+        return appeared.begin(self.workspace, self.name, segment) or 0
+
+    def _note_begins(self, start: SourcePositions, segments: Iterable[str]) -> None:
+        """Record where partitions begin that appeared since the start."""
+        seen = (each for each in segments if each not in start and each in self._parts)
+        new = [self._parts[each] for each in seen if appeared.begin(self.workspace, self.name, each) is None]
+        for part, offset in self._cluster().begins(new).items():
+            appeared.record(self.workspace, self.name, part.segment, offset)
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> list[OffsetRange]:
         found = []

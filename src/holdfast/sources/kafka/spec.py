@@ -134,10 +134,20 @@ class KafkaSourceSpec:
     ) -> str:
         """Return which messages are not in the topics any more; nothing of it is in the checkpoint."""
         with libraries_for(f"source {name!r}"):
+            from holdfast.sources.byte_stream.recorded import Recorded
+            from holdfast.sources.kafka import appeared
             from holdfast.sources.kafka.cluster import Cluster
             from holdfast.sources.kafka.gone import gone
         ends = of_partitions({**positions, **(until or {})})
-        wanted = {segment: (int(positions.get(segment, end)), end) for segment, end in ends.items()}
+        begun = {**Recorded(workspace, name).start, **positions}
+
+        def first(segment: str, end: int) -> int:
+            if segment in begun:
+                return int(begun[segment])
+            found = appeared.begin(workspace, name, segment)
+            return found if found is not None else 0 if begun else end  # where nothing is known, nothing is claimed
+
+        wanted = {segment: (first(segment, end), end) for segment, end in ends.items()}
         if not wanted:
             return ""
         return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
