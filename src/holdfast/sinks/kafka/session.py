@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kafka import codes
-from holdfast.kafka.answers import NO_TOPIC, REFUSED, code_of, refused, unusable
+from holdfast.kafka.answers import REFUSED, code_of, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.native.producing import BulkProducer
 from holdfast.kafka.questions import UNKNOWN_FOR_S, NoTopic, answer, offsets
 from holdfast.sinks.kafka.form import RecordColumns
+from holdfast.sinks.kafka.refusals import ProducerGone, translated, unlisted
 
 T = TypeVar("T")
 
@@ -38,12 +39,6 @@ CONNECT_S = 10.0
 SLICE_S = 0.2
 """After so long it is looked at whether a record was refused: what follows it is then never sent."""
 
-_FENCED = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING,
-}
 _PASSING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -52,9 +47,7 @@ _PASSING = {
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
 """What a topic says that is just being created, or whose leader moves; the library calls none of it retriable."""
-_NOT_TAKEN = {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
 _THROWN_AWAY = {codes.PURGE_QUEUE, codes.PURGE_INFLIGHT}
-_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _TELLS_NOT = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -74,10 +67,6 @@ _PRODUCER: dict[str, Any] = {
     "reconnect.backoff.ms": 10,
     "retry.backoff.ms": 10,
 }
-
-
-class ProducerGone(Exception):
-    """Another process has taken the name of a producer: whose the sink is says its ledger."""
 
 
 class KafkaSession:
@@ -199,7 +188,7 @@ class KafkaSession:
         end = time.monotonic() + TIMEOUT_S
         while topic not in self.partitions():
             if time.monotonic() > end:
-                raise self._unlisted({topic})
+                raise unlisted({topic}, self.brokers, self.node)
             time.sleep(_LOOK_S)
 
     def records(self, topic: str, *, waits: bool = True) -> Iterator[tuple[bytes, bytes | None]]:
@@ -250,22 +239,11 @@ class KafkaSession:
             try:
                 return self._asked(ask, end - time.monotonic())
             except NoTopic as nowhere:  # the library says the same of partitions without a leader
-                if unlisted := {topic for topic, _ in partitions} - self.partitions().keys():
-                    raise self._unlisted(unlisted) from nowhere
+                if missing := {topic for topic, _ in partitions} - self.partitions().keys():
+                    raise unlisted(missing, self.brokers, self.node) from nowhere
                 if time.monotonic() > end:
                     raise
         return {}
-
-    def _unlisted(self, topics: Collection[str]) -> Unavailable:
-        named = ", ".join(map(repr, sorted(topics)))
-        return Unavailable(
-            f"{self.node}: the Kafka cluster {self.brokers} lists no topic {named}.",
-            why="it was there: it was deleted, or this user may no longer describe it, or the broker that was asked "
-            "has not heard of it.",
-            do="it is retried.  Let the user have Describe on it; or bring it back with its records: a progress topic "
-            "that is made anew is empty, and then the sink is a new one.",
-            participant=self.node,
-        )
 
     def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         consumer = self._made(
@@ -342,76 +320,11 @@ class KafkaSession:
 
     def translated(self, error: BaseException, *, is_in_doubt: bool) -> HoldfastError | ProducerGone:
         """Return what an error of the library means."""
-        said = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
-        code = None if said is None else said.code()
         if self._admin is not None:
             self._admin.poll(0)  # it tells of a refused login only when it is asked so
-        if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and self._said:
-            refusal = refused(self._said)
-            told = refusal or self._said[-1]
-            if refusal is not None:
-                code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
-            text = f"{said.str() if said else error}: {told.str()}"
-        else:
-            text = said.str() if said is not None else str(error)
+        meaning = translated(error, self.brokers, self.node, self._said, is_in_doubt=is_in_doubt)
         self._said.clear()
-        text = self.brokers.shown(text)
-        if code in _FENCED:
-            return ProducerGone(text)
-        if code in REFUSED:
-            return InvalidPipeline(
-                f"{self.node}: the Kafka cluster {self.brokers} refuses this user, or the connection to it is not "
-                "made.",
-                why=f"it said: {text}.",
-                do="correct security= (protocol, mechanism, user, password, certificates), or let the user have Write "
-                "and Describe on the topics, Read, Write, Describe and Create on the progress topic, and Write and "
-                "Describe on transactional ids that begin with holdfast/.",
-                participant=self.node,
-            )
-        if code in NO_TOPIC - {codes.NOENT}:  # our topics were seen: one without a leader is away
-            return InvalidPipeline(
-                f"{self.node}: a topic, or a partition of it, is not on the Kafka cluster {self.brokers}.",
-                why=f"it said: {text}.",
-                do="create it, or correct its name; Holdfast creates no topic of yours.",
-                participant=self.node,
-            )
-        if code in _TOO_LARGE:
-            return BadRow(
-                f"{self.node}: the Kafka cluster {self.brokers} refuses a record for its size.",
-                why=f"it said: {text}.",
-                do="raise max.message.bytes of the topic, or filter such rows out before the sink.",
-                participant=self.node,
-            )
-        if code in _NOT_TAKEN:
-            return BadRow(
-                f"{self.node}: the Kafka cluster {self.brokers} does not take a record.",
-                why=f"it said: {text}.  A compacted topic takes none without a key, and a topic none of another time "
-                "than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow.",
-                do="filter such rows out before the sink, correct the columns of key= and timestamp=, or change these "
-                "settings of the topic.",
-                participant=self.node,
-            )
-        if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-            return InvalidPipeline(
-                f"{self.node}: the Kafka cluster {self.brokers} takes no transaction that may last so long.",
-                why=f"it said: {text}; its limit is transaction.max.timeout.ms.",
-                do='write a lower one: transaction_timeout="10 minutes"; or raise the limit of the brokers.',
-                participant=self.node,
-            )
-        if is_in_doubt:
-            return InDoubt(
-                f"{self.node}: it is unknown whether the Kafka cluster {self.brokers} has committed a transaction.",
-                why=f"{text}.",
-                do="nothing by hand: the sink is asked next.",
-                participant=self.node,
-            )
-        return Unavailable(
-            f"{self.node}: the Kafka cluster {self.brokers} does not do what it is asked; nothing was changed.",
-            why=f"{text}.",
-            do="it is retried; if the problem persists, check the brokers, the way to them, and the protocol in "
-            "security=.",
-            participant=self.node,
-        )
+        return meaning
 
 
 class TransactionalProducer:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -36,16 +36,18 @@ from holdfast.ports import (
     WriterFactory,
 )
 from holdfast.sinks import sql
-from holdfast.sinks.believed import fresh, rows_gone
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.explained import lacking
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
-from holdfast.sinks.kafka import ledger
+from holdfast.sinks.kafka import ledger, verdicts
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
-from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, ProducerGone, TransactionalProducer, limits_of
+from holdfast.sinks.kafka.refusals import ProducerGone
+from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
 from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, FORGOTTEN, ONGOING, Transactions
+from holdfast.sinks.kafka.verdicts import tasks_of
 
 log = logging.getLogger("holdfast.sinks.kafka")
 
@@ -162,7 +164,7 @@ class KafkaSink:
         except InDoubt as doubt:  # asking is what an opening does first
             raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
         except ProducerGone as gone:
-            raise self._taken(gone) from gone
+            raise verdicts.replaced(self._names, gone) from gone
         return replace(self._ledger.held(), generation=self._before)
 
     def _check_is_compacted(self) -> None:
@@ -199,7 +201,8 @@ class KafkaSink:
     def _check_is_no_older(self, found: KafkaLedger, seen: KafkaLedger) -> None:
         """Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says."""
         if found.row.generation < seen.row.generation:
-            raise self._went_back(f"generation {found.row.generation}, after {seen.row.generation}")
+            self._drop()
+            raise verdicts.went_back(self._names, f"generation {found.row.generation}, after {seen.row.generation}")
 
     def _check_has_not_gone_back(self, found: KafkaLedger) -> None:
         """Nobody but this run has moved the ledger: its epoch is what we know, or newer where an answer was lost."""
@@ -208,18 +211,8 @@ class KafkaSink:
         if is_taken_back and found.row.epoch == known.taken_back().row.epoch:
             return
         if found.row.epoch < known.row.epoch:
-            raise self._went_back(f"epoch {found.row.epoch}, after {known.row.epoch}")
-
-    def _went_back(self, how: str) -> Unavailable:
-        self._drop()
-        return Unavailable(
-            f"{self._node}: the Kafka cluster has told an older ledger than before.",
-            why=f"{how}: not all of the topic {self._names.progress!r} was read, or records of it are gone.",
-            do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
-            "(min.insync.replicas, unclean.leader.election.enable).",
-            pipeline=self._pipeline,
-            participant=self.name,
-        )
+            self._drop()
+            raise verdicts.went_back(self._names, f"epoch {found.row.epoch}, after {known.row.epoch}")
 
     # --- publish ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +250,7 @@ class KafkaSink:
             except ProducerGone as gone:
                 self._drop()
                 taken = gone
-        raise self._taken(taken) from taken
+        raise verdicts.replaced(self._names, taken) from taken
 
     def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
         found = self._current()
@@ -269,7 +262,7 @@ class KafkaSink:
         staged = [name for part in _staged(new) for name in _names([part])]
         states = self._transactions.describe(staged)
         if gone := [part.name for part in _staged(new) if any(states[n].state != ONGOING for n in _names([part]))]:
-            raise self._gone(gone)
+            raise verdicts.expired(self._names, gone)
         told = lacking(new, self._ledger.explained, self._node)
         moved = self._ledger.moved_to(new[-1].record)
         if staged:
@@ -279,7 +272,7 @@ class KafkaSink:
             moved = replace(moved, unfinished=Unfinished(new[0].record.epoch, ids, before))
         self._commit(moved, told, self._messages(new))
         if moved.unfinished is not None and not self._complete(moved.unfinished):
-            raise self._gone(sorted(self._tasks(staged)))
+            raise verdicts.expired(self._names, sorted(tasks_of(self._names, staged)))
 
     def _complete(self, left: Unfinished) -> bool:
         """Commit transactions that the ledger has decided to commit; False if all were aborted: it is taken back."""
@@ -288,14 +281,14 @@ class KafkaSink:
             for _ in range(_TRIES):
                 states = self._transactions.describe(left.transactions)
                 if forgotten := [name for name, found in states.items() if found.state == FORGOTTEN]:
-                    raise self._unknown(left, forgotten, epoch)
+                    raise verdicts.forgotten(self._names, left, forgotten, epoch)
                 aborted = [name for name, found in states.items() if found.state not in (ONGOING, *COMMITTED)]
                 is_seen = left.before is None or any(found.state in COMMITTED for found in states.values())
                 if not aborted or is_seen:
                     if not self._end(left, aborted, commit=True, epoch=epoch):
                         continue  # one has just ended otherwise: for its age, or somebody completes the same decision
                     if aborted:
-                        raise self._published_in_part(left, aborted, epoch)
+                        raise verdicts.published_in_part(self._names, left, aborted, epoch)
                     self._commit(replace(self._ledger, unfinished=None))
                     return True
                 if self._end(left, aborted, commit=False, epoch=epoch):
@@ -307,9 +300,9 @@ class KafkaSink:
                     )
                     self._commit(self._ledger.taken_back())
                     return False
-            raise self._in_doubt(epoch, "its transactions end while they are looked at.")
+            raise verdicts.not_yet_visible(self._names, epoch, "its transactions end while they are looked at.")
         except Unavailable as error:
-            raise self._in_doubt(epoch, error.what) from error
+            raise verdicts.not_yet_visible(self._names, epoch, error.what) from error
 
     def _end(self, left: Unfinished, ended: Collection[str], *, commit: bool, epoch: int) -> bool:
         """Commit or abort those that have not ended; False as soon as one turns out to have ended the other way."""
@@ -400,7 +393,7 @@ class KafkaSink:
         found = self._read()
         decided = set() if found.unfinished is None else set(found.unfinished.transactions)
         names = [name for name in self._transactions.open_names(self._names.staged) if name not in decided]
-        return replace(found.held(), explained=None), sorted(set(self._tasks(names)))
+        return replace(found.held(), explained=None), sorted(set(tasks_of(self._names, names)))
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Ask the coordinators."""
@@ -468,69 +461,6 @@ class KafkaSink:
     def _messages(self, publications: Iterable[Publication]) -> Iterator[RecordColumns]:
         for batch in self._batches(publications):
             yield from self._form.messages(self._node, batch, self._limits)
-
-    def _tasks(self, names: Iterable[str]) -> Iterator[str]:
-        for name in names:
-            task = self._names.task_of(name)
-            if task is not None:
-                yield task.name
-
-    # --- errors -----------------------------------------------------------------------------------------------------
-
-    def _gone(self, names: Sequence[str]) -> Diverged:
-        why = "their transactions are no longer open: they lasted longer than transaction_timeout=, or were swept."
-        return rows_gone(self._node, ", ".join(names), why, pipeline=self._pipeline, participant=self.name)
-
-    def _published_in_part(self, left: Unfinished, aborted: Sequence[str], epoch: int) -> Diverged:
-        visible = sorted(self._tasks(name for name in left.transactions if name not in aborted))
-        carried = " Rows that the driver wrote are visible." if left.before is None else ""
-        return Diverged(
-            f"{self._node}: rows of epoch {epoch} were aborted by the brokers, and others of it are visible.",
-            why=f"the transactions of {', '.join(sorted(self._tasks(aborted)))} had ended before the driver could "
-            f"commit them as it had decided: it was away for longer than transaction_timeout=, or "
-            f"somebody aborted them; "
-            f"visible are {', '.join(visible) or 'those of no task'}.{carried} (The names are "
-            "pipeline/generation/epoch/task/attempt.)",
-            do="load the rows of those tasks again from the source, then start over with another name=; and raise "
-            'transaction_timeout=, or write stage="driver".',
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=epoch,
-        )
-
-    def _unknown(self, left: Unfinished, forgotten: Sequence[str], epoch: int) -> Diverged:
-        carried = " Rows that the driver wrote are visible." if left.before is None else ""
-        return Diverged(
-            f"{self._node}: nobody knows whether rows of epoch {epoch} are visible.",
-            why=f"it was decided, its run ended before it had noted that all is done, and since then the cluster has "
-            f"forgotten the transactions of {', '.join(sorted(self._tasks(forgotten)))} "
-            f"(transactional.id.expiration.ms, a week as installed).{carried} (The names are "
-            "pipeline/generation/epoch/task/attempt.)",
-            do="look with a read_committed consumer which rows of that epoch are in the topic, load those that are not "
-            "again from the source, then start over with another name=.",
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=epoch,
-        )
-
-    def _in_doubt(self, epoch: int, why: str) -> InDoubt:
-        return InDoubt(
-            f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
-            why=why,
-            do="nothing by hand: publishing or opening the sink again completes it.",
-            pipeline=self._pipeline,
-            participant=self.name,
-            epoch=epoch,
-        )
-
-    def _taken(self, gone: ProducerGone) -> Unavailable:
-        return Unavailable(
-            f"{self._node}: the producer of this run was replaced while it wrote; nothing was changed.",
-            why=f"another run is taking the pipeline over; the brokers said: {gone}.",
-            do="it is retried: the ledger is read again.",
-            pipeline=self._pipeline,
-            participant=self.name,
-        )
 
 
 def _staged(publications: Iterable[Publication]) -> list[Staged]:

@@ -15,7 +15,8 @@ from holdfast.errors import Unavailable
 from holdfast.ports import Staged, Task
 from holdfast.sinks.kafka.form import Limits, MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession, ProducerGone, TransactionalProducer
+from holdfast.sinks.kafka.refusals import ProducerGone
+from holdfast.sinks.kafka.session import KafkaSession, TransactionalProducer
 from holdfast.types.casting import declared
 
 _LINGER_MS = 5
