@@ -99,18 +99,9 @@ STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
 """Documented, though they begin with an underscore: of ``os``, ``sys`` and named tuples."""
 
 KAFKAS = {
-    "sinks/kafka/session.py": {
-        "_AUTHENTICATION",
-        "_FENCED",
-        "_PARTITION_EOF",
-        "_TIMED_OUT",
-        "_TRANSPORT",
-        "_UNKNOWN_PARTITION",
-        "_UNKNOWN_TOPIC",
-    },
     "sinks/kafka/transactions.py": {"_find_coordinator_id", "_manager"},
 }
-"""Documented codes of librdkafka; and what design/0036, "Requests", says of kafka-python."""
+"""What design/0036, "Requests", says of kafka-python."""
 
 
 def test_there_is_something_to_look_for():

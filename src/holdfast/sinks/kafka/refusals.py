@@ -12,7 +12,7 @@ from holdfast.kafka.answers import NO_TOPIC, REFUSED, refused
 from holdfast.kafka.brokers import Brokers
 
 _FENCED = {
-    KafkaError._FENCED,
+    codes.FENCED,
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
@@ -45,7 +45,7 @@ def translated(
     """
     said = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
     code = None if said is None else said.code()
-    if code in (None, KafkaError._TIMED_OUT, KafkaError._TRANSPORT) and told:
+    if code in (None, codes.TIMED_OUT, codes.TRANSPORT) and told:
         refusal = refused(told)
         chosen = refusal or told[-1]
         if refusal is not None:

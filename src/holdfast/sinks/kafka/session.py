@@ -264,13 +264,13 @@ class KafkaSession:
                 message = consumer.poll(1.0)
                 if message is None:
                     if time.monotonic() > patience:
-                        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                        raise KafkaException(KafkaError(codes.TIMED_OUT))
                     continue
                 error = message.error()
                 if error is None:
                     if message.key() is not None:
                         yield message.key(), message.value()
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.code() == codes.PARTITION_EOF:
                     if message.offset() >= end:  # NB who answered where it ends may know less than who is read from
                         return
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -372,7 +372,7 @@ class TransactionalProducer:
                 if left != before:
                     before, patience = left, time.monotonic() + TIMEOUT_S
                 elif time.monotonic() > patience:  # in all that time the brokers took nothing
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    raise KafkaException(KafkaError(codes.TIMED_OUT))
             self._check()
 
     def commit(self) -> None:
