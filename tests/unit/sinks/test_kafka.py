@@ -332,8 +332,10 @@ def test_a_client_that_finds_no_broker_leaves_no_thread_behind(monkeypatch):
 
     monkeypatch.setattr(KafkaConnectionManager, "bootstrap", away)
     asking = Transactions(KafkaSession(Brokers("127.0.0.1:1"), "sink 'rows'", "test"))
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(2):
         with pytest.raises(Unavailable, match="nobody is there"):
             asking.open_names("holdfast/")
-    assert threading.active_count() == before
+    for left in set(threading.enumerate()) - before:
+        left.join(30)
+        assert not left.is_alive()
