@@ -177,7 +177,7 @@ class _Reading:
             self._add(0, messages)
             return True
         places, offsets = self._places(messages), messages.offsets()
-        ended = []
+        ended, reset = [], False
         for at in np.flatnonzero(errors).tolist():
             error, place = messages.error(at), int(places[at])
             if place < 0:
@@ -186,7 +186,11 @@ class _Reading:
                 # A replica that lags behind its leader says so too early.
                 if offsets[at] >= self.ranges[place].last:
                     ended.append(place)
-            elif not self.has_ended[place] and offsets[at] < self.ranges[place].last:  # else of what was read ahead
+            elif self.has_ended[place] or offsets[at] >= self.ranges[place].last:
+                continue  # of what was read ahead
+            elif error.code() == codes.AUTO_OFFSET_RESET:
+                reset = True
+            else:
                 self._told(error, place, int(offsets[at]))
         is_some = bool(ended)
         for place, some in messages.parted(np.where(errors == 0, places, _NOWHERE)):
@@ -195,6 +199,9 @@ class _Reading:
                 is_some = True
         for place in ended:
             self._end(place)
+        if reset and not all(self.has_ended):  # NB behind the messages that came with it: they are not read again
+            self._check_there()
+            self._begin()  # it was of an earlier reading, or all is there again
         return is_some
 
     def _check_is_let_in(self, error: KafkaError) -> None:
@@ -207,17 +214,12 @@ class _Reading:
             raise translated(error, self.access.address, self.access.node)
 
     def _told(self, error: KafkaError, place: int, offset: int) -> None:
-        """Do what an error of a partition asks for."""
-        part, each = self.parts[place], self.ranges[place]
-        if error.code() == codes.AUTO_OFFSET_RESET:
-            rest = {each.segment: (self.next[place], each.last)}
-            if why := gone(self._cluster(), rest, committed=False):
-                raise diverged(self.access.node, why)
-            self._begin()  # it was of an earlier reading, or all is there again
-        elif error.code() in UNREADABLE:
+        """Raise for what ends the reading of a partition."""
+        part = self.parts[place]
+        if error.code() in UNREADABLE:
             where = f"in {part.topic}/{part.number} from offset {offset} on"
             raise unreadable(error, self.access.address, self.access.node, where)
-        elif error.fatal() or not (error.retriable() or is_passing(error)):
+        if error.fatal() or not (error.retriable() or is_passing(error)):
             raise translated(error, self.access.address, self.access.node)
 
     def _places(self, messages: MessageBatch) -> np.ndarray:

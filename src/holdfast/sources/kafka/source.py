@@ -47,8 +47,8 @@ log = logging.getLogger("holdfast.sources.kafka")
 LOOK_S = 5.0
 """How often topics and partitions are looked for that were added."""
 
-_BACK_S = 10.0
 _BACK_LOOK_S = 0.2
+_BACK_S = 10.0
 """So long a partition may end before a position: the new leader of a partition learns the end a little later."""
 
 _SAMPLE_ROWS = 50
