@@ -286,6 +286,7 @@ def test_ranges_that_hold_too_much_are_read_one_after_the_other(
 ) -> None:
     monkeypatch.setattr(consuming, "HELD_BYTES", 50)
     monkeypatch.setattr(consuming, "CHUNK_BYTES", 20)
+    monkeypatch.setattr(consuming, "CHUNK_ROWS", 4)
     topics.create(topic, 4)
     sent: dict[int, list[bytes]] = {at: [] for at in range(4)}
     for turn in range(5):  # so many requests, and so many pieces of each partition

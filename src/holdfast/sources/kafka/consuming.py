@@ -112,7 +112,7 @@ class _Reading:
         self.next = [each.first for each in ranges]
         self.has_ended = [False] * len(ranges)
         self.turn = 0
-        self.is_alone = False
+        self.alone: int | None = None
 
     def chunks(self) -> Iterator[MessageRun]:
         """Yield the messages."""
@@ -136,8 +136,8 @@ class _Reading:
 
     def _begin(self) -> None:
         """Read on what has not ended; alone what the turn has come for, where too much is held."""
-        self.is_alone = sum(self.size[self.turn + 1 :]) > HELD_BYTES
-        wanted = [self.turn] if self.is_alone else range(self.turn, len(self.ranges))
+        self.alone = self.turn if self._is_much_held() else None
+        wanted = range(self.turn, len(self.ranges)) if self.alone is None else [self.turn]
         places = [(self.parts[place], self.next[place]) for place in wanted if not self.has_ended[place]]
         self.consumer.assign((part.topic, part.number, at) for part, at in places)
 
@@ -150,9 +150,12 @@ class _Reading:
             if not has_ended:
                 break
             self.turn += 1
-        is_much = sum(self.size[self.turn + 1 :]) > HELD_BYTES
-        if self.turn < len(self.ranges) and (is_much or self.is_alone) and (self.is_alone, place) != (True, self.turn):
+        is_held_back = self.alone is not None or self._is_much_held()
+        if is_held_back and self.alone != self.turn < len(self.ranges):
             self._begin()
+
+    def _is_much_held(self) -> bool:
+        return sum(self.size[self.turn + 1 :]) > HELD_BYTES
 
     def _piece(self, place: int) -> list[MessageBatch]:
         """Take as much of what is held of a range as one piece has."""
