@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicCollection
+from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from holdfast import faults
@@ -541,6 +541,35 @@ def test_a_ledger_that_went_back_is_not_believed(
             again.open(RunIdentity("words", 2))
     assert again.open(RunIdentity("words", 2)).epoch == 1
     assert again.outcome(1) is Outcome.PUBLISHED
+    again.close()
+
+
+def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
+    kafka_of_session: KafkaServer, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All readings of a start are of a topic as it was before the last epoch; so does a leader tell it that is cut off
+    with those who read from it, while the others have another one.
+    """
+    target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
+    first = opened(target)
+    first.publish([published(1, Carried(table(1)))], Held())
+    cut_off, whole = f"{target.progress}-cut-off", KafkaSession.records
+    first._session.create_compacted(cut_off)
+    producer = Producer({"bootstrap.servers": kafka_of_session.bootstrap})
+    for key, value in list(first._session.records(target.progress)):
+        producer.produce(cut_off, value, key)
+    producer.flush(30)
+    first.publish([published(2, Carried(table(2)))], Held())
+    first.close()
+    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
+    again = spec.connect("target", "words", ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSession, "records", lambda self, _, **how: whole(self, cut_off, **how))
+        patch.setattr(kafka_session, "TIMEOUT_S", 2.0)
+        assert again.outcome(2) is Outcome.ABSENT, "it is asked what it does not know"
+        with pytest.raises(Unavailable, match="cut off from its cluster"):
+            again.open(RunIdentity("words", 2))
+    assert again.open(RunIdentity("words", 2)).epoch == 2
     again.close()
 
 

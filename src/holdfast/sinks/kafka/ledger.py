@@ -1,7 +1,7 @@
 """The ledger of a Kafka sink: records of a compacted topic of one partition, written in the transaction of the rows.
 
-Keys: ``<pipeline>/<sink>`` (what is held, as JSON) and ``<pipeline>/<sink>#<source>#<number>`` (what positions mean).
-The last record of a key counts.
+Keys: ``<pipeline>/<sink>`` (what is held, as JSON), ``<pipeline>/<sink>#<source>#<number>`` (what positions mean) and
+``<pipeline>/<sink>!`` (who has made a producer last).  The last record of a key counts.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class KafkaNames:
     def key(self) -> str:
         """Key of the ledger's record."""
         return f"{quote(self.pipeline, safe='')}/{quote(self.sink, safe='')}"
+
+    @property
+    def barrier(self) -> str:
+        """Key of the record that a new producer writes before the ledger is read."""
+        return f"{self.key}!"
 
     @property
     def every(self) -> str:
@@ -164,19 +169,26 @@ ABSENT = KafkaLedger(LedgerRow(0, 0, "{}", None), explained={})
 
 
 def read(
-    session: KafkaSession, names: KafkaNames, *, waits: bool = True, is_there: bool = False
+    session: KafkaSession,
+    names: KafkaNames,
+    *,
+    waits: bool = True,
+    is_there: bool = False,
+    barrier: str | None = None,
 ) -> tuple[KafkaLedger | None, list[Explanation]]:
     """Return what the ledger says, None where there is none; and all explanations, for each source in order.
 
     Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.  Where the
     topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
+    It is read up to a ``barrier`` that its producer has written: a broker that does not have it is not believed.
     """
     if not is_there and names.progress not in session.partitions(awaited=names.progress):
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
     marker: bytes | None = None
     explained: dict[tuple[str, int], str] = {}
-    for key, value in session.records(names.progress, waits=waits):
+    last = None if barrier is None else (names.barrier.encode(), barrier.encode())
+    for key, value in session.records(names.progress, waits=waits, last=last):
         if key == ours:
             marker = value
         elif key.startswith(beside) and value is not None:
@@ -197,7 +209,16 @@ def asked(session: KafkaSession, names: KafkaNames) -> SinkLedger | None:
 def records(names: KafkaNames, found: KafkaLedger, explanations: Sequence[Explanation] = ()) -> RecordColumns:
     """Return the records that make the ledger say something."""
     told = [(f"{names.key}#{quote(each.source, safe='')}#{each.number}", each.text) for each in explanations]
-    keys, texts = (pa.array(column, pa.large_string()) for column in zip(*told, (names.key, found.text()), strict=True))
+    return _columns(names, [*told, (names.key, found.text())])
+
+
+def barrier_record(names: KafkaNames, barrier: str) -> RecordColumns:
+    """Return the record up to which the ledger is read."""
+    return _columns(names, [(names.barrier, barrier)])
+
+
+def _columns(names: KafkaNames, told: Sequence[tuple[str, str]]) -> RecordColumns:
+    keys, texts = (pa.array(column, pa.large_string()) for column in zip(*told, strict=True))
     partitions = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
     return RecordColumns(names.progress, texts.cast(pa.large_binary()), keys.cast(pa.large_binary()), partitions)
 

@@ -191,26 +191,36 @@ class KafkaSession:
                 raise unlisted({topic}, self.brokers, self.node)
             time.sleep(_LOOK_S)
 
-    def records(self, topic: str, *, waits: bool = True) -> Iterator[tuple[bytes, bytes | None]]:
+    def records(
+        self, topic: str, *, waits: bool = True, last: tuple[bytes, bytes] | None = None
+    ) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield key and value of every committed record of a topic of one partition, up to its end of now.
 
         An open transaction hides what was committed behind it, so the end of what may be read must have reached the
-        end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out.
+        end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out.  With a
+        record that is known to be there (``last``) no broker is asked where the topic ends: it ends with that one.
         """
         with self.explained():
+            if last is not None:
+                yield from self._read(topic, None, last)
+                return
             end = self._end(topic, IsolationLevel.READ_UNCOMMITTED)
             patience = time.monotonic() + TIMEOUT_S
             while (readable := self._end(topic, IsolationLevel.READ_COMMITTED)) < end and waits:
                 if time.monotonic() > patience:
-                    raise Unavailable(
-                        f"{self.node}: the topic {topic!r} cannot be read to its end.",
-                        why="a transaction of another process has been open there for long.",
-                        do="it is retried: the cluster ends a transaction whose process is gone after its timeout. "
-                        "Sinks that must not wait for each other have a topic of their own: progress=.",
-                        participant=self.node,
-                    )
+                    raise self._unread(topic)
                 time.sleep(0.01)
             yield from self._read(topic, min(end, readable))
+
+    def _unread(self, topic: str) -> Unavailable:
+        return Unavailable(
+            f"{self.node}: the topic {topic!r} cannot be read to its end.",
+            why="a transaction of another process has been open there for long, or the broker that was read from is "
+            "cut off from its cluster.",
+            do="it is retried: the cluster ends a transaction whose process is gone after its timeout. "
+            "Sinks that must not wait for each other have a topic of their own: progress=.",
+            participant=self.node,
+        )
 
     def ends(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
         """Return of each partition where readers of committed records stop, and where it ends; in this order of asking,
@@ -245,7 +255,9 @@ class KafkaSession:
                     raise
         return {}
 
-    def _read(self, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+    def _read(
+        self, topic: str, end: int | None, last: tuple[bytes, bytes] | None = None
+    ) -> Iterator[tuple[bytes, bytes | None]]:
         consumer = self._made(
             Consumer,
             self.config(
@@ -259,19 +271,23 @@ class KafkaSession:
         )
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
-            patience = time.monotonic() + TIMEOUT_S
+            patience, has_ended = time.monotonic() + TIMEOUT_S, False
             while True:
                 message = consumer.poll(1.0)
                 if message is None:
                     if time.monotonic() > patience:
-                        raise KafkaException(KafkaError(codes.TIMED_OUT))
+                        raise self._unread(topic) if has_ended else KafkaException(KafkaError(codes.TIMED_OUT))
                     continue
                 error = message.error()
                 if error is None:
                     if message.key() is not None:
                         yield message.key(), message.value()
+                        if (message.key(), message.value()) == last:
+                            return
                 elif error.code() == codes.PARTITION_EOF:
-                    if message.offset() >= end:  # NB who answered where it ends may know less than who is read from
+                    has_ended = True
+                    # NB who answered where it ends may know less than who is read from.
+                    if end is not None and message.offset() >= end:
                         return
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise KafkaException(error)

@@ -1,8 +1,8 @@
 """A Kafka topic during a run, on the driver.
 
 Invariants: rows and ledger are one transaction of a producer whose name all generations share, so a run that opens the
-sink ends what an earlier one had begun, and that one can write no more.  After a producer is made the ledger is read;
-until that producer fails nobody else has moved it.
+sink ends what an earlier one had begun, and that one can write no more.  A producer that is made writes a barrier, and
+the ledger is read up to it; until that producer fails nobody else has moved it.
 
 The durable writes of an epoch: 1. the transaction with carried rows and the ledger's record, which is the decision on
 the transactions that tasks left open; 2. the end of each of these; 3. the ledger's record without them.  What a crash
@@ -15,6 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -88,6 +89,7 @@ class KafkaSink:
         self._owner = secrets.token_hex(8)
         self._generation = self._before = 0
         self._producer: TransactionalProducer | None = None
+        self._barrier = ""
         self._ledger = ABSENT
         self._names_left = NameAllowance()
         self._was_short = False
@@ -150,7 +152,7 @@ class KafkaSink:
                 self._check_is_lower(found, run.generation)
                 self._end_drivers()
                 self._connect()
-                seen, found = found, self._read()  # by now nobody else can move it
+                seen, found = found, self._behind() or ABSENT  # nobody else moves it now
                 self._check_is_no_older(found, seen)
                 self._check_is_lower(found, run.generation)
                 self._before = found.row.generation
@@ -317,27 +319,33 @@ class KafkaSink:
         self, moved: KafkaLedger, told: Sequence[Explanation] = (), messages: Iterable[RecordColumns] = ()
     ) -> None:
         """Write rows and what the ledger says now, in one transaction."""
-        producer = self._producer
-        assert producer is not None
-        is_done = False
-        try:
-            producer.begin()
+        with self._transaction() as producer:
             for some in messages:
                 producer.send(some)
             producer.send(ledger.records(self._names, moved, told))
             if moved.row.epoch > self._ledger.row.epoch:
                 producer.flush()
                 faults.reach("publish-uncommitted", moved.row.epoch)
+        explained = {**self._ledger.explained, **{each.source: each.number for each in told}}
+        self._ledger = replace(moved, explained=explained)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[TransactionalProducer]:
+        """Commit what is sent within; after an error this producer is used no more, and the next ends what it left."""
+        producer = self._producer
+        assert producer is not None
+        is_done = False
+        try:
+            producer.begin()
+            yield producer
             producer.commit()
             is_done = True
         except (BadRow, InvalidPipeline):  # the brokers have answered, so they can be told at once: readers wait
             producer.abort()
             raise
         finally:
-            if not is_done:  # whatever it was: this producer is used no more, and the next one ends what it left
+            if not is_done:
                 self._drop()
-        explained = {**self._ledger.explained, **{each.source: each.number for each in told}}
-        self._ledger = replace(moved, explained=explained)
 
     def _current(self) -> KafkaLedger:
         """Return the ledger if this generation owns it, with a producer that can write."""
@@ -346,7 +354,7 @@ class KafkaSink:
                 raise sql.fenced(self._node, self._pipeline, self._generation, theirs)
             self._connect()
             try:
-                found, _ = self._asked()
+                found = self._behind()
                 sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
             except BaseException:
                 self._drop()
@@ -361,12 +369,24 @@ class KafkaSink:
     def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
         return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
 
+    def _behind(self) -> KafkaLedger | None:
+        """Read the ledger up to the barrier of our producer."""
+        names, barrier = self._names, self._barrier
+        return ledger.read(self._session, names, is_there=self._has_progress, barrier=barrier)[0]
+
     def _connect(self) -> None:
+        """Make a producer, and let it write its barrier: no leader that is cut off from its cluster can take that."""
         self._drop()
         # Small epochs take no time.  The ledger's record comes last, so its topic is never blocked for long.
         timeout_ms = min(DRIVER_TIMEOUT_MS, self._timeout_ms) if self._stages else self._timeout_ms
         names, limits = self._names, self._limits
         self._producer = self._session.producer(names.driver, timeout_ms, limits.message_bytes, names.progress)
+        self._barrier = secrets.token_hex(8)
+        try:
+            with self._transaction() as producer:
+                producer.send(ledger.barrier_record(names, self._barrier))
+        except InDoubt as doubt:  # of no epoch
+            raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
 
     def _drop(self) -> None:
         if self._producer is not None:
