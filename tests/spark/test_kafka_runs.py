@@ -44,7 +44,7 @@ def topics(kafka_of_session: KafkaServer) -> Topics:
 
 
 class Late:
-    """A task of a dead driver: it has written a row, and its transaction is open."""
+    """An attempt of a task that nobody waits for: it has written a row, and its transaction is open."""
 
     def __init__(self, topics: Topics, pipeline: str, target: str, generation: int = 0, epoch: int = 1) -> None:
         self.name = f"holdfast/{pipeline}/out/staged/{generation}.{epoch}.0.0.cafe"
@@ -74,8 +74,9 @@ def pipeline_of(flow: dict[str, str]) -> hf.Pipeline:
     return pipeline
 
 
+@pytest.mark.parametrize("generation", [0, 1], ids=["of a dead driver", "of the newest epoch"])
 def test_an_orphan_that_comes_late_stops_readers_only_until_the_run_looks_again(
-    spark: SparkSession, topics: Topics, flow: dict[str, str], tmp_path: Path
+    spark: SparkSession, topics: Topics, flow: dict[str, str], tmp_path: Path, generation: int
 ) -> None:
     """No row arrives meanwhile, so no epoch ends that could look."""
     target = KafkaTopic(topics.bootstrap, flow["target"])
@@ -89,7 +90,7 @@ def test_an_orphan_that_comes_late_stops_readers_only_until_the_run_looks_again(
     try:
         eventually(lambda: target.values() == [b'{"id":1}'])
         epoch = run.status().epoch
-        late = Late(topics, flow["name"], flow["target"])
+        late = Late(topics, flow["name"], flow["target"], generation, epoch)
         topics.produce(flow["target"], {0: [b"of somebody else"]})
         eventually(lambda: late.name not in open_transactions(topics.bootstrap), within_s=20)
         assert run.status().epoch == epoch, "an epoch came, and may have looked"

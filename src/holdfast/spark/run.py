@@ -327,12 +327,13 @@ class Run:
     def _sweep_if_due(self) -> None:
         """Look for orphans: workers of a dead driver, and failed attempts of ours, may stage late.
 
-        One may stop a topic's readers, or hold locks in a database, whether rows arrive or not.
+        One may stop a topic's readers, or hold locks in a database, whether rows arrive or not.  Of an epoch that has
+        ended only what a decision names is needed, and that is not touched.
         """
         now_s = time.monotonic()
         if now_s - self._swept_at_s >= self._sweep_interval_s:
             self._swept_at_s = now_s
-            self._coordinator.sweep(self._loop.ended_epoch)
+            self._coordinator.sweep(self._loop.ended_epoch + 1)
 
     def _publish_due(self, requests: RequestReader) -> None:
         """Let sinks with a pace of their own commit, those that are due or asked to."""
