@@ -6,15 +6,19 @@ With real brokers: ``tests/crash/test_kafka_crash_loop.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.errors import Diverged, InDoubt, Unavailable
+from holdfast.kafka.brokers import Brokers
 from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import transactions
 from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames, Unfinished
+from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.sink import KafkaSink
-from holdfast.sinks.kafka.transactions import FORGOTTEN, Producing
+from holdfast.sinks.kafka.transactions import FORGOTTEN, Producing, Transactions
 from holdfast.sinks.sql import LedgerRow
 
 NAMES = KafkaNames("words", "target")
@@ -137,3 +141,27 @@ def test_a_ledger_of_this_run_that_went_back_is_not_believed(monkeypatch: pytest
     for known, found in ((told(5), told(4)), (told(5), told(4, decided)), (told(5, decided), told(3))):
         with pytest.raises(Unavailable, match="older ledger"):
             read_again(known, found, monkeypatch)
+
+
+def test_a_client_is_replaced_before_the_names_that_it_remembers_are_many(monkeypatch: pytest.MonkeyPatch):
+    made: list[SimpleNamespace] = []
+
+    def client(**_: Any) -> SimpleNamespace:
+        names: list[str] = []
+        made.append(SimpleNamespace(names=names, describe_transactions=described(names), close=names.clear))
+        return made[-1]
+
+    def described(names: list[str]) -> Callable[[list[str]], dict[str, SimpleNamespace]]:
+        def describe(asked: list[str]) -> dict[str, SimpleNamespace]:
+            names.extend(asked)
+            told = {"producer_id": 7, "producer_epoch": 0, "transaction_start_time_ms": 0, "transaction_timeout_ms": 9}
+            return {name: SimpleNamespace(state=SimpleNamespace(value="Ongoing"), **told) for name in asked}
+
+        return describe
+
+    monkeypatch.setattr(transactions, "_Admin", client)
+    monkeypatch.setattr(transactions, "_USES_AT_MOST", 3)
+    asked = Transactions(KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test"))
+    names = [f"{NAMES.staged}1.{epoch}.0.0.ab" for epoch in range(8)]
+    assert [found.producer_id for found in asked.describe(names).values()] == [7] * 8
+    assert [each.names for each in made] == [[], [], names[6:]]

@@ -29,6 +29,9 @@ FORGOTTEN = "forgotten"
 _NO_TIME_MS = 1_000
 """The timeout of a transaction that nobody will begin: below what any cluster allows."""
 
+_USES_AT_MOST = 20_000
+"""So often a client is asked before another takes its place: it keeps a note of each name for as long as it lives."""
+
 _DONE, _NOT_COORDINATOR = 0, frozenset({14, 15, 16})
 _BUSY = 51
 _ENDED = frozenset({47, 48, 49, 90})
@@ -52,6 +55,7 @@ class Transactions:
     def __init__(self, session: KafkaSession) -> None:
         self._session = session
         self._client: Any = None
+        self._uses = 0
 
     def describe(self, names: Iterable[str]) -> dict[str, Producing]:
         """Return the state of each."""
@@ -90,7 +94,7 @@ class Transactions:
         if self._client is not None:
             with suppress(Exception):
                 self._client.close()
-            self._client = None
+            self._client, self._uses = None, 0
 
     def _described(self, name: str) -> Producing:
         try:
@@ -134,6 +138,9 @@ class Transactions:
             time.sleep(0.002)
 
     def _admin(self) -> Any:
+        if self._uses >= _USES_AT_MOST:
+            self.close()
+        self._uses += 1
         if self._client is None:
             settings = self._session.brokers.admin(
                 client_id=self._session.client_id,
