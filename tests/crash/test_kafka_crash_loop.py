@@ -547,9 +547,7 @@ def test_a_ledger_that_went_back_is_not_believed(
 def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
     kafka_of_session: KafkaServer, new_topic: NewTopicName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All readings of a start are of a topic as it was before the last epoch; so does a leader tell it that is cut off
-    with those who read from it, while the others have another one.
-    """
+    """Whatever a start reads of the progress topic is a copy from before the last epoch: what such a leader has."""
     target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
     first = opened(target)
     first.publish([published(1, Carried(table(1)))], Held())

@@ -123,10 +123,10 @@ def read_again(known: KafkaLedger, found: KafkaLedger, monkeypatch: pytest.Monke
     sink = object.__new__(KafkaSink)
     sink.name, sink._node, sink._names, sink._pipeline = "target", "sink 'target'", NAMES, "words"
     sink._ledger, sink._generation, sink._producer, sink._has_progress = known, 1, None, True
-    sink._session, sink._barrier = None, "ab"  # type: ignore[assignment]
+    sink._session = None  # type: ignore[assignment]
     said: Callable[..., Any] = lambda *_, **__: (found, [])  # noqa: E731
     monkeypatch.setattr(kafka_sink.ledger, "read", said)
-    monkeypatch.setattr(KafkaSink, "_connect", lambda _: None)
+    monkeypatch.setattr(KafkaSink, "_behind_barrier", lambda _: found)
     return sink._current()
 
 

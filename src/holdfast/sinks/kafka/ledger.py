@@ -1,7 +1,7 @@
 """The ledger of a Kafka sink: records of a compacted topic of one partition, written in the transaction of the rows.
 
 Keys: ``<pipeline>/<sink>`` (what is held, as JSON), ``<pipeline>/<sink>#<source>#<number>`` (what positions mean) and
-``<pipeline>/<sink>!`` (who has made a producer last).  The last record of a key counts.
+``<pipeline>/<sink>!`` (a random text, of the producer that was made last).  The last record of a key counts.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def read(
 
     Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.  Where the
     topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
-    It is read up to a ``barrier`` that its producer has written: a broker that does not have it is not believed.
+    Read up to a ``barrier`` that its producer has written, it is exact: a broker that lacks that is not believed.
     """
-    if not is_there and names.progress not in session.partitions(awaited=names.progress):
+    if not is_there and barrier is None and names.progress not in session.partitions(awaited=names.progress):
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
     marker: bytes | None = None

@@ -289,6 +289,8 @@ class KafkaSession:
                     # NB who answered where it ends may know less than who is read from.
                     if end is not None and message.offset() >= end:
                         return
+                    if time.monotonic() > patience:  # others write there
+                        raise self._unread(topic)
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise KafkaException(error)
                 # else the library asks for the group that it wants to be named, and nothing is done with it

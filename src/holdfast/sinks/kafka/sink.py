@@ -89,7 +89,6 @@ class KafkaSink:
         self._owner = secrets.token_hex(8)
         self._generation = self._before = 0
         self._producer: TransactionalProducer | None = None
-        self._barrier = ""
         self._ledger = ABSENT
         self._names_left = NameAllowance()
         self._was_short = False
@@ -151,14 +150,7 @@ class KafkaSink:
             if not self._is_ours(found, run.generation):
                 self._check_is_lower(found, run.generation)
                 self._end_drivers()
-                self._connect()
-                seen, found = found, self._behind() or ABSENT  # nobody else moves it now
-                self._check_is_no_older(found, seen)
-                self._check_is_lower(found, run.generation)
-                self._before = found.row.generation
-                self._ledger = found
-                row = replace(found.row, generation=run.generation)
-                self._commit(replace(found, row=row, owner=self._owner))
+                self._take(found, run.generation)
             self._generation = run.generation
             found = self._current()
             if found.unfinished is not None:
@@ -168,6 +160,17 @@ class KafkaSink:
         except ProducerGone as gone:
             raise verdicts.replaced(self._names, gone) from gone
         return replace(self._ledger.held(), generation=self._before)
+
+    def _take(self, seen: KafkaLedger, generation: int) -> None:
+        """Note, behind a new producer, that the sink is this generation's; nobody else moves its ledger then."""
+        found = self._behind_barrier() or ABSENT
+        self._check_is_no_older(found, seen)
+        self._ledger = found
+        if not self._is_ours(found, generation):
+            self._check_is_lower(found, generation)
+            self._before = found.row.generation
+            row = replace(found.row, generation=generation)
+            self._commit(replace(found, row=row, owner=self._owner))
 
     def _check_is_compacted(self) -> None:
         """A topic that drops records by their age would drop the ledger of a sink that has been idle for long."""
@@ -352,9 +355,8 @@ class KafkaSink:
         if self._producer is None:
             if (theirs := self._read(waits=False).row.generation) > self._generation:
                 raise sql.fenced(self._node, self._pipeline, self._generation, theirs)
-            self._connect()
+            found = self._behind_barrier()
             try:
-                found = self._behind()
                 sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
             except BaseException:
                 self._drop()
@@ -369,24 +371,25 @@ class KafkaSink:
     def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
         return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
 
-    def _behind(self) -> KafkaLedger | None:
-        """Read the ledger up to the barrier of our producer."""
-        names, barrier = self._names, self._barrier
-        return ledger.read(self._session, names, is_there=self._has_progress, barrier=barrier)[0]
+    def _behind_barrier(self) -> KafkaLedger | None:
+        """Make a producer, let it write a barrier, and return what the ledger says up to that.
 
-    def _connect(self) -> None:
-        """Make a producer, and let it write its barrier: no leader that is cut off from its cluster can take that."""
+        No leader that is cut off from its cluster can have taken it.
+        """
         self._drop()
         # Small epochs take no time.  The ledger's record comes last, so its topic is never blocked for long.
         timeout_ms = min(DRIVER_TIMEOUT_MS, self._timeout_ms) if self._stages else self._timeout_ms
-        names, limits = self._names, self._limits
+        names, limits, barrier = self._names, self._limits, secrets.token_hex(8)
         self._producer = self._session.producer(names.driver, timeout_ms, limits.message_bytes, names.progress)
-        self._barrier = secrets.token_hex(8)
         try:
             with self._transaction() as producer:
-                producer.send(ledger.barrier_record(names, self._barrier))
-        except InDoubt as doubt:  # of no epoch
-            raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
+                producer.send(ledger.barrier_record(names, barrier))
+            return ledger.read(self._session, names, barrier=barrier)[0]
+        except InDoubt as doubt:
+            raise verdicts.without_barrier(names, doubt) from doubt
+        except BaseException:  # NB a producer goes with a ledger that was read behind it
+            self._drop()
+            raise
 
     def _drop(self) -> None:
         if self._producer is not None:
@@ -438,7 +441,10 @@ class KafkaSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return self._asked()[1]
+        found = self._asked()[1]
+        if len(found) < (known := sum(self._ledger.explained.values())):
+            raise verdicts.went_back(self._names, f"{len(found)} explanations of positions, after {known}")
+        return found
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose transactions are no longer open."""

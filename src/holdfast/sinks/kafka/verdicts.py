@@ -69,11 +69,22 @@ def not_yet_visible(names: KafkaNames, epoch: int, why: str) -> InDoubt:
     )
 
 
+def without_barrier(names: KafkaNames, doubt: InDoubt) -> Unavailable:
+    """Return what is said where nobody knows whether there is a barrier to read the ledger up to."""
+    return Unavailable(
+        f"{_node(names)}: its ledger was not read; nothing was changed.",
+        why=f"a record is written before, to read up to, and the cluster did not say whether it has that: {doubt.why}",
+        do="it is retried; if the problem persists, check the brokers and the way to them.",
+        pipeline=names.pipeline,
+        participant=names.sink,
+    )
+
+
 def went_back(names: KafkaNames, how: str) -> Unavailable:
     """Return what is said of a reading of the ledger that is older than what is known."""
     return Unavailable(
         f"{_node(names)}: the Kafka cluster has told an older ledger than before.",
-        why=f"{how}: not all of the topic {names.progress!r} was read, or records of it are gone.",
+        why=f"{how}: records of the topic {names.progress!r} are gone, or one who does not have all was asked.",
         do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
         "(min.insync.replicas, unclean.leader.election.enable).",
         pipeline=names.pipeline,

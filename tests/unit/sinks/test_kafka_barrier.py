@@ -1,0 +1,236 @@
+"""The ledger is read up to a record that the reader's own producer has written (design/0036); what answers is scripted.
+
+With real brokers: ``tests/crash/test_kafka_crash_loop.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+
+from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.kafka import codes
+from holdfast.kafka.brokers import Brokers
+from holdfast.ports import RunIdentity
+from holdfast.sinks.kafka import ledger, session
+from holdfast.sinks.kafka.form import MessageForm, RecordColumns
+from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames
+from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.sink import KafkaSink
+from holdfast.sinks.sql import LedgerRow
+
+NAMES = KafkaNames("words", "target")
+BARRIER = (NAMES.barrier.encode(), b"ours")
+
+Record = tuple[bytes, bytes | None]
+
+
+# --- the reading ------------------------------------------------------------------------------------------------------
+
+
+class Message:
+    """A record, or the end of the partition at an offset."""
+
+    def __init__(self, record: Record | None, offset: int) -> None:
+        self._record = record
+        self._offset = offset
+
+    def error(self) -> KafkaError | None:
+        return None if self._record else KafkaError(codes.PARTITION_EOF)
+
+    def key(self) -> bytes:
+        assert self._record
+        return self._record[0]
+
+    def value(self) -> bytes | None:
+        assert self._record
+        return self._record[1]
+
+    def offset(self) -> int:
+        return self._offset
+
+
+END = None
+
+
+def records(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[Record]:
+    """Return what is read of a topic of which a consumer says that."""
+    messages = iter([])  # type: ignore[var-annotated]
+
+    class Consumer:
+        def __init__(self, _: Any) -> None:
+            nonlocal messages
+            messages = (Message(record, offset) for offset, record in enumerate(said))
+
+        def assign(self, _: Any) -> None:
+            pass
+
+        def poll(self, _: float) -> Message | None:
+            return next(messages, None)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(session, "Consumer", Consumer)
+    monkeypatch.setattr(session, "TIMEOUT_S", 0.05)
+    return list(KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test").records("progress", **how))
+
+
+def test_it_ends_with_the_barrier_and_with_no_older_one(monkeypatch: pytest.MonkeyPatch):
+    before: list[Record | None] = [(b"other!", b"ours"), (BARRIER[0], b"older"), END, (b"words/target", b"{}"), END]
+    read = records([*before, BARRIER, (b"words/target", b"{1}")], monkeypatch, last=BARRIER)
+    assert read == [record for record in before if record] + [BARRIER]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [(BARRIER[0], b"older"), END],
+        chain([END], repeat((b"words/other", b"{}"), 10), chain.from_iterable(repeat(((b"words/other", b"{}"), END)))),
+    ],
+    ids=["nothing comes", "others write there"],
+)
+def test_where_the_barrier_is_not_nothing_is_believed(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(Unavailable, match="cannot be read to its end"):
+        records(said, monkeypatch, last=BARRIER)
+
+
+# --- a start ----------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """A progress topic, its producers, and readings of it that may fail or lag: ``next_reads`` says how, one by one."""
+
+    def __init__(self) -> None:
+        self.log: list[Record] = []
+        self.next_reads: list[str] = []
+        self.next_commits: list[str] = []
+        self.made = 0
+
+    def sink(self, monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
+        asked = KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test")
+        monkeypatch.setattr(asked, "partitions", lambda *_, **__: {NAMES.progress: 1})
+        monkeypatch.setattr(asked, "topic_setting", lambda *_: "compact")
+        monkeypatch.setattr(asked, "producer", lambda *_: self.producer())
+        monkeypatch.setattr(asked, "records", self.records)
+        sink = KafkaSink(
+            NAMES, asked, MessageForm("topic"), pa.schema([("word", pa.string())]), stages=False, timeout_ms=60_000
+        )
+        monkeypatch.setattr(sink._transactions, "open_names", lambda _: [])
+        return sink
+
+    def records(self, _: str, *, waits: bool = True, last: Record | None = None) -> Iterator[Record]:
+        how = self.next_reads.pop(0) if self.next_reads else "whole"
+        if how == "fails":
+            raise Unavailable("nobody answers.", why="so it is.", do="wait.")
+        yield from [] if how == "lags" else self.log
+
+    def producer(self) -> Producer:
+        self.made += 1
+        return Producer(self, self.made)
+
+    def generation(self) -> int:
+        found = ledger._parsed(NAMES, dict(self.log)[NAMES.key.encode()] or b"", {})
+        return found.row.generation
+
+
+class Producer:
+    """One that writes only while it is the newest; its commit may be done without an answer."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self._cluster = cluster
+        self._number = number
+        self._sent: list[Record] = []
+
+    def begin(self) -> None:
+        assert self._number == self._cluster.made, "of a producer that is dropped"
+
+    def send(self, some: RecordColumns) -> None:
+        assert some.keys is not None
+        self._sent += zip(some.keys.to_pylist(), some.values.to_pylist(), strict=True)
+
+    def flush(self) -> None:
+        pass
+
+    def commit(self) -> None:
+        self._cluster.log += self._sent
+        self._sent = []
+        if self._cluster.next_commits and self._cluster.next_commits.pop(0) == "no answer":
+            raise InDoubt("nobody knows.", why="no answer came.", do="ask.")
+
+    def drop(self) -> None:
+        self._number = 0
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return one whose sink generation 1 has owned."""
+    found = Cluster()
+    was = KafkaLedger(LedgerRow(7, 1, "{}", None), None, "another", None, {})
+    found.log.append((NAMES.key.encode(), was.text().encode()))
+    return found
+
+
+def opened(sink: KafkaSink) -> list[str]:
+    """Open it until that succeeds, as a start does; return what was said of each failure."""
+    said = []
+    for _ in range(5):
+        try:
+            held = sink.open(RunIdentity("words", 2))
+        except Unavailable as failure:
+            said.append(failure.what)
+            continue
+        assert (held.epoch, held.generation) == (7, 1)
+        return said
+    raise AssertionError(said)
+
+
+def noted(sink: KafkaSink, cluster: Cluster) -> tuple[int, int]:
+    """Return the generation that the ledger says, and what it says when the sink has written it again."""
+    before = cluster.generation()
+    sink._commit(sink._current())
+    return before, cluster.generation()
+
+
+@pytest.mark.parametrize(
+    ("reads", "commits", "failures"),
+    [
+        ([], [], 0),
+        ([], ["no answer"], 1),
+        (["whole", "fails"], [], 1),
+        ([], ["answer", "no answer"], 1),
+        (["whole", "whole", "lags", "fails", "whole"], ["answer", "no answer"], 2),
+        (["whole", "whole", "lags", "whole"], ["answer", "no answer"], 1),
+    ],
+    ids=[
+        "all answer",
+        "nothing is said of the barrier",
+        "it cannot be read up to the barrier",
+        "nothing is said of the generation",
+        "and the next reading lags, and the one behind its barrier fails",
+        "and only the next reading lags",
+    ],
+)
+def test_a_start_that_is_tried_again_writes_no_lower_generation(
+    cluster: Cluster, reads: list[str], commits: list[str], failures: int, monkeypatch: pytest.MonkeyPatch
+):
+    sink = cluster.sink(monkeypatch)
+    cluster.next_reads, cluster.next_commits = reads, commits
+    assert len(opened(sink)) == failures
+    assert noted(sink, cluster) == (2, 2)
+
+
+def test_a_generation_that_is_not_higher_is_fenced_behind_the_barrier(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    cluster.sink(monkeypatch).open(RunIdentity("words", 2))
+    cluster.next_reads = ["lags"]
+    late = cluster.sink(monkeypatch)
+    with pytest.raises(Fenced):
+        late.open(RunIdentity("words", 2))
+    assert late._producer is None
