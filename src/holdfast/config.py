@@ -213,8 +213,8 @@ class Settings(BaseSettings):
     )
     sweep_interval: Annotated[str, _duration("1 s", "1 d")] = _setting(
         "15 s",
-        "How often orphans are looked for, whether rows arrive or not.  Workers of a dead driver may stage after the "
-        "new run has started; nobody sees them, but in Kafka they stop readers, and in PostgreSQL they hold locks.",
+        "How often orphans are looked for, whether rows arrive or not.  Dead drivers' workers, and attempts given up, "
+        "may stage late; nobody sees them, but in Kafka they stop readers, and in PostgreSQL they hold locks.",
     )
     on_poison: Literal["stop", "isolate"] = _setting(
         "stop",

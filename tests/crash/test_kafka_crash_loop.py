@@ -563,7 +563,7 @@ def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
     again = spec.connect("target", "words", ROWS)
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "records", lambda self, _, **how: whole(self, cut_off, **how))
-        patch.setattr(kafka_session, "TIMEOUT_S", 2.0)
+        patch.setattr(kafka_session, "TIMEOUT_S", 5.0)
         assert again.outcome(2) is Outcome.ABSENT, "it is asked what it does not know"
         with pytest.raises(Unavailable, match="cut off from its cluster"):
             again.open(RunIdentity("words", 2))

@@ -89,6 +89,7 @@ def test_an_orphan_that_comes_late_stops_readers_only_until_the_run_looks_again(
     )
     try:
         eventually(lambda: target.values() == [b'{"id":1}'])
+        eventually(lambda: run.status().epoch > 0)
         epoch = run.status().epoch
         late = Late(topics, flow["name"], flow["target"], generation, epoch)
         topics.produce(flow["target"], {0: [b"of somebody else"]})

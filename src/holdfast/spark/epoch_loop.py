@@ -151,7 +151,9 @@ class EpochLoop:
         self._is_repeating = False
         self._batch_id: int | None = None
         self.ended_epoch = 0
-        """The newest epoch that ended."""
+        """The newest epoch that ended: its commit has returned, or every sink holds it.  What no decision names of it,
+        and of those before, is swept.
+        """
         self.doing = ""
         """What the loop does with which epoch, in words; empty between epochs."""
         self._planned = spark_log.last_logged(spark_checkpoint, "offsets")

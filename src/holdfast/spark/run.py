@@ -278,7 +278,7 @@ class Run:
                     # calls that an end like any other.
                     self._coordinator.check_fenced()
                 self._coordinator.flush()
-                self._coordinator.sweep(self.status().epoch + 1)
+                self._sweep()
                 if self._user_data is not None:
                     self._user_data.end()
         except BaseException as error:  # of any kind: nothing else ends this run
@@ -327,13 +327,16 @@ class Run:
     def _sweep_if_due(self) -> None:
         """Look for orphans: workers of a dead driver, and failed attempts of ours, may stage late.
 
-        One may stop a topic's readers, or hold locks in a database, whether rows arrive or not.  Of an epoch that has
-        ended only what a decision names is needed, and that is not touched.
+        One may stop a topic's readers, or hold locks in a database, whether rows arrive or not.
         """
         now_s = time.monotonic()
         if now_s - self._swept_at_s >= self._sweep_interval_s:
             self._swept_at_s = now_s
-            self._coordinator.sweep(self._loop.ended_epoch + 1)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop orphans: of an epoch that has ended only what a decision names is needed, and that is not touched."""
+        self._coordinator.sweep(self._loop.ended_epoch + 1)
 
     def _publish_due(self, requests: RequestReader) -> None:
         """Let sinks with a pace of their own commit, those that are due or asked to."""

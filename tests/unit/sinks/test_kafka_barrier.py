@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from holdfast.errors import Fenced, InDoubt, Unavailable
 from holdfast.kafka import codes
 from holdfast.kafka.brokers import Brokers
-from holdfast.ports import RunIdentity
+from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
 from holdfast.sinks.kafka import ledger, session
 from holdfast.sinks.kafka.form import MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames
@@ -77,7 +77,6 @@ def records(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch, **ho
             pass
 
     monkeypatch.setattr(session, "Consumer", Consumer)
-    monkeypatch.setattr(session, "TIMEOUT_S", 0.05)
     return list(KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test").records("progress", **how))
 
 
@@ -96,6 +95,7 @@ def test_it_ends_with_the_barrier_and_with_no_older_one(monkeypatch: pytest.Monk
     ids=["nothing comes", "others write there"],
 )
 def test_where_the_barrier_is_not_nothing_is_believed(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "TIMEOUT_S", 0.05)
     with pytest.raises(Unavailable, match="cannot be read to its end"):
         records(said, monkeypatch, last=BARRIER)
 
@@ -110,6 +110,7 @@ class Cluster:
         self.log: list[Record] = []
         self.next_reads: list[str] = []
         self.next_commits: list[str] = []
+        self.lasts: list[Record | None] = []
         self.made = 0
 
     def sink(self, monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
@@ -125,6 +126,8 @@ class Cluster:
         return sink
 
     def records(self, _: str, *, waits: bool = True, last: Record | None = None) -> Iterator[Record]:
+        assert last is None or last in self.log, "it would be waited for"
+        self.lasts.append(last)
         how = self.next_reads.pop(0) if self.next_reads else "whole"
         if how == "fails":
             raise Unavailable("nobody answers.", why="so it is.", do="wait.")
@@ -223,6 +226,7 @@ def test_a_start_that_is_tried_again_writes_no_lower_generation(
     cluster.next_reads, cluster.next_commits = reads, commits
     assert len(opened(sink)) == failures
     assert noted(sink, cluster) == (2, 2)
+    assert len([last for last in cluster.lasts if last]) >= 1, "no reading is exact"
 
 
 def test_a_generation_that_is_not_higher_is_fenced_behind_the_barrier(
@@ -234,3 +238,21 @@ def test_a_generation_that_is_not_higher_is_fenced_behind_the_barrier(
     with pytest.raises(Fenced):
         late.open(RunIdentity("words", 2))
     assert late._producer is None
+
+
+def test_what_a_lagging_broker_says_is_not_taken_for_an_outcome_or_the_whole_past(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    sink = cluster.sink(monkeypatch)
+    sink.open(RunIdentity("words", 2))
+    before = list(cluster.log)
+    record = EpochRecord("words", 8, 2, {"words": {"a": 1}})
+    told = [Explanation("words", 1, "a log")]
+    sink._commit(sink._ledger.moved_to(record), told)
+    assert (sink.outcome(8), sink.explanations()) == (Outcome.PUBLISHED, told)
+    cluster.log, after = before, cluster.log
+    assert sink.outcome(8) is Outcome.UNKNOWN
+    with pytest.raises(Unavailable, match="older ledger"):
+        sink.explanations()
+    cluster.log = after
+    assert (sink.outcome(8), sink.outcome(9)) == (Outcome.PUBLISHED, Outcome.ABSENT)

@@ -15,6 +15,7 @@ from holdfast.errors import Diverged, InDoubt, Unavailable
 from holdfast.kafka.brokers import Brokers
 from holdfast.sinks.kafka import sink as kafka_sink
 from holdfast.sinks.kafka import transactions
+from holdfast.sinks.kafka.form import Limits
 from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.sink import KafkaSink
@@ -123,10 +124,11 @@ def read_again(known: KafkaLedger, found: KafkaLedger, monkeypatch: pytest.Monke
     sink = object.__new__(KafkaSink)
     sink.name, sink._node, sink._names, sink._pipeline = "target", "sink 'target'", NAMES, "words"
     sink._ledger, sink._generation, sink._producer, sink._has_progress = known, 1, None, True
-    sink._session = None  # type: ignore[assignment]
+    sink._stages, sink._timeout_ms, sink._limits = False, 60_000, Limits()
+    producer = SimpleNamespace(**dict.fromkeys(("begin", "commit", "drop"), lambda: None), send=lambda _: 1)
+    sink._session = SimpleNamespace(producer=lambda *_: producer)  # type: ignore[assignment]
     said: Callable[..., Any] = lambda *_, **__: (found, [])  # noqa: E731
     monkeypatch.setattr(kafka_sink.ledger, "read", said)
-    monkeypatch.setattr(KafkaSink, "_behind_barrier", lambda _: found)
     return sink._current()
 
 

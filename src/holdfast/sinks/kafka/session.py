@@ -289,7 +289,7 @@ class KafkaSession:
                     # NB who answered where it ends may know less than who is read from.
                     if end is not None and message.offset() >= end:
                         return
-                    if time.monotonic() > patience:  # others write there
+                    if time.monotonic() > patience:  # where others write no poll is in vain
                         raise self._unread(topic)
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise KafkaException(error)

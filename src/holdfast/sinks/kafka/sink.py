@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -40,14 +39,14 @@ from holdfast.sinks import sql
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.explained import lacking
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
-from holdfast.sinks.kafka import ledger, verdicts
+from holdfast.sinks.kafka import ledger, overview, verdicts
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.refusals import ProducerGone
 from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, TransactionalProducer, limits_of
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
-from holdfast.sinks.kafka.transactions import COMMITTED, ENDING, FORGOTTEN, ONGOING, Transactions
+from holdfast.sinks.kafka.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
 from holdfast.sinks.kafka.verdicts import tasks_of
 
 log = logging.getLogger("holdfast.sinks.kafka")
@@ -163,11 +162,17 @@ class KafkaSink:
 
     def _take(self, seen: KafkaLedger, generation: int) -> None:
         """Note, behind a new producer, that the sink is this generation's; nobody else moves its ledger then."""
-        found = self._behind_barrier() or ABSENT
-        self._check_is_no_older(found, seen)
-        self._ledger = found
+
+        def check(found: KafkaLedger | None) -> None:
+            # Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says.
+            now, before = (found or ABSENT).row.generation, seen.row.generation
+            if now < before:
+                raise verdicts.went_back(self._names, f"generation {now}, after {before}")
+            if not self._is_ours(found or ABSENT, generation):
+                self._check_is_lower(found or ABSENT, generation)
+
+        found = self._behind_barrier(check)
         if not self._is_ours(found, generation):
-            self._check_is_lower(found, generation)
             self._before = found.row.generation
             row = replace(found.row, generation=generation)
             self._commit(replace(found, row=row, owner=self._owner))
@@ -200,24 +205,15 @@ class KafkaSink:
 
     def _check_is_lower(self, found: KafkaLedger, generation: int) -> None:
         if found.row.generation >= generation:
-            self._drop()
             raise sql.fenced(self._node, self._pipeline, generation, found.row.generation)
 
-    def _check_is_no_older(self, found: KafkaLedger, seen: KafkaLedger) -> None:
-        """Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says."""
-        if found.row.generation < seen.row.generation:
-            self._drop()
-            raise verdicts.went_back(self._names, f"generation {found.row.generation}, after {seen.row.generation}")
-
-    def _check_has_not_gone_back(self, found: KafkaLedger) -> None:
-        """Nobody but this run has moved the ledger: its epoch is what we know, or newer where an answer was lost."""
+    def _has_gone_back(self, found: KafkaLedger) -> bool:
+        """Whether it is older than what is known: none but this run moves it, so an answer that was lost is newer."""
         known = self._ledger
         is_taken_back = known.unfinished is not None and known.unfinished.before is not None
         if is_taken_back and found.row.epoch == known.taken_back().row.epoch:
-            return
-        if found.row.epoch < known.row.epoch:
-            self._drop()
-            raise verdicts.went_back(self._names, f"epoch {found.row.epoch}, after {known.row.epoch}")
+            return False
+        return found.row.epoch < known.row.epoch
 
     # --- publish ----------------------------------------------------------------------------------------------------
 
@@ -355,15 +351,14 @@ class KafkaSink:
         if self._producer is None:
             if (theirs := self._read(waits=False).row.generation) > self._generation:
                 raise sql.fenced(self._node, self._pipeline, self._generation, theirs)
-            found = self._behind_barrier()
-            try:
-                sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
-            except BaseException:
-                self._drop()
-                raise
-            self._check_has_not_gone_back(found or ABSENT)
-            self._ledger = found or ABSENT
+            self._behind_barrier(self._check_is_continued)
         return self._ledger
+
+    def _check_is_continued(self, found: KafkaLedger | None) -> None:
+        sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
+        if self._has_gone_back(found or ABSENT):
+            how = f"epoch {(found or ABSENT).row.epoch}, after {self._ledger.row.epoch}"
+            raise verdicts.went_back(self._names, how)
 
     def _read(self, *, waits: bool = True) -> KafkaLedger:
         return self._asked(waits=waits)[0] or ABSENT
@@ -371,25 +366,29 @@ class KafkaSink:
     def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
         return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
 
-    def _behind_barrier(self) -> KafkaLedger | None:
-        """Make a producer, let it write a barrier, and return what the ledger says up to that.
+    def _behind_barrier(self, check: Callable[[KafkaLedger | None], None]) -> KafkaLedger:
+        """Make a producer, let it write a barrier, and keep and return what the ledger says up to that, if it is right.
 
-        No leader that is cut off from its cluster can have taken it.
+        No leader that is cut off from its cluster can have taken the barrier.  A producer goes with a ledger that was
+        read behind it: there is none after an error.
         """
         self._drop()
-        # Small epochs take no time.  The ledger's record comes last, so its topic is never blocked for long.
+        # Small epochs take no time.  The ledger's record comes last: its topic is never blocked for long.
         timeout_ms = min(DRIVER_TIMEOUT_MS, self._timeout_ms) if self._stages else self._timeout_ms
         names, limits, barrier = self._names, self._limits, secrets.token_hex(8)
         self._producer = self._session.producer(names.driver, timeout_ms, limits.message_bytes, names.progress)
         try:
             with self._transaction() as producer:
                 producer.send(ledger.barrier_record(names, barrier))
-            return ledger.read(self._session, names, barrier=barrier)[0]
+            found, _ = ledger.read(self._session, names, barrier=barrier)
+            check(found)
         except InDoubt as doubt:
             raise verdicts.without_barrier(names, doubt) from doubt
-        except BaseException:  # NB a producer goes with a ledger that was read behind it
+        except BaseException:
             self._drop()
             raise
+        self._ledger = found or ABSENT
+        return self._ledger
 
     def _drop(self) -> None:
         if self._producer is not None:
@@ -404,7 +403,7 @@ class KafkaSink:
             found = self._read()
         except Unavailable:
             return Outcome.UNKNOWN
-        if found.row.generation < self._generation:  # not the ledger that this run has written
+        if found.row.generation < self._generation or self._has_gone_back(found):  # a broker that lags, or is cut off
             return Outcome.UNKNOWN
         if epoch > found.row.epoch:
             return Outcome.ABSENT
@@ -422,22 +421,11 @@ class KafkaSink:
         """Ask the coordinators."""
         found = self._read(waits=False)
         decided = set() if found.unfinished is None else set(found.unfinished.transactions)
-        names = self._transactions.open_names(self._names.every, (ONGOING, *ENDING))
-        now_ms = time.time() * 1000  # the brokers' clocks, too, tell the time of day
-        shown = []
-        for name, of in self._transactions.describe(names).items():
-            task = self._names.task_of(name)
-            if of.state in (ONGOING, *ENDING) and (task is not None or name == self._names.driver):
-                age_s = max(0.0, now_ms - of.started_ms) / 1000
-                whose = "" if task is None else task.name
-                shown.append(OpenTransaction(whose, of.state, age_s, of.timeout_ms / 1000, name in decided))
-        return shown
+        return overview.open_transactions(self._names, self._transactions, decided)
 
     def waiting_readers(self) -> list[WaitingReaders]:
         """Compare the last stable offset of each partition with its end."""
-        asked = [(topic, at) for topic, count in self._limits.partitions.items() for at in range(count)]
-        ends = self._session.ends(asked)
-        return [WaitingReaders(f"{topic}/{at}", *of) for (topic, at), of in sorted(ends.items()) if of[0] < of[1]]
+        return overview.waiting_readers(self._session, self._limits.partitions)
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""

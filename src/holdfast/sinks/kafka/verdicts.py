@@ -73,7 +73,8 @@ def without_barrier(names: KafkaNames, doubt: InDoubt) -> Unavailable:
     """Return what is said where nobody knows whether there is a barrier to read the ledger up to."""
     return Unavailable(
         f"{_node(names)}: its ledger was not read; nothing was changed.",
-        why=f"a record is written before, to read up to, and the cluster did not say whether it has that: {doubt.why}",
+        why=f"before it is read, a record is written that marks its end, and the cluster did not say whether it has "
+        f"that: {doubt.why}",
         do="it is retried; if the problem persists, check the brokers and the way to them.",
         pipeline=names.pipeline,
         participant=names.sink,
@@ -84,7 +85,7 @@ def went_back(names: KafkaNames, how: str) -> Unavailable:
     """Return what is said of a reading of the ledger that is older than what is known."""
     return Unavailable(
         f"{_node(names)}: the Kafka cluster has told an older ledger than before.",
-        why=f"{how}: records of the topic {names.progress!r} are gone, or one who does not have all was asked.",
+        why=f"{how}: records of the topic {names.progress!r} are gone, or the broker that was asked lacks some.",
         do="it is retried.  If it stays so, look whether the brokers have lost what they had acknowledged "
         "(min.insync.replicas, unclean.leader.election.enable).",
         pipeline=names.pipeline,

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -109,7 +110,8 @@ class Starting:
                     understood=None if has_begun else participation.begun_together,
                     on_expired=owned.check_given_again,
                 )
-                explained.restore(pipeline.sources, context.directory, sinks, resumption.held, has_begun=has_begun)
+                restore = partial(explained.restore, pipeline.sources, context.directory, sinks, resumption.held)
+                coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
                 phase.say("finding where to continue")
                 header = owned.settled(resumption)
                 phase.say("starting the query")
