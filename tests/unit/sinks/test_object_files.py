@@ -23,7 +23,18 @@ from holdfast.errors import (
     InvalidPipeline,
     Unavailable,
 )
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Explanation,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    RunIdentity,
+    Staged,
+    Task,
+)
 from holdfast.sinks.files import rows as files_rows
 from holdfast.sinks.object_files import log as object_log
 from holdfast.sinks.object_files import staging as object_staging
@@ -137,6 +148,11 @@ def staged(sink: ObjectFilesSink, epoch: int, *ids: int, task: int = 0, generati
 
 def publication(epoch: int, *parts: Part, generation: int = 1) -> Publication:
     return Publication(EpochRecord(PIPELINE, epoch, generation, positions(epoch)), parts)
+
+
+def explaining(epoch: int, text: str, generation: int = 1) -> Publication:
+    told = (Explanation("lines", epoch, text),)
+    return Publication(EpochRecord(PIPELINE, epoch, generation, positions(epoch), explanations=told), ())
 
 
 def carried(epoch: int, *ids: int) -> Publication:
@@ -406,8 +422,10 @@ def test_a_listing_that_lags_decides_nothing(directory: Directory, proxy: S3Prox
     sink, held = directory.run()
     assert (held.epoch, held.positions) == (4, positions(4))
     sink.publish([publication(5, Carried(table(5)), generation=2)], held)
+    assert sink.withdrawal(positions(2)).row_count == 3
+    sink.publish([Publication(EpochRecord(PIPELINE, 6, 2, positions(2), rewound_to=2), ())], Held())
     proxy.are_listings_old = False
-    assert directory.ids() == [1, 2, 3, 4, 5]
+    assert directory.ids() == [1, 2]
 
 
 def test_expired_credentials_are_looked_up_again(
@@ -638,6 +656,53 @@ def test_old_entries_go_and_the_last_ones_can_still_be_gone_back_to(
     assert numbers[1:] == list(range(numbers[1], 17))
     assert sink.withdrawal(positions(12)).row_count == 3
     assert sink.withdrawal(positions(2)).obstacle
+
+
+def test_what_a_run_explains_that_was_replaced_before_its_commit_is_not_kept(directory: Directory) -> None:
+    sink = directory.opened()
+    sink.publish([explaining(1, "first")], Held())
+    seen = []
+
+    def hook(point: str, epoch: int) -> None:
+        if point == "publish-uncommitted" and epoch == 2 and not seen:
+            seen.append(directory.run())
+
+    faults.install(hook)
+    try:
+        with pytest.raises(Fenced):
+            sink.publish([explaining(2, "of the run that was replaced")], Held())
+    finally:
+        faults.install(None)
+    newer, held = seen[0]
+    assert held.explained == {"lines": 1}
+    newer.publish([explaining(2, "of the newer one", generation=2)], held)
+    assert [each.text for each in newer.explanations()] == ["first", "of the newer one"]
+
+
+def test_a_death_right_after_the_commit_leaves_all_explanations(directory: Directory) -> None:
+    sink = directory.opened()
+    with killed_at("publish-begun"):
+        sink.publish([explaining(1, "first")], Held())
+    spec = ObjectFilesSpec(directory.address)
+    ledger = spec.ledger("out", PIPELINE)
+    assert ledger is not None
+    assert [each.text for each in ledger.explanations] == ["first"], "asked before anybody has opened it"
+    again, held = directory.run()
+    assert held.explained == {"lines": 1}
+    again.publish([publication(2, generation=2)], held)
+    assert [each.text for each in again.explanations()] == ["first"]
+
+
+def test_a_sweep_leaves_alone_the_uploads_of_a_directory_below(directory: Directory) -> None:
+    """Two deployments of one pipeline; a listing of uploads has all below a path."""
+    below = Directory(f"{directory.address}/test")
+    sink, other = directory.opened(), below.opened()
+    handle = staged(other, 1, 1)
+    directory.opened()
+    assert directory.run()[0].sweep(below_epoch=9) == 0
+    assert sink.inspect()[1] == []
+    other.publish([publication(1, handle)], Held())
+    assert below.ids() == [1]
 
 
 # --- what is written, and what readers see ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Carries out a log entry: its uploads are completed, what it withdraws is removed.
+"""Carries out a log entry: its uploads are completed, what it withdraws is removed, what it explains is copied.
 
 The next run that opens the sink does what a crash has left.  An upload is completed once, in whatever process: then its
 object is there, and its name is no other's.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from holdfast import faults
 from holdfast.errors import Diverged, HoldfastError, InDoubt
+from holdfast.sinks.object_files.explanations import ObjectExplanations
 from holdfast.sinks.object_files.log import DONE, ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.parallel import each
 from holdfast.sinks.object_files.place import BucketPlace
@@ -26,14 +27,19 @@ class Completing:
         The sink's directory.
     log : ObjectLog
         Its log.
+    explanations : ObjectExplanations
+        Where those of its entries are copied.
     pipeline, sink : str
         For errors.
     """
 
-    def __init__(self, place: BucketPlace, log: ObjectLog, pipeline: str, sink: str) -> None:
+    def __init__(
+        self, place: BucketPlace, log: ObjectLog, explanations: ObjectExplanations, pipeline: str, sink: str
+    ) -> None:
         self._uploads = place.uploads
         self._files = place.files
         self._log = log
+        self._explanations = explanations
         self._pipeline = pipeline
         self._sink = sink
         self._finished = 0
@@ -56,7 +62,7 @@ class Completing:
         Diverged
             If an upload is gone that was not completed.
         """
-        if not (entry.files or entry.removals) if is_new else not self._has_work(entry):
+        if not _asks(entry) if is_new else not self._has_work(entry):
             return
         try:
             gone = []
@@ -69,6 +75,7 @@ class Completing:
             if entry.removals:
                 self._files.delete_several(entry.removals)
                 faults.reach("publish-begun", entry.epoch)
+            self._explanations.keep(entry.explanations)
             self._log.note_done(entry.number)
         except Diverged:
             raise
@@ -97,7 +104,7 @@ class Completing:
         return [file.upload.key for file, state in zip(files, states, strict=True) if state is UploadState.GONE]
 
     def _has_work(self, entry: UploadsEntry) -> bool:
-        if entry.number <= self._finished or not (entry.files or entry.removals):
+        if entry.number <= self._finished or not _asks(entry):
             return False
         if self._log.is_done(entry.number):
             self._finished = entry.number
@@ -133,3 +140,8 @@ class Completing:
             epoch=entry.epoch,
             generation=entry.generation,
         )
+
+
+def _asks(entry: UploadsEntry) -> bool:
+    """Return whether there is anything to carry out."""
+    return bool(entry.files or entry.removals or entry.explanations)

@@ -1,20 +1,24 @@
 """What the positions of a sink in an object store mean: objects that have some neighbouring explanations each.
 
-They are durable before the log entry of the epoch that needs them first.  An object is named by its first and last
-number, and what a number says never changes; neighbours are merged, so there are a few hundred objects at most.
+They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
+same number says the same.  An object is named by its first and last number; neighbours are merged, so there are a few
+hundred objects at most.  How many explanations there are says the last entry, and never a listing.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.ports import Explanation, Publication
-from holdfast.sinks.explained import differing, lacking, needed
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.ports import Explanation
 from holdfast.sinks.object_files.parallel import each
 from holdfast.store.increments import MERGED_AT_A_TIME
 from holdfast.store.objects.store import ObjectStore
+
+log = logging.getLogger("holdfast.sinks.object_files")
 
 _NAME = re.compile(r"(.+)/(\d{12})-(\d{12})")
 
@@ -56,58 +60,72 @@ class ObjectExplanations:
         self._node = node
         self._runs: dict[str, list[_Run]] | None = None
 
-    def held(self) -> dict[str, int]:
-        """Return source -> highest number, as it is there."""
-        self._runs = _dense(self._objects.keys(""))
-        return {source: runs[-1].last for source, runs in self._runs.items()}
-
-    def take(self, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks.
-
-        Raises
-        ------
-        Diverged
-            If something else is kept under one of these numbers.
-        """
-        if not needed(publications):
+    def keep(self, explanations: Sequence[Explanation]) -> None:
+        """Copy what a log entry says; again is safe."""
+        if not explanations:
             return
         if self._runs is None:
-            self.held()
-        runs = self._runs or {}
-        held = {source: of[-1].last for source, of in runs.items()}
+            self._runs = _dense(self._objects.keys(""))
         new: dict[str, list[Explanation]] = {}
-        for one in lacking(publications, held, self._node):
+        for one in explanations:
             new.setdefault(one.source, []).append(one)
         for source, several in new.items():
             run = _Run(source, several[0].number, several[-1].number)
-            self._keep(run, [one.text for one in several])
-            runs.setdefault(source, []).append(run)
-            self._merge(runs[source])
-        self._runs = runs
-
-    def _keep(self, run: _Run, texts: list[str]) -> None:
-        if self._objects.put_if_absent(run.key, "\n".join(texts).encode()):
-            return
-        there = self._texts(run)  # of this run, before it failed; or of another one that has taken over
-        for number, (ours, theirs) in enumerate(zip(texts, there, strict=False), run.first):
-            if ours != theirs:
-                raise differing(run.source, number, (self._node, theirs), ("this run", ours))
+            self._objects.put(run.key, "\n".join(one.text for one in several).encode())
+            runs = self._runs.setdefault(source, [])
+            if not runs or runs[-1].last < run.first:
+                runs.append(run)
+        try:
+            for runs in self._runs.values():
+                self._merge(runs)
+        except (HoldfastError, _MergedElsewhere) as error:
+            log.info("%s: explanations of positions are merged later: %s", self._node, error)
+            self._runs = None
 
     def _merge(self, runs: list[_Run]) -> None:
         """Make one object of the last hundred, where they are of one level."""
         while len(last := runs[-MERGED_AT_A_TIME:]) == MERGED_AT_A_TIME and len({run.level for run in last}) == 1:
             merged = _Run(last[0].source, last[0].first, last[-1].last)
             texts = [text for several in each(self._texts, last) for text in several]
-            self._objects.put_if_absent(merged.key, "\n".join(texts).encode())
+            if len(texts) != merged.last - merged.first + 1:
+                raise _MergedElsewhere(f"not all of {merged.key} is there")
+            self._objects.put(merged.key, "\n".join(texts).encode())
             self._objects.delete_several([run.key for run in last])
             runs[-MERGED_AT_A_TIME:] = [merged]
 
-    def all(self) -> list[Explanation]:
-        """Return everything that is kept."""
+    def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
+        """Return everything that is kept.
+
+        Parameters
+        ----------
+        explained : mapping of str to int
+            Source -> how many, as the last log entry says.
+        newest : sequence of Explanation
+            What that entry says, which may not be copied yet.
+
+        Raises
+        ------
+        Unavailable
+            If some are not found: the listing lags, or somebody merges.
+        """
         runs = [run for of in _dense(self._objects.keys("")).values() for run in of]
+        texts: dict[str, dict[int, str]] = {}
+        for run, several in zip(runs, each(self._texts, runs), strict=True):
+            texts.setdefault(run.source, {}).update(enumerate(several, run.first))
+        for one in newest:
+            texts.setdefault(one.source, {})[one.number] = one.text
         found: list[Explanation] = []
-        for run, texts in zip(runs, each(self._texts, runs), strict=True):
-            found += [Explanation(run.source, number, text) for number, text in enumerate(texts, run.first)]
+        for source, count in sorted(explained.items()):
+            there = texts.get(source, {})
+            if lost := [number for number in range(1, count + 1) if number not in there]:
+                raise Unavailable(
+                    f"{self._node}: explanation {lost[0]} of {count} of source {source!r} is not found.",
+                    why=f"the listing of {self._objects.address} lags, or objects were removed there.",
+                    do="it is retried.  If it stays so, bring the objects back from a copy: without them, what the "
+                    "sink's positions mean is known to the checkpoint alone.",
+                    participant=self._node,
+                )
+            found += [Explanation(source, number, there[number]) for number in range(1, count + 1)]
         return found
 
     def _texts(self, run: _Run) -> list[str]:
@@ -115,15 +133,22 @@ class ObjectExplanations:
         return [] if data is None else data.decode().split("\n")
 
 
+class _MergedElsewhere(Exception):
+    """Objects are gone, or not listed yet: another run has merged them, or removed them."""
+
+
 def _dense(keys: Iterable[str]) -> dict[str, list[_Run]]:
-    """Return for each source the objects that have all numbers from 1 on, without those that others contain."""
+    """Return for each source the objects that have all numbers from 1 on, without those that others contain.
+
+    Two may overlap, where each was merged by another run.
+    """
     found: dict[str, list[_Run]] = {}
     parts = (match.groups() for key in keys if (match := _NAME.fullmatch(key)))
     runs = sorted((_Run(source, int(first), int(last)) for source, first, last in parts), key=_widest_first)
     for run in runs:
         before = found.get(run.source, [])
         reached = before[-1].last if before else 0
-        if run.first == reached + 1:
+        if run.first <= reached + 1 and run.last > reached:
             found.setdefault(run.source, []).append(run)
     return found
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.ports import Held
+from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
 from holdfast.sinks.object_files.parallel import each
 from holdfast.sinks.object_files.staging import UploadedFile
@@ -59,6 +59,10 @@ class UploadsEntry:
         The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
     at_us : int
         When it was written, by the clock of the driver, microseconds of Unix time.
+    explained : mapping of str to int
+        Source -> how many explanations of its positions are kept, those of this entry among them.
+    explanations : tuple of Explanation
+        Those that come with this entry; they are copied after it.
     """
 
     number: int = 0
@@ -72,10 +76,13 @@ class UploadsEntry:
     back_to: int | None = None
     step_time: tuple[int, int] | None = None
     at_us: int = 0
+    explained: Mapping[str, int] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)
+        known = dict(self.explained)
+        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time, explained=known)
 
 
 @dataclass(frozen=True)
@@ -192,10 +199,14 @@ class ObjectLog:
                 found |= {number - 1, number}
         return found
 
-    def standing(self) -> list[UploadsEntry]:
-        """Return the entries that are kept and that no rewind has taken back, oldest first."""
+    def standing(self, last: UploadsEntry) -> list[UploadsEntry]:
+        """Return the entries up to the last one that are kept and that no rewind has taken back, oldest first.
+
+        Not as far as a listing goes: what it lacks would not be withdrawn.
+        """
         found: list[UploadsEntry] = []
-        for entry in self.entries():
+        wanted = {*self.numbers(), *range(max(1, last.number - KEPT), last.number + 1)}
+        for entry in self._entries(sorted(wanted)):
             if entry.back_to is not None:
                 found = [one for one in found if one.epoch <= entry.back_to]
             found.append(entry)
@@ -203,7 +214,10 @@ class ObjectLog:
 
     def entries(self) -> list[UploadsEntry]:
         """Return the entries that are kept, oldest first."""
-        return [entry for entry in each(self.read, self.numbers()) if entry is not None]
+        return self._entries(self.numbers())
+
+    def _entries(self, numbers: Sequence[int]) -> list[UploadsEntry]:
+        return [entry for entry in each(self.read, numbers) if entry is not None]
 
     def numbers(self) -> list[int]:
         """List the numbers of the entries that are kept, ascending."""
@@ -263,8 +277,13 @@ def _decode(data: bytes, number: int) -> UploadsEntry:
     files = tuple(
         UploadedFile(Upload(key, upload, tuple(etags), size), rows) for key, upload, etags, size, rows in body["files"]
     )
-    step_time = None if body["step_time"] is None else tuple(body["step_time"])
-    entry = UploadsEntry(**{**body, "files": files, "removals": tuple(body["removals"]), "step_time": step_time})
+    plain = {
+        "files": files,
+        "removals": tuple(body["removals"]),
+        "step_time": None if body["step_time"] is None else tuple(body["step_time"]),
+        "explanations": tuple(Explanation(**one) for one in body["explanations"]),
+    }
+    entry = UploadsEntry(**{**body, **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

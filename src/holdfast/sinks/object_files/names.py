@@ -5,6 +5,7 @@ An upload that is not completed has nothing but its key: so the key says all tha
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class FileName:
     Parameters
     ----------
     tag : str
-        Of pipeline and sink.
+        Of pipeline, sink and address.
     task : Task
         Who has uploaded it; without the name of the pipeline.
     token : str
@@ -34,6 +35,17 @@ class FileName:
     tag: str
     task: Task
     token: str
+
+
+def tag_at(address: str, pipeline: str, sink: str) -> str:
+    """Return the tag of a sink at an address: uploads are listed with all that is below it, other directories too.
+
+    Examples
+    --------
+    >>> tag_at("s3://data/rides", "rides", "files") == tag_at("s3://data/rides/test", "rides", "files")
+    False
+    """
+    return hashlib.sha256(f"{pipeline}/{sink}/{address}".encode()).hexdigest()[:8]
 
 
 def named(partition: str, task: Task, tag: str, token: str, number: int, format_name: str) -> str:

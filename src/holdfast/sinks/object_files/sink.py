@@ -31,13 +31,13 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, rows_gone
-from holdfast.sinks.files.own_files import tag_of
+from holdfast.sinks.explained import lacking
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.object_files.completing import Completing
 from holdfast.sinks.object_files.explanations import ObjectExplanations
 from holdfast.sinks.object_files.log import KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
-from holdfast.sinks.object_files.names import OWN
+from holdfast.sinks.object_files.names import OWN, tag_at
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.staging import UploadedFile, UploadStaging, files_of
 from holdfast.sinks.rewinds import cannot_go_back
@@ -78,8 +78,8 @@ class ObjectFilesSink:
         self._place = place
         self._log = ObjectLog(place.log(pipeline, name))
         self._explanations = ObjectExplanations(place.positions(pipeline, name), f"sink {name!r}")
-        self._staging = UploadStaging(place, form, tag_of(pipeline, name))
-        self._completing = Completing(place, self._log, pipeline, name)
+        self._staging = UploadStaging(place, form, tag_at(place.address, pipeline, name))
+        self._completing = Completing(place, self._log, self._explanations, pipeline, name)
         self._lock = RLock()
         self._known = UploadsEntry()
 
@@ -90,7 +90,7 @@ class ObjectFilesSink:
         """Fence lower generations, carry out the last entry, return what is held."""
         with self._lock:
             last = self._fence(run)
-        return dataclasses.replace(last.held(), explained=self._explanations.held())
+        return last.held()
 
     def _fence(self, run: RunIdentity) -> UploadsEntry:
         """Take the log over; return its last entry before that."""
@@ -109,6 +109,7 @@ class ObjectFilesSink:
                 after_epoch=last.epoch,
                 files=(),
                 removals=(),
+                explanations=(),
                 back_to=None,
                 at_us=_now_us(),
             )
@@ -130,9 +131,9 @@ class ObjectFilesSink:
         """See that the store takes multipart uploads, lists and aborts them, while nothing depends on it."""
         uploads, key = self._place.uploads, f"{OWN}/{self._pipeline}/{self.name}/{_PROBE}"
         try:
-            uploads.create(key)
+            ours = (key, uploads.create(key))
             probes = [found for found in uploads.all() if found[0] == key]  # those of runs that died here, too
-            self._staging.abort(probes)
+            self._staging.abort(sorted({ours, *probes}))
         except InvalidPipeline as error:
             if refused_answer(error) not in (StoreAnswer.REFUSED, StoreAnswer.FORBIDDEN):
                 raise
@@ -179,7 +180,7 @@ class ObjectFilesSink:
             files = [file for publication in new for file in self._prepare(publication, carried)]
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
-            self._explanations.take(new)
+            told = lacking(new, last.explained, f"sink {self.name!r}")
             record = new[-1].record
             back = self._back(record)
             entry = UploadsEntry(
@@ -194,15 +195,15 @@ class ObjectFilesSink:
                 back_to=None if back is None else back.epoch,
                 step_time=record.step_time,
                 at_us=_now_us(),
+                explained={**last.explained, **{one.source: one.number for one in told}},
+                explanations=tuple(told),
             )
-            # The commit.  A crash right after it leaves the uploads to the next open.
-            is_ours = self._append(entry)
-        except InDoubt:
-            raise  # the entry may be in place: what it names must stay
         except Exception:
             self._drop(carried)
             raise
-        if not is_ours:  # another run opened the sink between our reading of the log and the append
+        # The commit.  A crash right after it leaves the uploads to the next open.  After an error the entry may be in
+        # place, whatever was answered: what it names must stay, and is swept where it is not.
+        if not self._append(entry):  # another run opened the sink between our reading of the log and the append
             self._drop(carried)
             self._check_generation(self._last())
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
@@ -241,7 +242,8 @@ class ObjectFilesSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return self._explanations.all()
+        last = self._last()
+        return self._explanations.all(last.explained, last.explanations)
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name; return of how many attempts of tasks."""
@@ -320,7 +322,7 @@ class ObjectFilesSink:
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw: the files that the log names after them."""
-        entries = self._log.standing()
+        entries = self._log.standing(self._last())
         back = files_behind(entries, to)
         if back is None:
             ends = sorted({entry.epoch for entry in entries if entry.epoch})
@@ -340,7 +342,7 @@ class ObjectFilesSink:
     def _back(self, record: EpochRecord) -> UploadsBehind | None:
         if record.rewound_to is None:
             return None
-        entries = self._log.standing()
+        entries = self._log.standing(self._known)
         back = files_behind(entries, record.positions)
         if back is None:
             raise cannot_go_back(f"sink {self.name!r}", record, sorted({entry.epoch for entry in entries}))

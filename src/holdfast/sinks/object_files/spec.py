@@ -99,4 +99,4 @@ class ObjectFilesSpec:
         if last == UploadsEntry():
             return None
         explanations = ObjectExplanations(self.place.positions(pipeline, name), f"sink {name!r}")
-        return SinkLedger(last.held(), tuple(explanations.all()))
+        return SinkLedger(last.held(), tuple(explanations.all(last.explained, last.explanations)))

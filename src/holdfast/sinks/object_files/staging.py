@@ -59,7 +59,7 @@ class UploadStaging:
     form : RowsForm
         How rows become files.
     tag : str
-        Part of each file's name that distinguishes pipelines and sinks.
+        Part of each file's name that distinguishes pipelines, sinks and addresses.
     """
 
     place: BucketPlace

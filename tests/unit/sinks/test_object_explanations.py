@@ -1,0 +1,106 @@
+"""Copies of what log entries explain, in an object store: merged by whoever, and never believed by a listing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.errors import Unavailable
+from holdfast.ports import Explanation
+from holdfast.sinks.object_files.explanations import ObjectExplanations
+
+
+class Objects:
+    """A store of objects; what is listed may lag, and what is removed may fail."""
+
+    address = "s3://bucket/positions"
+
+    def __init__(self) -> None:
+        self.there: dict[str, bytes] = {}
+        self.listed: list[str] | None = None
+        self.removes = True
+
+    def get(self, key: str) -> bytes | None:
+        return self.there.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.there[key] = data
+
+    def keys(self, _: str) -> list[str]:
+        return sorted(self.there) if self.listed is None else self.listed
+
+    def delete_several(self, keys: Sequence[str]) -> None:
+        if not self.removes:
+            raise Unavailable("nobody answers.", why="so it is.", do="wait.")
+        for key in keys:
+            self.there.pop(key, None)
+
+
+def told(*numbers: int) -> list[Explanation]:
+    return [Explanation("lines", number, f"log {number}") for number in numbers]
+
+
+def kept(objects: Objects) -> ObjectExplanations:
+    return ObjectExplanations(objects, "sink 'out'")  # type: ignore[arg-type]
+
+
+def whole(objects: Objects, count: int) -> bool:
+    return kept(objects).all({"lines": count}, ()) == told(*range(1, count + 1))
+
+
+def test_neighbours_are_merged_and_everything_is_found() -> None:
+    objects = Objects()
+    explanations = kept(objects)
+    for number in range(1, 251):
+        explanations.keep(told(number))
+        assert len(objects.there) <= 101
+        assert number % 50 or whole(objects, number)
+    assert kept(objects).all({}, ()) == []
+
+
+@pytest.mark.parametrize("slept_at", [1, 50, 99])
+def test_a_run_that_slept_while_another_one_merged_loses_nothing(slept_at: int) -> None:
+    """What it copies is committed, so it may; and what it merges is all there, or it does not."""
+    objects = Objects()
+    sleeper, other = kept(objects), kept(objects)
+    for number in range(1, slept_at + 1):
+        sleeper.keep(told(number))
+    for number in range(slept_at + 1, 202):
+        other.keep(told(number))
+    for number in range(slept_at + 1, 102):
+        sleeper.keep(told(number))
+        assert whole(objects, 201)
+    sleeper.keep(told(202))
+    other.keep(told(203))
+    assert whole(objects, 203)
+
+
+def test_objects_that_cannot_be_removed_stop_no_epoch_and_are_merged_later() -> None:
+    objects = Objects()
+    explanations = kept(objects)
+    objects.removes = False
+    for number in range(1, 131):
+        explanations.keep(told(number))
+        assert whole(objects, number)
+    objects.removes = True
+    for number in range(131, 331):
+        explanations.keep(told(number))
+        assert whole(objects, number)
+
+
+def test_what_is_not_listed_is_not_taken_for_absent() -> None:
+    objects = Objects()
+    explanations = kept(objects)
+    explanations.keep(told(1, 2))
+    objects.listed = sorted(objects.there)
+    explanations.keep(told(3))
+    with pytest.raises(Unavailable, match="explanation 3 of 3 of source 'lines'"):
+        kept(objects).all({"lines": 3}, ())
+    assert kept(objects).all({"lines": 3}, told(3)) == told(1, 2, 3), "the last entry says it itself"
+    lagging = kept(objects)
+    for number in range(4, 120):
+        lagging.keep(told(number))
+    objects.listed = None
+    assert whole(objects, 119)
+    assert kept(objects).all({"lines": 2}, ()) == told(1, 2), "more is of nobody who has committed"
