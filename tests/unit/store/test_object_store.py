@@ -20,6 +20,7 @@ import pytest
 
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import ObjectStore, Perseverance, open_objects
 from holdfast.testing import SimulatedClock
 from tests.http_servers import Quiet, serving_with
@@ -378,8 +379,8 @@ def test_a_defect_of_ours_is_no_answer_of_the_store(store: ObjectStore, proxy: S
     """A key that no store takes is refused by the library: asking again would hide it, and doubt would be told."""
     with pytest.raises(ValueError, match="empty path segment"):
         store.put_if_absent("a//b", b"1")
-    with pytest.raises(ValueError, match="Unexpected input"):
-        store.put("a", 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a bytes-like object is required"):
+        store.put("a", [1])  # type: ignore[arg-type]
     assert not proxy.requests
 
 
@@ -442,11 +443,19 @@ def test_azure_without_an_account_is_told_which_variable_is_missing() -> None:
     assert "AZURE_STORAGE_ACCOUNT_NAME" in caught.value.do
 
 
-@pytest.mark.parametrize("address", ["s3://key:hunter2@bucket/x", "s3:///x", "s3://bucket/x?y=hunter2", "hdfs://h/x"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("s3://key:hunter2@bucket/x", "s3:///x", "s3://bucket/x?y=hunter2", "hdfs://h/x", "s3://key%3Ahunter2%40b/x"),
+        *("s3://b/my%20path", "s3://b/a%2Fb", "s3://b/a/../b", "s3://b/./a", "s3://b/..", "s3://b/a//b", "s3://b//a"),
+        *("s3://b/a\\b", "s3://b/a\tb", "s3://b/a\x7f", "s3://b/a ", " s3://b/a", "s3://b/a?", "gs://b/a%20b"),
+    ],
+)
 def test_an_address_that_is_not_understood_is_refused_without_its_text(address: str) -> None:
-    with pytest.raises(InvalidPipeline, match="not understood") as caught:
-        open_objects(address)
-    assert "hunter2" not in str(caught.value)
+    for opening in (lambda: open_objects(address), MultipartUploads(address, HASTY).all):
+        with pytest.raises(InvalidPipeline, match="not understood") as caught:
+            opening()
+        assert "hunter2" not in str(caught.value)
 
 
 def test_a_store_goes_to_other_processes(store: ObjectStore) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,13 +20,16 @@ from holdfast.errors import InvalidPipeline
 
 SCHEMES = ("s3", "gs", "az")
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
+_ENDPOINTS_S3 = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINTS = (*_ENDPOINTS_S3, "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
 _KNOWN_TO_OBSTORE = (
     *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
 _LIFE = timedelta(minutes=5)
 """How long botocore's answer is used before it is asked again: it keeps its own, and renews it in time."""
+_WHOLE = timedelta(hours=1)
+"""For one whole reply, however steadily it comes."""
 
 
 def open_client(address: str, *, timeout_s: float) -> Any:
@@ -36,7 +40,7 @@ def open_client(address: str, *, timeout_s: float) -> Any:
     address : str
         ``s3://bucket/path``, ``gs://bucket/path`` or ``az://container/path``.
     timeout_s : float
-        For one request, seconds.
+        For the answer to one request, from its first byte on, and then for each further part of the answer; seconds.
 
     Returns
     -------
@@ -59,14 +63,20 @@ def open_client(address: str, *, timeout_s: float) -> Any:
             participant=address,
         ) from error
     options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
-    client: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
-    if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
-        client["allow_http"] = True
+    # NB: while a body is sent nothing is read, so both count.  Who writes much asks for more time.
+    timeout = timedelta(seconds=timeout_s)
+    client: dict[str, Any] = {"read_timeout": timeout, "timeout": timeout + _WHOLE}
+    endpoints = [os.environ.get(name, "") for name in _ENDPOINTS]
     provider = _of_profile(address, os.environ)
     if provider is not None:
         options["credential_provider"] = provider
         if region := provider.region:
             options["region"] = region
+    if urlsplit(address).scheme == "s3" and (endpoint := _endpoint_of_files(address)):
+        options["endpoint"] = endpoint
+        endpoints.append(endpoint)
+    if any(endpoint.startswith("http://") for endpoint in endpoints):
+        client["allow_http"] = True
     from_url: Any = store.from_url
     try:
         return from_url(address, client_options=client, **options)
@@ -88,7 +98,7 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
     address : str
         ``s3://bucket/path``.
     timeout_s : float
-        For one request, seconds.
+        For the answer to one request, and for each further part of it, seconds.
 
     Returns
     -------
@@ -123,7 +133,7 @@ def _opened(address: str, timeout_s: float) -> tuple[Any, Any]:
     session.register_component("data_loader", _described(session))
     if _has_profile(environment):
         _checked(session.get_credentials, address)
-    endpoint = next((value for name in _ENDPOINTS[:3] if (value := environment.get(name))), None)
+    endpoint = _endpoint(address, session)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     is_virtual = environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
     settings: dict[str, Any] = {
@@ -155,6 +165,40 @@ def _opened(address: str, timeout_s: float) -> tuple[Any, Any]:
     return session, client
 
 
+def _endpoint(address: str, session: Any) -> str | None:
+    """Return the endpoint that somebody has chosen for S3, in a variable or in the files."""
+    chosen = next((value for name in _ENDPOINTS_S3 if (value := os.environ.get(name))), None)
+    return chosen or _endpoint_of_files(address, session)
+
+
+def _endpoint_of_files(address: str, session: Any = None) -> str | None:
+    """Return the endpoint in ~/.aws where none is in the variables: botocore goes to it, and obstore must go there too.
+
+    It is that of the profile, or before it that for S3 in the section of services that the profile names.
+    """
+    if any(os.environ.get(name) for name in _ENDPOINTS_S3) or not _has_files(os.environ):
+        return None
+    try:
+        import botocore.session
+    except ImportError:
+        return None  # then nothing reads these files
+    try:
+        session = session or botocore.session.get_session()
+        if session.get_config_variable("ignore_configured_endpoint_urls"):
+            return None
+        profile = session.get_scoped_config()
+        services = session.full_config.get("services", {})[profile["services"]] if "services" in profile else {}
+        found: str | None = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    except Exception as error:  # of botocore, KeyError, AttributeError; their text may quote the file
+        raise InvalidPipeline(
+            f"{address} cannot be opened.",
+            why=f"the endpoint of the profile cannot be read ({type(error).__name__}).",
+            do="correct endpoint_url and services of the profile in ~/.aws/config, or set AWS_ENDPOINT_URL.",
+            participant=address,
+        ) from None
+    return found
+
+
 def _is_unsigned() -> bool:
     return os.environ.get("AWS_SKIP_SIGNATURE", "").lower() == "true"
 
@@ -168,11 +212,9 @@ def arrow_file_system(address: str) -> tuple[Any, str]:
 
     session, client = _opened(address, timeout_s=30.0)
     parts = urlsplit(address)
-    endpoint, region = client.meta.endpoint_url, client.meta.region_name
-    is_own = any(os.environ.get(name) for name in _ENDPOINTS[:3])
-    options: dict[str, Any] = {"region": region}
-    if is_own:
-        scheme, _, host = endpoint.partition("://")
+    options: dict[str, Any] = {"region": client.meta.region_name}
+    if _endpoint(address, session):
+        scheme, _, host = client.meta.endpoint_url.partition("://")
         options |= {"endpoint_override": host, "scheme": scheme}
     found = session.get_credentials()
     if found is None or _is_unsigned():
@@ -184,20 +226,45 @@ def arrow_file_system(address: str) -> tuple[Any, str]:
 
 
 def check_address(address: str) -> None:
-    """Raise :class:`InvalidPipeline` unless this is the address of a place in an object store, without a secret."""
+    """Raise :class:`InvalidPipeline` unless this is the address of a place in an object store, without a secret.
+
+    And unless it is the same place to each library: one decodes and shortens a path as that of an address in the web,
+    another takes it as it is.  Nothing of the address is shown, for what is wrong in it may be a password.
+    """
+    scheme, separator, _ = address.partition("://")
+    shown = f" that begins with {scheme}://" if separator and scheme.isalnum() else ""
+    if why := _fault(address):
+        raise InvalidPipeline(
+            f"An address{shown} is not understood.",
+            why=why,
+            do="write s3://bucket/path, gs://bucket/path or az://container/path, the path with plain names between its "
+            "slashes; credentials come from the variables, files and roles that the provider's own tools use.",
+        )
+
+
+def _fault(address: str) -> str:
+    """Return what is wrong with an address; empty where nothing is."""
     try:
         parts = urlsplit(address)
         is_right = parts.scheme in SCHEMES and bool(parts.netloc) and not {"@", ":"} & set(parts.netloc)
-        is_right = is_right and not parts.query and not parts.fragment
     except ValueError:
         is_right = False
-    if not is_right:
-        raise InvalidPipeline(
-            f"An address that begins with {address.partition('://')[0]}:// is not understood.",
-            why="it is the scheme, a bucket and a path; credentials are never part of it.",
-            do="write s3://bucket/path, gs://bucket/path or az://container/path; credentials come from the variables, "
-            "files and roles that the provider's own tools use.",
+    if not is_right or {"?", "#"} & set(address):
+        return "it is the scheme, a bucket and a path; credentials are never part of it."
+    if {"%", "\\"} & set(address) or any(unicodedata.category(char) == "Cc" for char in address):
+        return (
+            "it contains a percent sign, a backslash or a control character: the libraries that read and write there "
+            "would not agree on the place (one takes %20 for a space, and another as it is)."
         )
+    if address.removesuffix("/") != address.removesuffix("/").strip():
+        return "there is a space before or behind it, which not every library takes for a part of it."
+    segments = parts.path.removeprefix("/").removesuffix("/").split("/")
+    if parts.path not in ("", "/") and {"", ".", ".."} & set(segments):
+        return (
+            "a part of its path is empty (//), . or ..: in an object store these are names like others, and not every "
+            "library keeps them."
+        )
+    return ""
 
 
 def _say_less() -> None:
@@ -257,6 +324,10 @@ def _has_profile(environment: Mapping[str, str]) -> bool:
         return True
     if any(environment.get(name) for name in _KNOWN_TO_OBSTORE):
         return False
+    return _has_files(environment)
+
+
+def _has_files(environment: Mapping[str, str]) -> bool:
     files = (
         environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         environment.get("AWS_CONFIG_FILE", "~/.aws/config"),

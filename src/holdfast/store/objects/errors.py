@@ -23,7 +23,8 @@ class StoreAnswer(Enum):
     FORBIDDEN = "the credentials are refused"
     NO_CREDENTIALS = "no credentials were found: the request was not sent"
     REFUSED = "the request is refused: asking again changes nothing"
-    NOT_DONE = "nothing was done: asked too often, or never reached"
+    UNREADABLE = "a key in the listing cannot be read"
+    NOT_DONE = "nothing was done: asked too often, by a clock that is wrong, or never reached"
     UNKNOWN = "no answer, or one that does not tell whether it was done"
 
 
@@ -47,9 +48,20 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _SENTENCE = re.compile(r"<Message>([^<\n]{1,300})")  # Azure's goes on with numbers of the request
 
+_CODE_OF_KEY = re.compile(r"request failed for key .*\(code: (\w+)\)$", re.MULTILINE)
+_SENTENCE_OF_KEY = re.compile(r'^ *message: "([^"\\\n]{1,300})', re.MULTILINE)
+"""Of one key that was not deleted, inside a reply with 200: object_store's own words."""
+
+_REPLY_WITH_WORDS = "Server returned error response: "
+_NOT_DELETED = re.compile(r"<Error[\s/>]")
+
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_FORBIDDEN = {"AccessDenied"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
-_NOT_DONE = {"SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "OperationAborted"}
+_NOT_DONE = {
+    *("SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "OperationAborted"),
+    "RequestTimeTooSkewed",  # of a machine that woke up: its clock is set right soon
+}
 _NOT_CONNECTED = ("kind: Connect", "ConnectError(", "tcp connect error", "dns error")
 _WRONG_REGION = "incorrectly configured region"
 _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "token request", "External AWS credential provider")
@@ -66,13 +78,16 @@ def failure_of(error: Exception) -> FailedRequest:
 
     Notes
     -----
-    503 counts as not done, as S3 documents it (``SlowDown``); another 5xx may come after the write.  Whoever writes if
-    absent asks the store in either case.
+    503 counts as not done with the code of a store that throttles (``SlowDown``).  Without one it may be of a proxy,
+    which answers so as well after the store has got the request; any other 5xx, too, may come after the write.  Whoever
+    writes if absent asks the store in either case.
     """
     text = str(error)
+    if type(error).__name__ == "InvalidPathError":
+        return FailedRequest(StoreAnswer.UNREADABLE, _UNREADABLE)
     if any(words in text for words in _OF_CREDENTIALS):
         return FailedRequest(StoreAnswer.NO_CREDENTIALS, _NO_CREDENTIALS)
-    status, code = _found(_STATUS, text), _found(_CODE, text)
+    status, code = _found(_STATUS, text), _found(_CODE, text) or _found(_CODE_OF_KEY, text)
     return FailedRequest(_answer(type(error).__name__, text, status, code), _why(text, status, code))
 
 
@@ -82,6 +97,16 @@ def of_server() -> tuple[type[Exception], ...]:
     from obstore.exceptions import BaseError  # not above: most checkpoints are directories
 
     return BaseError, FileNotFoundError
+
+
+def is_deleted(error: Exception) -> bool:
+    """Return whether this is the reply to a delete of several keys that was done, and an error by mistake.
+
+    object_store takes a reply for a failure that has the words ``InternalError`` or ``SlowDown`` in it: S3 may say so
+    with 200.  It looks for them in the keys that were deleted, too.
+    """
+    text = str(error)
+    return _REPLY_WITH_WORDS in text and "<DeleteResult" in text and not _NOT_DELETED.search(text)
 
 
 _NEVER_REACHED = {"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"}
@@ -133,6 +158,7 @@ def of_multipart_server() -> tuple[type[Exception], ...]:
 def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
     by_code = (
         (_EXPIRED, StoreAnswer.EXPIRED),
+        (_FORBIDDEN, StoreAnswer.FORBIDDEN),
         (_NO_BUCKET, StoreAnswer.NO_BUCKET),
         (_NOT_DONE, StoreAnswer.NOT_DONE),
     )
@@ -145,7 +171,7 @@ def _answer(kind: str, text: str, status: str, code: str) -> StoreAnswer:
         return StoreAnswer.ABSENT
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
         return StoreAnswer.FORBIDDEN
-    if status in ("429", "503") or any(words in text for words in _NOT_CONNECTED):
+    if status == "429" or (not status and any(words in text for words in _NOT_CONNECTED)):
         return StoreAnswer.NOT_DONE
     if (status.startswith(("3", "4")) and status != "408") or status == "501" or _WRONG_REGION in text:
         return StoreAnswer.REFUSED
@@ -158,9 +184,15 @@ _NO_CREDENTIALS = (
 )
 
 
+_UNREADABLE = (
+    "the key of an object below the address has an empty part (//), a part . or .., or a control character; it cannot "
+    "be read"
+)
+
+
 def _why(text: str, status: str, code: str) -> str:
-    if status:
-        return _said(status, code, _found(_SENTENCE, text))
+    if status or code:
+        return _said(status, code, _found(_SENTENCE, text) or _found(_SENTENCE_OF_KEY, text))
     if _WRONG_REGION in text:
         return "the bucket is in another region"
     if any(words in text for words in _NOT_CONNECTED):
@@ -200,5 +232,7 @@ _CURES = {
     "GOOGLE_APPLICATION_CREDENTIALS (gs://), or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (az://), then "
     "start again",
     StoreAnswer.FORBIDDEN: "give these credentials permission to read, write, list and delete there, then start again",
+    StoreAnswer.UNREADABLE: "move such objects away (aws s3 ls --recursive shows those of S3), or choose another path, "
+    "then start again",
     StoreAnswer.REFUSED: "correct the bucket's name, its region (AWS_REGION) or the endpoint, then start again",
 }

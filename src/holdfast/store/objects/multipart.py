@@ -82,7 +82,7 @@ class MultipartUploads:
         self._requests = Requests(
             self.address,
             perseverance,
-            lambda: open_multipart_client(self.address, timeout_s=perseverance.timeout_s),
+            lambda timeout_s: open_multipart_client(self.address, timeout_s=timeout_s),
             of_multipart_server,
             failure_of_multipart,
         )
@@ -162,9 +162,10 @@ class MultipartUploads:
             parts = self._parts(client, upload.key, upload.upload_id)
             if parts is None:
                 return False
-            found = {part["PartNumber"]: (part["ETag"], part["Size"]) for part in parts}
-            etags = tuple(found[number][0] for number in sorted(found))
-            return etags == upload.etags and sum(size for _, size in found.values()) == upload.size_bytes
+            found = {part["PartNumber"]: (_bare(part["ETag"]), part["Size"]) for part in parts}
+            etags = [found[number][0] for number in sorted(found)]
+            is_same = etags == [_bare(etag) for etag in upload.etags]
+            return is_same and sum(size for _, size in found.values()) == upload.size_bytes
 
         return self._requests.call(whole, f"asking for the upload of {self._path(upload.key)}")
 
@@ -220,6 +221,11 @@ class MultipartUploads:
 
     def _path(self, key: str) -> str:
         return f"{self.address}/{key}"
+
+
+def _bare(etag: str) -> str:
+    """Return an ETag without its quotes: some stores put them around it in one reply, and not in another."""
+    return etag.strip('"')
 
 
 def _pages(client: Any, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,9 @@ _AGAIN = {StoreAnswer.NOT_DONE, StoreAnswer.UNKNOWN, StoreAnswer.TAKEN, StoreAns
 _RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN, StoreAnswer.NO_CREDENTIALS}
 """Answers after which the credentials are looked up again, for each call once: they may have been replaced."""
 
+SLOW_BYTES_S = 256 * 2**10
+"""Bytes that a slow line takes in a second: an object has the time that it needs there."""
+
 
 @dataclass(frozen=True)
 class Perseverance:
@@ -37,7 +40,7 @@ class Perseverance:
     first_s, cap_s : float
         Wait after the first, and the longest; doubled in between, each a random part of it.
     timeout_s : float
-        For one request.
+        For the answer to one request, and then for each further part of the answer.
     """
 
     attempts: int = 4
@@ -45,6 +48,16 @@ class Perseverance:
     first_s: float = 0.2
     cap_s: float = 5.0
     timeout_s: float = 30.0
+
+    def body_timeout_s(self, size_bytes: int) -> float:
+        """Return the timeout for a request with a body, which counts from its first byte; in seconds.
+
+        It is doubled until a slow line has sent the body: few sizes need a client of their own.
+        """
+        timeout_s = self.timeout_s
+        while timeout_s * SLOW_BYTES_S < size_bytes:
+            timeout_s *= 2
+        return timeout_s
 
 
 class Refusal(Exception):
@@ -56,7 +69,7 @@ class Refusal(Exception):
 
 
 class Requests:
-    """A library's client of one address, opened in each process, and how often it is asked.
+    """A library's clients of one address, opened in each process, and how often they are asked.
 
     Parameters
     ----------
@@ -65,7 +78,7 @@ class Requests:
     perseverance : Perseverance
         How long it tries.
     connect : callable
-        Opens the library's client, with the credentials of now.
+        Opens the library's client for a timeout in seconds, with the credentials of now.
     kinds : callable
         Returns the kinds of errors by which the library tells what became of a request; another kind is a defect here.
     failure_of : callable
@@ -76,7 +89,7 @@ class Requests:
         self,
         address: str,
         perseverance: Perseverance,
-        connect: Callable[[], Any],
+        connect: Callable[[float], Any],
         kinds: Callable[[], tuple[type[Exception], ...]],
         failure_of: Callable[[Exception], FailedRequest],
     ) -> None:
@@ -85,20 +98,27 @@ class Requests:
         self._connect = connect
         self._kinds = kinds
         self._failure_of = failure_of
-        self._client: Any = None
+        self._clients: dict[float, Any] = {}
+        """By their timeout."""
         self._owner = 0
         self._was_answered = False
 
-    def open(self, *, anew: bool = False) -> Any:
-        """Return the client of this process; ``anew``: with the credentials of now."""
-        if anew or self._client is None or self._owner != os.getpid():
-            self._client = self._connect()
-            self._owner = os.getpid()
-        return self._client
+    def open(self, *, size_bytes: int = 0, anew: bool = False) -> Any:
+        """Return the client of this process for a body of a size; ``anew``: with the credentials of now."""
+        timeout_s = self._perseverance.body_timeout_s(size_bytes)
+        if anew or self._owner != os.getpid():
+            self._clients, self._owner = {timeout_s: self._connect(timeout_s)}, os.getpid()
+        clients = self._clients
+        if timeout_s not in clients:
+            clients[timeout_s] = self._connect(timeout_s)
+        return clients[timeout_s]
 
-    def call(self, request: Callable[[Any], T], doing: str, *, is_write: bool = False) -> T:
-        """Send a request until it is answered, with bounds; raise what the last answer asks for."""
-        self.open()  # before its library is asked for kinds of errors
+    def call(self, request: Callable[[Any], T], doing: str, *, is_write: bool = False, size_bytes: int = 0) -> T:
+        """Send a request until it is answered, with bounds; raise what the last answer asks for.
+
+        ``size_bytes`` is what its body has, as far as that matters: a large one is given more time.
+        """
+        self.open(size_bytes=size_bytes)  # before its library is asked for kinds of errors
         is_renewed = is_unknown = False
         failed: tuple[type[Exception], ...] = (Refusal, *self._kinds())
 
@@ -106,13 +126,13 @@ class Requests:
             nonlocal is_renewed, is_unknown
             try:
                 try:
-                    return request(self.open())
+                    return request(self.open(size_bytes=size_bytes))
                 except failed as error:
                     answer = self._failure(error).answer
                     if answer not in _RENEWED or (is_renewed and answer is not StoreAnswer.EXPIRED):
                         raise
                     is_renewed = True
-                    return request(self.open(anew=True))
+                    return request(self.open(size_bytes=size_bytes, anew=True))
             except failed as error:
                 failure = self._failure(error)
                 is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.store.objects.client import open_client
-from holdfast.store.objects.errors import FailedRequest, StoreAnswer, failure_of, of_server
+from holdfast.store.objects.errors import FailedRequest, StoreAnswer, failure_of, is_deleted, of_server
 from holdfast.store.objects.requests import Perseverance, Refusal, Requests, in_doubt
 
 _TOKEN = "holdfast"
@@ -45,6 +45,10 @@ def open_objects(address: str, perseverance: Perseverance | None = None) -> Obje
 _LISTED_AT_ONCE = 1000
 """Keys that the providers list with one request."""
 
+_REMOVED_AT_ONCE = 1000
+"""Keys that S3 removes with one request.  The library is never given more: an error would be that of one request among
+several, and say nothing about the keys of the others."""
+
 
 class ObjectStore:
     """A :class:`~holdfast.ports.Store` of objects.  Safe between threads, processes and machines; can be pickled.
@@ -73,11 +77,12 @@ class ObjectStore:
         self._requests = Requests(
             self.address,
             perseverance,
-            lambda: open_client(self.address, timeout_s=perseverance.timeout_s),
+            lambda timeout_s: open_client(self.address, timeout_s=timeout_s),
             of_server,
             failure_of,
         )
-        self._unsettled: dict[str, str] = {}
+        self._unsettled: dict[str, tuple[str, bool]] = {}
+        """Tokens of calls that failed, and whether it is unknown what they did."""
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.address!r})"
@@ -102,7 +107,8 @@ class ObjectStore:
         InDoubt
             If it is unknown whether it was written: writing it again is safe.
         """
-        self._requests.call(lambda client: _put(client, key, data), f"writing {self.address}/{key}", is_write=True)
+        doing = f"writing {self.address}/{key}"
+        self._requests.call(lambda client: _put(client, key, data), doing, is_write=True, size_bytes=len(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins.
@@ -112,12 +118,16 @@ class ObjectStore:
         Unavailable
             If it was surely not created.
         InDoubt
-            If that is unknown.  The same call of the same store, with the same data, finds out: it returns True if the
-            object is this one's.
+            If that is unknown.
+
+        Notes
+        -----
+        After either, the same call of the same store, with the same data, finds out: it returns True if the object is
+        this one's.
         """
         doing, call = f"writing {self.address}/{key}", f"{sha256(data).hexdigest()} {key}"
-        before = self._unsettled.pop(call, None)  # taken out: of two threads one goes on with it
-        token, is_unknown = before or uuid.uuid4().hex, before is not None
+        # Taken out: of two threads one goes on with it.
+        token, is_unknown = self._unsettled.pop(call, (uuid.uuid4().hex, False))
 
         def create(client: Any) -> bool:
             nonlocal is_unknown
@@ -139,12 +149,13 @@ class ObjectStore:
             return True
 
         try:
-            return self._requests.call(create, doing)
-        except HoldfastError as error:
-            if not is_unknown:
-                raise
-            self._unsettled[call] = token
-            raise in_doubt(error) from error
+            return self._requests.call(create, doing, size_bytes=len(data))
+        except BaseException as error:
+            # Kept where it was surely not created, too: who says so may be a proxy, and be wrong.
+            self._unsettled[call] = token, is_unknown or not isinstance(error, HoldfastError)
+            if is_unknown and isinstance(error, HoldfastError):
+                raise in_doubt(error) from error
+            raise
 
     def delete(self, key: str) -> None:
         """Remove the object; absent is fine."""
@@ -158,16 +169,12 @@ class ObjectStore:
         InDoubt
             If it is unknown whether they were removed: removing them again is safe.
         """
+        for start in range(0, len(keys), _REMOVED_AT_ONCE):
+            self._remove(list(keys[start : start + _REMOVED_AT_ONCE]))
+
+    def _remove(self, keys: list[str]) -> None:
         doing = f"removing {self.address}/{keys[0]}" if len(keys) == 1 else f"removing {len(keys)} objects"
-
-        def remove(client: Any) -> None:
-            try:
-                client.delete(list(keys) if len(keys) > 1 else keys[0])
-            except of_server() as error:
-                if failure_of(error).answer is not StoreAnswer.ABSENT:
-                    raise
-
-        self._requests.call(remove, doing, is_write=True)
+        self._requests.call(lambda client: _delete(client, keys), doing, is_write=True)
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``, sorted; they may lag."""
@@ -222,3 +229,16 @@ class ObjectStore:
 
 def _put(client: Any, key: str, data: bytes, **how: Any) -> None:
     client.put(key, data, use_multipart=False, **how)
+
+
+def _delete(client: Any, keys: list[str]) -> None:
+    try:
+        client.delete(keys if len(keys) > 1 else keys[0])
+    except of_server() as error:
+        if is_deleted(error):
+            return
+        if failure_of(error).answer is not StoreAnswer.ABSENT:
+            raise
+        if len(keys) > 1:  # Google removes one with a request: the library stops at the first that is absent
+            for key in keys:
+                _delete(client, [key])
