@@ -115,7 +115,7 @@ class Ledger:
         Raises
         ------
         InvalidPipeline
-            If it belongs to another pipeline, or to another format; or if the store creates what is there already.
+            If it belongs to another pipeline, or to another format.
         Corrupt
             If the identity cannot be read.
         """
@@ -123,7 +123,6 @@ class Ledger:
         data = self._store.get("identity.json")
         if data is None:  # no run was here, or it died before this first write
             if self._store.put_if_absent("identity.json", checked_json.dump(mine)):
-                self._check_is_refused_again("identity.json", checked_json.dump(mine))
                 return
             data = self._store.get("identity.json") or b""
         found = _json(data, "identity.json")
@@ -138,17 +137,6 @@ class Ledger:
             raise InvalidPipeline(
                 f"the checkpoint has format {found.get('format')!r}; this version of Holdfast reads format {FORMAT}.",
                 do="run it with the version of Holdfast that wrote it.",
-                pipeline=self._pipeline,
-            )
-
-    def _check_is_refused_again(self, key: str, data: bytes) -> None:
-        """See, once for each checkpoint, that of several writers one wins: S3's servers do not all promise that."""
-        if self._store.put_if_absent(key, data):
-            raise InvalidPipeline(
-                f"the checkpoint of pipeline {self._pipeline!r} cannot be kept in this store.",
-                why="it created an object that was there already: it does not know conditional puts (If-None-Match), "
-                "without which two runs would own the pipeline at once.",
-                do="choose a store that knows them (S3, MinIO and Cloudflare R2 do), or update the server.",
                 pipeline=self._pipeline,
             )
 

@@ -47,13 +47,6 @@ def test_a_checkpoint_of_another_format_is_refused(store):
         Ledger(store, "trips").identify()
 
 
-def test_a_store_that_creates_what_is_there_is_refused_at_the_first_start(store, monkeypatch):
-    """Two runs would win the same generation."""
-    monkeypatch.setattr(store, "put_if_absent", lambda key, data: store.put(key, data) or True)
-    with pytest.raises(InvalidPipeline, match="conditional puts"):
-        Ledger(store, "trips").identify()
-
-
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff"])
 def test_a_damaged_identity_is_corrupt(store, data):
     store.put("identity.json", data)
