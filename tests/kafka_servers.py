@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -71,8 +72,22 @@ class KafkaTopic:
         admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(30)
 
     def values(self) -> list[bytes]:
-        """Return the values that ``read_committed`` shows, in order, up to the first transaction that is open."""
-        from confluent_kafka import Consumer, TopicPartition
+        """Return the values that ``read_committed`` shows, in order, up to the first transaction that is open.
+
+        A commit is answered when it is decided, and what it ends is marked a moment later: that is waited for.
+        """
+        found, is_whole = self._read()
+        if is_whole:
+            return found
+        end = time.monotonic() + 30
+        while transactions_in(self.bootstrap, ["PrepareCommit", "PrepareAbort"]):
+            assert time.monotonic() < end, "a transaction does not end"
+            time.sleep(0.005)
+        return self._read()[0]
+
+    def _read(self) -> tuple[list[bytes], bool]:
+        """Return what is shown, and whether that is all there is."""
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
 
         consumer = Consumer(
             {
@@ -84,13 +99,21 @@ class KafkaTopic:
                 "isolation.level": "read_committed",
             }
         )
-        consumer.assign([TopicPartition(self.name, 0, 0)])
+        place = TopicPartition(self.name, 0, 0)
+        consumer.assign([place])
         found = []
-        while (message := consumer.poll(30)) is not None and message.error() is None:
-            found.append(message.value())
-        consumer.close()
-        assert message is not None, "the broker did not answer"
-        return found
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, "the broker did not answer"
+            error = message.error()
+            if error is None:
+                found.append(message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                _, high = consumer.get_watermark_offsets(place, cached=True)
+                consumer.close()
+                return found, message.offset() >= high
+            else:
+                assert error.retriable(), error
 
     def open_transactions(self) -> list[str]:
         """Return the names of those of tasks that are open, of whichever pipeline."""
@@ -99,12 +122,16 @@ class KafkaTopic:
 
 def open_transactions(bootstrap: str, beginning: str = "holdfast/") -> list[str]:
     """Return the names of transactions that are open, of drivers and of tasks, by a client of its own."""
+    return [name for name in transactions_in(bootstrap, ["Ongoing"]) if name.startswith(beginning)]
+
+
+def transactions_in(bootstrap: str, states: list[str]) -> list[str]:
+    """Return the names of transactions in some states."""
     from kafka.admin import KafkaAdminClient
 
     client = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        found = client.list_transactions(state_filters=["Ongoing"])
+        found = client.list_transactions(state_filters=states)
     finally:
         client.close()
-    names = [each.transactional_id for listed in found.values() for each in listed]
-    return sorted(name for name in names if name.startswith(beginning))
+    return sorted(each.transactional_id for listed in found.values() for each in listed)

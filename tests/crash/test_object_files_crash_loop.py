@@ -161,7 +161,7 @@ def survive(make_world: Callable[[], World], *, places: Sequence[str] = PLACES, 
 
 
 def test_one_directory_survives_a_crash_at_some_writes(new_address: Callable[[], str], new_path: NewPath) -> None:
-    survive(lambda: made(new_address(), new_path), places=("complete",), pairs=False, stride=5)
+    survive(lambda: made(new_address(), new_path), places=("complete",), pairs=False, stride=4)
 
 
 def test_beside_another_sink_it_survives_a_crash_at_fewer_writes(
