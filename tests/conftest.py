@@ -26,6 +26,7 @@ from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three
 from tests.modes import umask  # noqa: E402
 from tests.other_clouds import azure_store, google_store  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
+from tests.s3_proxy import proxy  # noqa: E402
 from tests.s3_server import s3_bucket, s3_of_session  # noqa: E402
 from tests.servers import (  # noqa: E402
     mortal_postgres,
@@ -71,6 +72,7 @@ __all__ = [
     "postgres_server_prepared",
     "redis_of_session",
     "redis_url",
+    "proxy",
     "s3_bucket",
     "s3_of_session",
     "three_kafkas",

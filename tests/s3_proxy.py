@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import pytest
+
+from holdfast.store.objects.requests import Perseverance
 from tests.http_servers import Quiet, serving_with
+from tests.s3_server import S3Bucket
+
+HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
+"""Three attempts of each request, at once."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +169,11 @@ def s3_proxy(endpoint: str) -> Iterator[S3Proxy]:
 
 
 _OF_THE_HOP = {"content-length", "connection", "transfer-encoding", "keep-alive"}
+
+
+@pytest.fixture
+def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """Return a proxy by which every client that is made in the test reaches the bucket's server."""
+    with s3_proxy(s3_bucket.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy

@@ -44,26 +44,14 @@ from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.sinks.object_files.staging import UploadsWriter, files_of
 from holdfast.store.objects import multipart
 from holdfast.store.objects import store as object_store
-from holdfast.store.objects.requests import Perseverance
 from tests.everyday import everyday
-from tests.s3_proxy import (
-    CONFLICT,
-    DENIED,
-    DROPPED,
-    FAILED_AFTER,
-    REPLY_LOST,
-    SLOW_DOWN,
-    Fault,
-    S3Proxy,
-    s3_proxy,
-)
+from tests.s3_proxy import CONFLICT, DENIED, DROPPED, FAILED_AFTER, HASTY, REPLY_LOST, SLOW_DOWN, Fault, S3Proxy
 from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
 PIPELINE = "trips"
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
-HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 
 CREATE, PART, COMPLETE, ENTRY = "POST uploads", "PUT partNumber=", "POST uploadId=", "PUT /log/"
 
@@ -126,13 +114,6 @@ def object_rows(data: bytes) -> list[int]:
 def directory(s3_bucket: S3Bucket) -> Directory:
     """What the test itself asks goes to the server; so do the sinks, unless there is a proxy."""
     return Directory(f"{s3_bucket.address}/out")
-
-
-@pytest.fixture
-def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(s3_bucket.endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 def table(*ids: int, day: str = "mo") -> pa.Table:

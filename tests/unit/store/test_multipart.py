@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.store.objects.multipart import MultipartUploads, Upload, UploadState
-from holdfast.store.objects.requests import Perseverance
-from tests.s3_proxy import SLOW_DOWN, Fault, S3Proxy, s3_proxy
+from tests.s3_proxy import HASTY, SLOW_DOWN, Fault, S3Proxy
 from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 COMPLETE = "POST uploadId="
-
-
-@pytest.fixture
-def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(s3_bucket.endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,24 +12,15 @@ from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.store.objects import store as module
 from holdfast.store.objects.client import open_multipart_client
 from holdfast.store.objects.errors import StoreAnswer, failure_of, failure_of_multipart, is_deleted
-from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import ObjectStore, open_objects
 from tests.http_servers import Quiet, serving_with
-from tests.s3_proxy import SLOW_DOWN, Fault, S3Proxy, s3_proxy
+from tests.s3_proxy import HASTY, SLOW_DOWN, Fault, S3Proxy
 from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 OF_A_PROXY = Fault(503)
 """Without a code: Envoy, for instance, answers so when the store did not, whether it got the request or not."""
-
-
-@pytest.fixture
-def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(s3_bucket.endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.requests import SLOW_BYTES_S, Perseverance
 from holdfast.store.objects.store import open_objects
 from tests.http_servers import Quiet, serving_with
-from tests.s3_proxy import Fault, S3Proxy, s3_proxy
+from tests.s3_proxy import Fault, S3Proxy
 from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.slow
 HASTY = Perseverance(attempts=1, patient_attempts=1, first_s=0.001, cap_s=0.002, timeout_s=1)
 LARGE = b"x" * (2 * SLOW_BYTES_S)
 """Of an object that a slow line sends in two seconds."""
-
-
-@pytest.fixture
-def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(s3_bucket.endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.mark.parametrize(

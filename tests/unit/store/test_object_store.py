@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ import pytest
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.store.objects.multipart import MultipartUploads
-from holdfast.store.objects.store import ObjectStore, Perseverance, open_objects
+from holdfast.store.objects.store import ObjectStore, open_objects
 from holdfast.testing import SimulatedClock
 from tests.http_servers import Quiet, serving_with
 from tests.s3_proxy import (
@@ -29,6 +28,7 @@ from tests.s3_proxy import (
     DENIED,
     DROPPED,
     FAILED_AFTER,
+    HASTY,
     REPLY_LOST,
     SLOW_DOWN,
     Fault,
@@ -40,15 +40,7 @@ from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = Perseverance(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 LOST = [("PUT", REPLY_LOST)]
-
-
-@pytest.fixture
-def proxy(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(s3_bucket.endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ An upload that is not completed has nothing but its key: so the key says all tha
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
 from holdfast.ports import Task
+from holdfast.sinks.files.own_files import tag_of
 from holdfast.sinks.files.rows import file_name
 
 OWN = "_holdfast"
@@ -45,7 +45,7 @@ def tag_at(address: str, pipeline: str, sink: str) -> str:
     >>> tag_at("s3://data/rides", "rides", "files") == tag_at("s3://data/rides/test", "rides", "files")
     False
     """
-    return hashlib.sha256(f"{pipeline}/{sink}/{address}".encode()).hexdigest()[:8]
+    return tag_of(pipeline, f"{sink}/{address}")
 
 
 def named(partition: str, task: Task, tag: str, token: str, number: int, format_name: str) -> str:
