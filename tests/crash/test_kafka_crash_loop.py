@@ -161,14 +161,27 @@ def test_beside_another_sink_it_survives_pairs_of_crashes(
 # --- time, and other drivers ------------------------------------------------------------------------------------------
 
 
-def opened(target: KafkaTarget, generation: int = 1, timeout_ms: int = 60_000) -> KafkaSink:
+def connected(target: KafkaTarget, timeout_ms: int = 60_000) -> KafkaSink:
     spec = KafkaSpec(
         target.place["bootstrap.servers"], MessageForm(target.topic), {}, "auto", timeout_ms, target.progress
     )
     sink = spec.connect("target", "words", ROWS)
-    sink.open(RunIdentity("words", generation))
     assert isinstance(sink, KafkaSink)
     return sink
+
+
+def opened(target: KafkaTarget, generation: int = 1, timeout_ms: int = 60_000) -> KafkaSink:
+    sink = connected(target, timeout_ms)
+    sink.open(RunIdentity("words", generation))
+    return sink
+
+
+def behind_a_run(target: KafkaTarget) -> KafkaSink:
+    """Return a sink as the next run connects it, behind one that has published epoch 1."""
+    first = opened(target)
+    first.publish([published(1, Carried(table(1)))], Held())
+    first.close()
+    return connected(target)
 
 
 ROWS = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -512,11 +525,7 @@ def test_a_broker_that_lags_does_not_make_the_ledger_look_absent(
 ) -> None:
     """The progress topic is missing in what brokers list, but once: while the run makes sure of it."""
     target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
-    first = opened(target)
-    first.publish([published(1, Carried(table(1)))], Held())
-    first.close()
-    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
-    again = spec.connect("target", "words", ROWS)
+    again = behind_a_run(target)
     listed = iter([{}, {target.progress: 1}])
     monkeypatch.setattr(KafkaSession, "partitions", lambda *_, **__: next(listed, {}))
     assert again.open(RunIdentity("words", 2)).epoch == 1
@@ -529,11 +538,7 @@ def test_a_ledger_that_went_back_is_not_believed(
 ) -> None:
     """Nothing is read of it, once: when the run has taken the name of its producer."""
     target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
-    first = opened(target)
-    first.publish([published(1, Carried(table(1)))], Held())
-    first.close()
-    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
-    again = spec.connect("target", "words", ROWS)
+    again = behind_a_run(target)
     reads, whole = iter([True, False]), KafkaSession.records
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "records", lambda *args, **how: whole(*args, **how) if next(reads) else iter(()))
@@ -559,8 +564,7 @@ def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
     producer.flush(30)
     first.publish([published(2, Carried(table(2)))], Held())
     first.close()
-    spec = KafkaSpec(kafka_of_session.bootstrap, MessageForm(target.topic), progress=target.progress)
-    again = spec.connect("target", "words", ROWS)
+    again = connected(target)
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "records", lambda self, _, **how: whole(self, cut_off, **how))
         patch.setattr(kafka_session, "TIMEOUT_S", 5.0)
