@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -332,6 +332,17 @@ HASH_COLUMN = "__holdfast_hash"
 """Name of the uint64 column with the hash of a row in canonical form (:mod:`holdfast.types.canonical`)."""
 
 
+class LossKind(Enum):
+    """A distinction between values that a system does not keep, in words that follow the column's name."""
+
+    NAN = "NaN is null"  # SQLite
+    INFINITE = "infinities are null"  # JSON
+    EMPTY = "an empty text is null"  # the name of a directory
+    PADDING = "a text is without the spaces at its end"  # char(n)
+    UUID = "a UUID is itself, however it was spelled,"
+    JSON = "JSON is what it means"  # jsonb
+
+
 @dataclass(frozen=True)
 class Loss:
     """A distinction between values of a column that a system does not keep, so that nobody is to look for it.
@@ -340,15 +351,12 @@ class Loss:
     ----------
     column : str
         Its name.
-    kind : str
-        ``"nan"``: NaN is null (SQLite).  ``"infinite"``: infinities are null (JSON).  ``"empty"``: an empty text is
-        null (the name of a directory).  ``"padding"``: spaces at the end of a text are not kept (``char(n)``).
-        ``"uuid"``: a text is a UUID, however it was spelled.  ``"json"``: a text is JSON, of which only the meaning is
-        kept (``jsonb``).
+    kind : LossKind
+        Which one.
     """
 
     column: str
-    kind: Literal["nan", "infinite", "empty", "padding", "uuid", "json"]
+    kind: LossKind
 
 
 Losses = frozenset[Loss]

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.cli.sinks.reconcile import lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.reconcile.report import Reconciled
@@ -110,15 +111,17 @@ def test_a_directory_is_compared_and_repaired_by_who_does_not_run_it(
 ) -> None:
     give(tmp_path, 0, 1, 2)
     out = tmp_path / "out"
+    rows = source(tmp_path) | hf.select("id", "cast(k AS STRING) AS k", "v", "at", name="texts")
     if kind == "files":
         sink = hf.write.files(out, partition_by="k", name="table")
     else:
         sink = hf.write.segments(out, partition_by="k", seal=[hf.segments.rows(30)], name="table")
-    pipeline = hf.Pipeline("listed", source(tmp_path) | sink)
+    pipeline = hf.Pipeline("listed", rows | sink)
     run(pipeline, tmp_path, spark)
     asked = reconciling(pipeline, tmp_path, spark)
     found = asked.look()
     assert (found.is_equal, found.epoch, found.actual_count) == (True, 3, 270)
+    assert "column k: an empty text is null there, and is taken for that on both sides" in lines(found)
     gone, changed = (next((out / f"k={k}").glob("*.parquet")) for k in (1, 2))
     missing_count = pq.read_metadata(gone).num_rows
     gone.unlink()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.commit.ledger import LedgerEntry, Standing, survey
 from holdfast.commit.owner import Owner, noted_owner
@@ -112,6 +112,11 @@ class Answer:
         return next(case.why for case in CASES if (case.decision, case.outcome) == (self.decision, self.outcome))
 
 
+TransactionStanding = Literal["decided", "at work", "orphan", "left behind"]
+"""What becomes of an open transaction: the next start commits it; it is of a run that may be alive; the next run aborts
+it; it is of a driver that is gone, and the next start ends it."""
+
+
 @dataclass(frozen=True)
 class TransactionReport:
     """A transaction that is open in a sink's system, and what becomes of it.
@@ -121,12 +126,11 @@ class TransactionReport:
     transaction : OpenTransaction
         As the sink says.
     standing : str
-        ``decided`` (the next start commits it), ``at work`` (of a run that may be alive), ``orphan`` (the next run
-        aborts it) or ``left behind`` (of a driver that is gone: the next start ends it).
+        One of :data:`TransactionStanding`.
     """
 
     transaction: OpenTransaction
-    standing: str
+    standing: TransactionStanding
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,14 @@ from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport, TransactionReport
+from holdfast.observe.inspection import (
+    Answer,
+    BehindReport,
+    Inspection,
+    SinkReport,
+    TransactionReport,
+    TransactionStanding,
+)
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import (
     Expiring,
@@ -248,7 +255,7 @@ def _open_in(sink: Sink, held: Held, inspection: Inspection) -> dict[str, Any]:
     return {"transactions": tuple(found), "waiting_readers": tuple(sink.waiting_readers())}
 
 
-def _standing(transaction: OpenTransaction, held: Held, inspection: Inspection) -> str:
+def _standing(transaction: OpenTransaction, held: Held, inspection: Inspection) -> TransactionStanding:
     if not transaction.task:
         return "left behind" if inspection.owner.is_alive is False else "at work"
     if transaction.is_decided or int(transaction.task.split("/")[2]) in inspection.open_epochs:

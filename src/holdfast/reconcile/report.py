@@ -149,7 +149,7 @@ def differences(
 
 def left_out(compared: ContentComparison) -> tuple[tuple[str, str], ...]:
     """Return which distinctions between values were not looked for."""
-    return tuple(sorted((loss.column, loss.kind) for loss in compared.losses))
+    return tuple(sorted((loss.column, loss.kind.value) for loss in compared.losses))
 
 
 def without_refused(missing: pa.Table, refused: Sequence[pa.Table], compared: ContentComparison) -> pa.Table:

@@ -22,7 +22,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.types import lookup3
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat, flat_type, is_nested, json_text
-from holdfast.values import NO_LOSSES, Losses
+from holdfast.values import NO_LOSSES, Losses, LossKind
 
 SEED = 0x686F6C6466617374
 """Of the hash of a column's name, which is the seed of its values."""
@@ -35,7 +35,7 @@ _EPOCH_2000_US = 946_684_800_000_000
 _EPOCH_2000_DAYS = 10_957
 
 
-def losses_of(column: str, losses: Losses) -> frozenset[str]:
+def losses_of(column: str, losses: Losses) -> frozenset[LossKind]:
     """Return the kinds of one column."""
     return frozenset(loss.kind for loss in losses if loss.column == column)
 
@@ -96,7 +96,7 @@ def _joined(rows: pa.RecordBatch, columns: Collection[str], losses: Losses) -> H
     return result
 
 
-def column_hashes(values: pa.Array, name: str, lost: Collection[str] = ()) -> Hashes:
+def column_hashes(values: pa.Array, name: str, lost: Collection[LossKind] = ()) -> Hashes:
     """Return the hash of each value of a column; 0 for a null.
 
     Raises
@@ -148,22 +148,22 @@ def _hasher(kind: pa.DataType, name: str) -> Callable[[pa.Array, int], Hashes]:
 # --- what a system does not keep ------------------------------------------------------------------------------------
 
 
-def _without_lost_floats(values: pa.Array, lost: Collection[str]) -> pa.Array:
-    if "nan" in lost:
+def _without_lost_floats(values: pa.Array, lost: Collection[LossKind]) -> pa.Array:
+    if LossKind.NAN in lost:
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    if "infinite" in lost:
+    if LossKind.INFINITE in lost:
         values = pc.if_else(pc.is_inf(values), pa.scalar(None, values.type), values)
     return values
 
 
-def _spelled(values: pa.Array, lost: Collection[str]) -> pa.Array:
-    if "empty" in lost:
+def _spelled(values: pa.Array, lost: Collection[LossKind]) -> pa.Array:
+    if LossKind.EMPTY in lost:
         values = pc.if_else(pc.equal(values, pa.scalar("", values.type)), pa.scalar(None, values.type), values)
-    if "padding" in lost:
+    if LossKind.PADDING in lost:
         values = pc.ascii_rtrim(values, " ")
-    if "uuid" in lost:
+    if LossKind.UUID in lost:
         values = pc.ascii_lower(pc.replace_substring_regex(values, "[-{}]", ""))
-    if "json" in lost:
+    if LossKind.JSON in lost:
         values = _parsed(values)
     return values
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidPipeline
 from holdfast.types import canonical, lookup3
 from holdfast.types.digests import Digests
-from holdfast.values import Loss
+from holdfast.values import Loss, LossKind
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
 
@@ -98,14 +98,15 @@ def test_the_order_of_columns_does_not_count_and_one_that_is_null_is_as_none() -
 
 
 def test_losses_are_left_out() -> None:
-    assert hashed(float("nan"), lost=["nan"]) == [0]
-    assert hashed(float("inf"), -float("inf"), lost=["infinite"]) == [0, 0]
-    assert hashed("a  ", "  ", lost=["padding"]) == hashed("a", "")
-    one, other = hashed("0F8FAD5B-D9CB-469F-A165-70867728950E", "{0f8fad5bd9cb469fa16570867728950e}", lost=["uuid"])
+    assert hashed(float("nan"), lost=[LossKind.NAN]) == [0]
+    assert hashed(float("inf"), -float("inf"), lost=[LossKind.INFINITE]) == [0, 0]
+    assert hashed("a  ", "  ", lost=[LossKind.PADDING]) == hashed("a", "")
+    spellings = "0F8FAD5B-D9CB-469F-A165-70867728950E", "{0f8fad5bd9cb469fa16570867728950e}"
+    one, other = hashed(*spellings, lost=[LossKind.UUID])
     assert one == other
-    assert len(set(hashed('{"b":1e2,"a":-0.0}', '{"a": 0.0, "b": 100}', lost=["json"]))) == 1
-    assert len(set(hashed("not JSON", "not  JSON", lost=["json"]))) == 2
-    assert canonical.losses_of("x", frozenset({Loss("x", "nan"), Loss("y", "uuid")})) == {"nan"}
+    assert len(set(hashed('{"b":1e2,"a":-0.0}', '{"a": 0.0, "b": 100}', lost=[LossKind.JSON]))) == 1
+    assert len(set(hashed("not JSON", "not  JSON", lost=[LossKind.JSON]))) == 2
+    assert canonical.losses_of("x", frozenset({Loss("x", LossKind.NAN), Loss("y", LossKind.UUID)})) == {LossKind.NAN}
 
 
 def test_a_slice_is_hashed_as_its_values() -> None:

@@ -26,14 +26,6 @@ _log = logging.getLogger(__name__)
 DIFFERENT = 1
 """Exit code where rows differ and are not repaired."""
 
-_LOST = {
-    "nan": "NaN is null",
-    "infinite": "infinities are null",
-    "padding": "a text is without the spaces at its end",
-    "uuid": "a UUID is itself, however it was spelled,",
-    "json": "JSON is what it means",
-}
-
 
 def reconcile(
     target: Target,
@@ -122,7 +114,7 @@ def as_value(found: Reconciled) -> dict[str, Any]:
         {"kind": kind, "expected": _plain(expected), "actual": _plain(actual)}
         for kind, expected, actual in found.examples
     ]
-    left_out = [{"column": column, "what": _LOST[kind]} for column, kind in found.left_out]
+    left_out = [{"column": column, "what": what} for column, what in found.left_out]
     return {**asdict(found), "examples": examples, "left_out": left_out, "is_equal": found.is_equal}
 
 
@@ -130,8 +122,8 @@ def lines(found: Reconciled) -> Iterator[str]:
     """Say what was found, for people."""
     yield f"{found.sink}  epoch {found.epoch}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
     yield f"expected from  {found.expected_from}"
-    for column, kind in found.left_out:
-        yield f"column {column}: {_LOST[kind]} there, and is taken for that on both sides"
+    for column, what in found.left_out:
+        yield f"column {column}: {what} there, and is taken for that on both sides"
     if found.refused_count:
         yield f"{found.refused_count:,} rows are not there because the sink refused them: dead letters"
     if found.is_equal:

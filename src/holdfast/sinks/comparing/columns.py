@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
 from holdfast.types import canonical
 from holdfast.types.lookup3 import Hashes
-from holdfast.values import Losses
+from holdfast.values import Losses, LossKind
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FoundColumn:
     values: pa.Array | pa.Scalar
     is_foreign: bool
 
-    def hashes(self, row_count: int, lost: Collection[str]) -> Hashes:
+    def hashes(self, row_count: int, lost: Collection[LossKind]) -> Hashes:
         """Return the hash of each value."""
         name = self.field.name
         if isinstance(self.values, pa.Scalar):

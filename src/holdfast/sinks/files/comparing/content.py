@@ -20,7 +20,7 @@ from holdfast.sinks.files.partition import partition_values
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.plain import flat_type
-from holdfast.values import NO_LOSSES, Loss, Losses
+from holdfast.values import NO_LOSSES, Loss, Losses, LossKind
 
 BATCH_ROWS = 65_536
 """Rows that are read at once."""
@@ -53,7 +53,7 @@ class FileFormat:
     def losses(self) -> Losses:
         """What files do not keep: the name of a directory does not tell an empty text from null."""
         kinds = [(name, flat_type(self.schema.field(name).type)) for name in self.partition_by]
-        return frozenset(Loss(name, "empty") for name, kind in kinds if canonical.is_text(kind))
+        return frozenset(Loss(name, LossKind.EMPTY) for name, kind in kinds if canonical.is_text(kind))
 
     def constants(self, path: str) -> dict[str, pa.Scalar | None]:
         """Return the values that the path of a file says; None for what is no value of its column's type."""

@@ -16,7 +16,7 @@ from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn
 from holdfast.sinks.sql import flat_type, is_nested
 from holdfast.types import canonical
-from holdfast.values import Loss, Losses
+from holdfast.values import Loss, Losses, LossKind
 
 NUMBERS = ("int2", "int4", "int8", "bool")
 
@@ -31,15 +31,15 @@ class HashedColumn:
         Of the table.
     kind : pa.DataType
         Plain Arrow type of the rows that were written.
-    lost : frozenset of str
-        Kinds of :class:`~holdfast.types.canonical.Loss`.
+    lost : frozenset of LossKind
+        What its column does not keep.
     has_is_json : bool
         Whether the server can ask if a text is JSON (version 16).
     """
 
     column: TableColumn
     kind: pa.DataType
-    lost: frozenset[str]
+    lost: frozenset[LossKind]
     has_is_json: bool
 
     @property
@@ -105,7 +105,7 @@ class HashedColumn:
         return self._cast("real::double precision" if is_short else "double precision")
 
     def _kept(self, expression: pg.Composable) -> pg.Composable:
-        words = ["NaN"] * ("nan" in self.lost) + ["Infinity", "-Infinity"] * ("infinite" in self.lost)
+        words = ["NaN"] * (LossKind.NAN in self.lost) + ["Infinity", "-Infinity"] * (LossKind.INFINITE in self.lost)
         if not words:
             return expression
         conditions = [
@@ -142,14 +142,14 @@ class HashedColumn:
         return pg.SQL("CASE WHEN {0} IS JSON THEN {1} ELSE {0} END").format(self._text(), parsed)
 
     def _spelled(self) -> pg.Composable:
-        if "json" in self.lost:
+        if LossKind.JSON in self.lost:
             return self._json()
         text: pg.Composable = self._text()
-        if "empty" in self.lost:
+        if LossKind.EMPTY in self.lost:
             text = pg.SQL("CASE WHEN {0} OPERATOR(pg_catalog.<>) '' THEN {0} END").format(text)
-        if "uuid" in self.lost:
+        if LossKind.UUID in self.lost:
             text = pg.SQL("pg_catalog.lower(pg_catalog.translate({}, '-{{}}', ''))").format(text)
-        if "padding" in self.lost:
+        if LossKind.PADDING in self.lost:
             text = pg.SQL("pg_catalog.rtrim({}, ' ')").format(text)
         return text
 
@@ -160,14 +160,18 @@ def is_whole(kind: pa.DataType) -> bool:
     return bool(is_small or pa.types.is_boolean(kind) or pa.types.is_duration(kind))
 
 
+_LOST = {"bpchar": LossKind.PADDING, "uuid": LossKind.UUID, "jsonb": LossKind.JSON}
+"""What a column of texts does not keep, by PostgreSQL's type of it."""
+
+
 def own_losses(table: PostgresTable) -> Losses:
     """Return what the table's columns do not keep of the rows that were written."""
     found = []
     for column in table.columns:
         kind = flat_type(table.schema.field(column.name).type)
         if is_text(kind):
-            lost = {"bpchar": "padding", "uuid": "uuid", "jsonb": "json"}.get(column.base)
-            found += [Loss(column.name, lost)] if lost else []  # type: ignore[arg-type]
+            lost = _LOST.get(column.base)
+            found += [Loss(column.name, lost)] if lost else []
     return frozenset(found)
 
 

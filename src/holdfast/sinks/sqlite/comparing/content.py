@@ -23,7 +23,7 @@ from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type
-from holdfast.values import NO_LOSSES, Loss, Losses
+from holdfast.values import NO_LOSSES, Loss, Losses, LossKind
 
 CHUNK_ROWS = 8192
 """Rows that are hashed at once."""
@@ -269,4 +269,4 @@ class SqliteContent:
 def own_losses(table: SqliteTable) -> Losses:
     """Return what the table does not keep of the rows that were written: SQLite's NaN is null."""
     kinds = [(field.name, flat_type(field.type)) for field in table.stored]
-    return frozenset(Loss(name, "nan") for name, kind in kinds if pa.types.is_floating(kind))
+    return frozenset(Loss(name, LossKind.NAN) for name, kind in kinds if pa.types.is_floating(kind))

@@ -19,6 +19,7 @@ from holdfast.sinks.sqlite.table import converted, is_binary, is_text
 from holdfast.types import canonical
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type, from_json_text, is_nested
+from holdfast.values import LossKind
 
 _EXACT = 2.0**53
 """Up to here a float says every integer."""
@@ -34,13 +35,13 @@ class StoredColumn:
         Of the rows that were written.
     affinity : str
         Which storage class the column prefers: numbers where it is not that of their type are the column's doing.
-    lost : frozenset of str
-        Kinds of :class:`~holdfast.values.Loss`.
+    lost : frozenset of LossKind
+        What its column does not keep.
     """
 
     field: pa.Field
     affinity: str
-    lost: frozenset[str]
+    lost: frozenset[LossKind]
 
     def read(self, values: Sequence[Any]) -> StoredValues:
         """Return values as SQLite gives them."""
@@ -108,7 +109,7 @@ class StoredValues:
     def hashes(self) -> Hashes:
         """Return the hash of each."""
         name = self.column.field.name
-        lost = {"json"} if is_nested(flat_type(self.column.field.type)) else self.column.lost
+        lost = {LossKind.JSON} if is_nested(flat_type(self.column.field.type)) else self.column.lost
         found = canonical.column_hashes(self.plain, name, lost)
         if self.is_foreign is not None:
             found[self.is_foreign] = canonical.unreadable(name)
