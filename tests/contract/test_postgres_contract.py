@@ -22,6 +22,7 @@ from tests.contract.comparable_contract import ComparableContract, ComparableTab
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
+from tests.contract.reset_contract import LostLedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import postgres_spec
@@ -34,6 +35,7 @@ TestComparableContract = ComparableContract
 TestComparableTablesContract = ComparableTablesContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestLostLedgerContract = LostLedgerContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
@@ -66,6 +68,10 @@ class PostgresTarget:
                 " UNION ALL SELECT relname FROM pg_class WHERE relname LIKE 'holdfast\\_stage%' AND relkind = 'r'"
             ).fetchall()
         return [name for (name,) in found]
+
+    def lose_ledger(self) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute("DELETE FROM holdfast_ledger")
 
     def refuse(self, word: str) -> bool:
         with psycopg.connect(self.dsn) as connection:

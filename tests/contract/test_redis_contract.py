@@ -10,6 +10,7 @@ from holdfast.sinks.redis import sink as redis_sink
 from holdfast.sinks.redis.spec import RedisSpec
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import LostLedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestLostLedgerContract = LostLedgerContract
 
 
 class RedisTarget:
@@ -39,6 +41,9 @@ class RedisTarget:
         for names in self._client.keys("holdfast:*:staged"):
             keys = [*keys, *(name for name in self._client.smembers(names) if name not in keys)]
         return keys
+
+    def lose_ledger(self) -> None:
+        self._client.delete(f"holdfast:{PIPELINE}/target:ledger")
 
     def refuse(self, word: str) -> bool:
         return False

@@ -22,6 +22,7 @@ from tests.contract.comparable_contract import ComparableContract, ComparableTab
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
+from tests.contract.reset_contract import LostLedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
@@ -30,6 +31,7 @@ TestSinkContract = SinkContract
 TestColumnContract = ColumnContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestLostLedgerContract = LostLedgerContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
@@ -69,6 +71,10 @@ class SqliteTarget:
     def leftovers(self) -> list[str]:
         directory = Path(f"{self._path}-holdfast")
         return [path.name for path in directory.iterdir()] if directory.exists() else []
+
+    def lose_ledger(self) -> None:
+        with closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.execute("DELETE FROM holdfast_ledger")
 
     def refuse(self, word: str) -> bool:
         with closing(sqlite3.connect(self._path)) as connection:

@@ -274,8 +274,8 @@ class PostgresExplanations:
         self._ours = (pipeline, sink)
         self._is_kept = False
 
-    def begin(self, connection: Connection) -> None:
-        """Create the table when absent.
+    def begin(self, connection: Connection, row: LedgerRow) -> None:
+        """Create the table when absent; forget what explains positions that nobody holds any more.
 
         A role that may write the ledger, but not this table or none of its own, keeps nothing here: the sink is as
         exact as before, but cannot help when the checkpoint is lost.
@@ -291,6 +291,8 @@ class PostgresExplanations:
             return
         self._is_kept = True
         if exists:
+            if not row.epoch:
+                connection.execute(pg.SQL("DELETE FROM {} WHERE {}").format(self._name, OURS), self._ours)
             return
         catalog.lock_ddl(connection)
         connection.execute(
@@ -357,9 +359,9 @@ class PostgresExplanations:
             connection.execute(statement, (*self._ours, STEP_TIME))
             self._insert(connection, STEP_TIME, 0, epoch, json.dumps(step_time))
 
-    def all(self, connection: Connection) -> list[Explanation]:
-        """Return everything that is kept."""
-        if not catalog.check_explanations(connection, self._table):
+    def all(self, connection: Connection, row: LedgerRow | None) -> list[Explanation]:
+        """Return everything that is kept of what the ledger row holds."""
+        if row is None or not row.epoch or not catalog.check_explanations(connection, self._table):
             return []
         rows = connection.execute(
             pg.SQL(
@@ -423,7 +425,7 @@ def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | No
             return None
         kept = PostgresExplanations(table, pipeline, name)
         try:
-            told, step_time = kept.all(connection), kept.step_time(connection, row.epoch)
+            told, step_time = kept.all(connection, row), kept.step_time(connection, row.epoch)
         except InvalidPipeline:
             told, step_time = [], None  # a role that may not read the table keeps none there
         return SinkLedger(replace(row.held(), step_time=step_time), tuple(told))

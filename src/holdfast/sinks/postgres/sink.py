@@ -157,7 +157,7 @@ class PostgresSink:
         with self._session.transaction() as connection:
             if self._epochs is not None:
                 self._epochs.begin(connection, before)
-            self._explanations.begin(connection)
+            self._explanations.begin(connection, before)
             explained = self._explanations.held(connection)
             step_time = None if explained is None else self._explanations.step_time(connection, before.epoch)
             if before.epoch and before.in_progress is None and self._table.is_empty(connection):
@@ -467,7 +467,8 @@ class PostgresSink:
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         with self._session.explained():
-            return self._explanations.all(self._session.connection())
+            connection = self._session.connection()
+            return self._explanations.all(connection, self._ledger.row_if_any(connection))
 
     # --- sweep, close -------------------------------------------------------------------------------------------------
 

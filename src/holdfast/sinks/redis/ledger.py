@@ -176,4 +176,7 @@ def staged(session: RedisSession, keys: SinkKeys) -> list[str]:
 def asked(session: RedisSession, keys: SinkKeys) -> SinkLedger | None:
     """Return what the ledger says of a sink; None where there is none."""
     found = read(session, keys)
-    return None if found is None else SinkLedger(found.held(), tuple(explanations(session, keys)))
+    if found is None:
+        return None
+    told = explanations(session, keys) if found.row.epoch else []
+    return SinkLedger(found.held(), tuple(told))

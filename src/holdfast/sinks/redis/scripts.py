@@ -88,7 +88,7 @@ local function write(chunk)
 end
 """
 
-# ARGV: guarded fields, form, what changes (set, explained, pieces, gone), chunks.
+# ARGV: guarded fields, form, what changes (set, forgets, explained, staged, pieces, unset), chunks.
 COMMIT = (
     _COMMON
     + """
@@ -106,6 +106,10 @@ for _, piece in ipairs(what.pieces) do
     redis.call('UNLINK', piece[1])
     redis.call('SREM', KEYS[5], piece[1])
   end
+end
+if what.forgets then
+  for _, source in ipairs(redis.call('SMEMBERS', KEYS[4])) do redis.call('DEL', KEYS[4] .. ':' .. source) end
+  redis.call('DEL', KEYS[4])
 end
 for _, each in ipairs(what.explained) do
   local key = KEYS[4] .. ':' .. each[1]

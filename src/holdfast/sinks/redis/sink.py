@@ -65,6 +65,8 @@ class _Change:
     staged: Sequence[tuple[str, int]] = ()
     pieces: Sequence[tuple[str, int]] = ()
     chunks: Sequence[bytes] = ()
+    forgets: bool = False
+    """Whether what is explained is removed: it explains positions that nobody holds any more."""
 
 
 class RedisSink:
@@ -104,7 +106,8 @@ class RedisSink:
                 raise sql.fenced(self._node, self._pipeline, run.generation, found.row.generation)
             self._before = found.row.generation
             first = ["epoch", "0", "positions", "{}"] if found is ABSENT else []
-            return _Change([*first, "generation", str(run.generation), "owner", self._owner])
+            fields = [*first, "generation", str(run.generation), "owner", self._owner]
+            return _Change(fields, forgets=not found.row.epoch)
 
         try:
             self._commit(move)
@@ -176,7 +179,7 @@ class RedisSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return ledger.explanations(self._session, self._keys)
+        return ledger.explanations(self._session, self._keys) if self._read().row.epoch else []
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose chunks are not all on the server."""
@@ -224,6 +227,7 @@ class RedisSink:
             what = {
                 "set": change.set,
                 "unset": change.unset,
+                "forgets": change.forgets,
                 "explained": [(each.source, each.number, each.text) for each in change.explained],
                 "staged": change.staged,
                 "pieces": change.pieces,

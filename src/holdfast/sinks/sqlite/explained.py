@@ -26,6 +26,7 @@ from holdfast.sinks.explained import (
     parted,
     step_time_in,
 )
+from holdfast.sinks.sql import LedgerRow
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {EXPLANATIONS} (
@@ -43,9 +44,11 @@ class SqliteExplanations:
     pipeline: str
     sink: str
 
-    def begin(self, connection: sqlite3.Connection) -> None:
-        """Create the table when absent."""
+    def begin(self, connection: sqlite3.Connection, row: LedgerRow) -> None:
+        """Create the table when absent; forget what explains positions that nobody holds any more."""
         connection.execute(_DDL)
+        if not row.epoch:
+            connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {_OURS}", self._ours)
 
     def held(self, connection: sqlite3.Connection) -> dict[str, int]:
         """Return source -> highest number."""
@@ -83,9 +86,9 @@ class SqliteExplanations:
         statement = f"SELECT last, text FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?"
         return ends_in(connection.execute(statement, (*self._ours, ENDS)).fetchall())
 
-    def all(self, connection: sqlite3.Connection) -> list[Explanation]:
-        """Return everything that is kept."""
-        if not self._exists(connection):
+    def all(self, connection: sqlite3.Connection, row: LedgerRow | None) -> list[Explanation]:
+        """Return everything that is kept of what the ledger row holds."""
+        if row is None or not row.epoch or not self._exists(connection):
             return []
         statement = (
             f"SELECT source, first, text FROM {EXPLANATIONS} WHERE {_OURS} AND source <> ? ORDER BY source, first"

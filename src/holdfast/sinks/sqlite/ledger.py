@@ -43,7 +43,7 @@ def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
             return None
         kept = SqliteExplanations(f"sink {name!r}", pipeline, name)
         held = replace(row.held(), step_time=kept.step_time(connection, row.epoch))
-        return SinkLedger(held, tuple(kept.all(connection)))
+        return SinkLedger(held, tuple(kept.all(connection, row)))
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class SqliteSink:
             )
             if self._epochs is not None:
                 self._epochs.begin(connection, row)
-            self._explanations.begin(connection)
+            self._explanations.begin(connection, row)
             explained = self._explanations.held(connection)
             step_time = self._explanations.step_time(connection, row.epoch)
             if row.epoch and self._table.is_empty(connection):
@@ -307,7 +307,8 @@ class SqliteSink:
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         with self._explained():
-            return self._explanations.all(self._file.connection())
+            connection = self._file.connection()
+            return self._explanations.all(connection, self._row(connection))
 
     def sweep(self, *, below_epoch: int) -> int:
         """Remove files of lower generations, and of this one below the epoch."""
