@@ -220,6 +220,22 @@ class SinkLedger:
 
 
 @dataclass(frozen=True)
+class Reset:
+    """What a reset of a sink removes, or would remove, in words (design/0042).
+
+    Parameters
+    ----------
+    removed : tuple of str
+        What goes, and how much of it; empty where nothing is there.
+    stays : tuple of str
+        What it cannot remove, or was told to leave, and what that means for the next run.
+    """
+
+    removed: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class PublishedEpoch:
     """An epoch that a sink has published, from its own ledger.
 

@@ -93,15 +93,15 @@ class SinkContract:
         stale = target.connect()
         with pytest.raises(Fenced):
             stale.open(RunIdentity(PIPELINE, generation))
-        owner.publish([_carried(1, [(1, "one")], generation=2)], Held())
+        owner.publish([carried(1, [(1, "one")], generation=2)], Held())
         assert target.rows() == [(1, "one")]
         stale.close()
         owner.close()
 
     def test_open_returns_what_was_published_last(self, target: Target) -> None:
         first = _opened(target, 1)
-        first.publish([_carried(1, [(1, "one")], pts=5)], Held())
-        first.publish([_carried(2, [(2, "two")], pts=17)], Held())
+        first.publish([carried(1, [(1, "one")], pts=5)], Held())
+        first.publish([carried(2, [(2, "two")], pts=17)], Held())
         first.close()
         second = target.connect()
         assert second.open(RunIdentity(PIPELINE, 2)) == Held(epoch=2, generation=1, positions=_positions(2), pts=17)
@@ -110,7 +110,7 @@ class SinkContract:
     def test_opening_keeps_what_a_lower_generation_staged_because_a_decision_may_name_it(self, target: Target) -> None:
         """A crash between decide and publish: the decision holds handles of the dead generation (design/0001, 3)."""
         dead = _opened(target, 1)
-        handle = _staged(dead, 1, [(1, "one"), (2, "two")])
+        handle = stage_rows(dead, 1, [(1, "one"), (2, "two")])
         dead.close()
         alive = _opened(target, 2)
         alive.publish([_publication(1, [handle], generation=1)], Held())
@@ -124,7 +124,7 @@ class SinkContract:
     @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
     def test_admitting_an_epoch_changes_nothing_and_may_be_done_again(self, target: Target, staged: bool) -> None:
         sink = _opened(target)
-        publication = _publication(1, [_staged(sink, 1, [(1, "one")]) if staged else _rows([(1, "one")])])
+        publication = _publication(1, [stage_rows(sink, 1, [(1, "one")]) if staged else _rows([(1, "one")])])
         left = target.leftovers()
         for _ in range(2):
             sink.admit(publication)
@@ -140,13 +140,13 @@ class SinkContract:
     ) -> None:
         """The decision cannot be taken back (design/0002): in the stage, or when the epoch is admitted, never later."""
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
         if target.refuse("bad"):
             with pytest.raises(BadRow):
-                sink.admit(_publication(2, [_staged(sink, 2, [(2, "bad")]) if staged else _rows([(2, "bad")])]))
+                sink.admit(_publication(2, [stage_rows(sink, 2, [(2, "bad")]) if staged else _rows([(2, "bad")])]))
             assert target.rows() == [(1, "one")]
             assert sink.outcome(2) is Outcome.ABSENT
-        good = _publication(2, [_staged(sink, 2, [(2, "two")], attempt=1) if staged else _rows([(2, "two")])])
+        good = _publication(2, [stage_rows(sink, 2, [(2, "two")], attempt=1) if staged else _rows([(2, "two")])])
         sink.admit(good)
         sink.publish([good], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
@@ -156,14 +156,14 @@ class SinkContract:
 
     def test_carried_rows_become_visible(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one"), (2, "two")])], Held())
-        sink.publish([_carried(2, [(3, "three")])], Held())
+        sink.publish([carried(1, [(1, "one"), (2, "two")])], Held())
+        sink.publish([carried(2, [(3, "three")])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         sink.close()
 
     def test_staged_rows_are_invisible_until_they_are_published(self, target: Target) -> None:
         sink = _opened(target)
-        handles = [_staged(sink, 1, [(1, "one")], task=0), _staged(sink, 1, [(2, "two")], task=1)]
+        handles = [stage_rows(sink, 1, [(1, "one")], task=0), stage_rows(sink, 1, [(2, "two")], task=1)]
         assert target.rows() == []
         sink.publish([_publication(1, handles)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
@@ -172,7 +172,7 @@ class SinkContract:
 
     def test_a_handle_says_whose_rows_it_holds_and_how_many(self, target: Target) -> None:
         sink = _opened(target)
-        handle = _staged(sink, 1, [(1, "one"), (2, "two")], task=3, attempt=1)
+        handle = stage_rows(sink, 1, [(1, "one"), (2, "two")], task=3, attempt=1)
         assert handle.name == f"{PIPELINE}/1/1/3/1"
         assert handle.row_count == 2
         sink.sweep(below_epoch=2)
@@ -180,7 +180,7 @@ class SinkContract:
 
     def test_staged_and_carried_parts_are_published_together(self, target: Target) -> None:
         sink = _opened(target)
-        handle = _staged(sink, 1, [(1, "one")])
+        handle = stage_rows(sink, 1, [(1, "one")])
         sink.publish([_publication(1, [handle, _rows([(2, "two")])])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert sink.outcome(1) is Outcome.PUBLISHED
@@ -211,8 +211,8 @@ class SinkContract:
     def test_only_the_handle_that_the_driver_received_is_published(self, target: Target) -> None:
         """A speculative or repeated attempt stages the same rows under another name."""
         sink = _opened(target)
-        received = _staged(sink, 1, [(1, "one")], attempt=1)
-        _staged(sink, 1, [(1, "one")], attempt=0)
+        received = stage_rows(sink, 1, [(1, "one")], attempt=1)
+        stage_rows(sink, 1, [(1, "one")], attempt=0)
         sink.publish([_publication(1, [received])], Held())
         assert target.rows() == [(1, "one")]
         assert sink.sweep(below_epoch=2) == 1
@@ -241,7 +241,7 @@ class SinkContract:
 
     def test_publishing_again_changes_nothing(self, target: Target) -> None:
         sink = _opened(target)
-        handle = _staged(sink, 1, [(1, "one")])
+        handle = stage_rows(sink, 1, [(1, "one")])
         publication = _publication(1, [handle, _rows([(2, "two")])])
         sink.publish([publication], Held())
         sink.publish([publication], Held())
@@ -250,21 +250,21 @@ class SinkContract:
 
     def test_a_later_generation_does_not_publish_again_what_is_held(self, target: Target) -> None:
         first = _opened(target, 1)
-        handle = _staged(first, 1, [(1, "one")])
+        handle = stage_rows(first, 1, [(1, "one")])
         first.publish([_publication(1, [handle])], Held())
         first.close()
         second = _opened(target, 2)
         assert second.outcome(1) is Outcome.PUBLISHED
         second.publish([_publication(1, [handle], generation=1)], Held())
-        second.publish([_carried(1, [(1, "one")], generation=2)], Held())
+        second.publish([carried(1, [(1, "one")], generation=2)], Held())
         assert target.rows() == [(1, "one")]
         second.close()
 
     def test_a_held_epoch_does_not_move_the_ledger_back(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
-        sink.publish([_carried(2, [(2, "two")])], Held())
-        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
+        sink.publish([carried(2, [(2, "two")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
         assert sink.outcome(2) is Outcome.PUBLISHED
         sink.close()
         again = target.connect()
@@ -275,10 +275,8 @@ class SinkContract:
 
     def test_several_epochs_become_visible_together(self, target: Target) -> None:
         sink = _opened(target)
-        handle = _staged(sink, 2, [(2, "two")])
-        sink.publish(
-            [_carried(1, [(1, "one")]), _publication(2, [handle]), _carried(3, [(3, "three")], pts=30)], Held()
-        )
+        handle = stage_rows(sink, 2, [(2, "two")])
+        sink.publish([carried(1, [(1, "one")]), _publication(2, [handle]), carried(3, [(3, "three")], pts=30)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         assert target.leftovers() == []
         sink.close()
@@ -288,8 +286,8 @@ class SinkContract:
 
     def test_a_held_epoch_is_left_out_of_a_group(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
-        sink.publish([_carried(1, [(1, "one")]), _carried(2, [(2, "two")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
+        sink.publish([carried(1, [(1, "one")]), carried(2, [(2, "two")])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         sink.close()
 
@@ -298,7 +296,7 @@ class SinkContract:
     def test_an_epoch_that_nobody_published_is_absent(self, target: Target) -> None:
         sink = _opened(target)
         assert sink.outcome(1) is Outcome.ABSENT
-        handle = _staged(sink, 1, [(1, "one")])
+        handle = stage_rows(sink, 1, [(1, "one")])
         assert sink.outcome(1) is Outcome.ABSENT
         sink.publish([_publication(1, [handle])], Held())
         assert sink.outcome(1) is Outcome.PUBLISHED
@@ -307,7 +305,7 @@ class SinkContract:
 
     def test_earlier_epochs_are_published_too(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, []), _carried(2, []), _carried(3, [])], Held())
+        sink.publish([carried(1, []), carried(2, []), carried(3, [])], Held())
         assert [sink.outcome(epoch) for epoch in (1, 2, 3)] == [Outcome.PUBLISHED] * 3
         sink.close()
 
@@ -317,10 +315,12 @@ class SinkContract:
         self, target: Target, point: str, staged: bool
     ) -> None:
         first = _opened(target, 1)
-        first.publish([_carried(1, [(1, "one")])], Held())
+        first.publish([carried(1, [(1, "one")])], Held())
         rows = [(2, "two"), (3, "three")]
         parts: list[Part] = (
-            [_staged(first, 2, rows[:1], task=0), _staged(first, 2, rows[1:], task=1)] if staged else [_rows(rows)]
+            [stage_rows(first, 2, rows[:1], task=0), stage_rows(first, 2, rows[1:], task=1)]
+            if staged
+            else [_rows(rows)]
         )
         with _interruption(at=point):
             first.publish([_publication(2, parts)], Held())
@@ -338,7 +338,7 @@ class SinkContract:
     @pytest.mark.parametrize("point", ["publish-uncommitted", "publish-begun"])
     def test_an_interrupted_epoch_is_completed_by_publishing_it_again(self, target: Target, point: str) -> None:
         sink = _opened(target, 1)
-        parts = [_staged(sink, 1, [(1, "one")], task=0), _staged(sink, 1, [(2, "two")], task=1)]
+        parts = [stage_rows(sink, 1, [(1, "one")], task=0), stage_rows(sink, 1, [(2, "two")], task=1)]
         with _interruption(at=point):
             sink.publish([_publication(1, parts)], Held())
         sink.publish([_publication(1, parts)], Held())
@@ -358,9 +358,9 @@ class SinkContract:
 
     def test_inspecting_tells_what_is_held_and_staged_and_changes_nothing(self, target: Target) -> None:
         owner = _opened(target, 2)
-        owner.publish([_carried(1, [(1, "one")], generation=2, pts=5)], Held())
-        decided = _staged(owner, 2, [(2, "two")], generation=2)
-        _staged(owner, 2, [(2, "two")], generation=2, attempt=1)
+        owner.publish([carried(1, [(1, "one")], generation=2, pts=5)], Held())
+        decided = stage_rows(owner, 2, [(2, "two")], generation=2)
+        stage_rows(owner, 2, [(2, "two")], generation=2, attempt=1)
         sink = target.connect()
         if isinstance(sink, Inspectable):
             held = Held(epoch=1, generation=2, positions=_positions(1), pts=5)
@@ -381,8 +381,8 @@ class SinkContract:
     def test_a_sink_that_went_back_refuses_to_publish_over_the_gap(self, target: Target, way: str) -> None:
         """A failover to a standby that lags, a restored backup: the run had published epoch 2, the sink holds 1."""
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
-        parts: list[Part] = [_rows([(3, "three")])] if way == "carried" else [_staged(sink, 3, [(3, "three")])]
+        sink.publish([carried(1, [(1, "one")])], Held())
+        parts: list[Part] = [_rows([(3, "three")])] if way == "carried" else [stage_rows(sink, 3, [(3, "three")])]
         with pytest.raises(Diverged) as caught:
             sink.publish([_publication(3, parts)], Held(2, 0, _positions(2)))
         assert "holds epoch 1" in caught.value.what
@@ -392,7 +392,7 @@ class SinkContract:
         assert target.rows() == [(1, "one")]
         assert sink.outcome(2) is Outcome.ABSENT
         assert sink.outcome(3) is Outcome.ABSENT
-        sink.publish([_carried(2, [(2, "two")]), _publication(3, parts)], Held(1, 0, _positions(1)))
+        sink.publish([carried(2, [(2, "two")]), _publication(3, parts)], Held(1, 0, _positions(1)))
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         sink.close()
 
@@ -400,19 +400,19 @@ class SinkContract:
         self, target: Target
     ) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
         with pytest.raises(Diverged):
-            sink.publish([_carried(2, [(2, "two")])], Held(1, 0, _positions(7)))
+            sink.publish([carried(2, [(2, "two")])], Held(1, 0, _positions(7)))
         assert target.rows() == [(1, "one")]
         sink.close()
 
     def test_a_sink_that_kept_an_epoch_whose_answer_was_lost_skips_it(self, target: Target) -> None:
         """Ahead of what is believed is no gap: the COMMIT arrived, and its reply did not."""
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([carried(1, [(1, "one")])], Held())
         believed = Held(1, 0, _positions(1))
-        sink.publish([_carried(2, [(2, "two")])], believed)
-        sink.publish([_carried(2, [(2, "two")]), _carried(3, [(3, "three")])], believed)
+        sink.publish([carried(2, [(2, "two")])], believed)
+        sink.publish([carried(2, [(2, "two")]), carried(3, [(3, "three")])], believed)
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         sink.close()
 
@@ -420,17 +420,17 @@ class SinkContract:
 
     def test_a_fenced_publish_changes_nothing(self, target: Target) -> None:
         stale = _opened(target, 1)
-        handle = _staged(stale, 1, [(1, "stale")])
+        handle = stage_rows(stale, 1, [(1, "stale")])
         owner = _opened(target, 2)
         with pytest.raises(Fenced):
             stale.publish([_publication(1, [handle])], Held())
         with pytest.raises(Fenced):
-            stale.publish([_carried(1, [(2, "stale")])], Held())
+            stale.publish([carried(1, [(2, "stale")])], Held())
         assert target.rows() == []
         assert owner.outcome(1) is Outcome.ABSENT
-        owner.publish([_carried(1, [(3, "owner")], generation=2)], Held())
+        owner.publish([carried(1, [(3, "owner")], generation=2)], Held())
         with pytest.raises(Fenced):
-            stale.publish([_carried(2, [(4, "stale")])], Held())
+            stale.publish([carried(2, [(4, "stale")])], Held())
         assert target.rows() == [(3, "owner")]
         stale.close()
         owner.close()
@@ -442,12 +442,12 @@ class SinkContract:
         late.write(_batch([(1, "late")]))
         owner = _opened(target, 2)
         owner.sweep(below_epoch=1)
-        owner.publish([_carried(1, [(2, "owner")], generation=2)], Held())
+        owner.publish([carried(1, [(2, "owner")], generation=2)], Held())
         _stage_or_fail(late)
         owner.sweep(below_epoch=2)
         assert target.leftovers() == []
         assert target.rows() == [(2, "owner")]
-        owner.publish([_carried(2, [(3, "owner")], generation=2)], Held())
+        owner.publish([carried(2, [(3, "owner")], generation=2)], Held())
         assert sorted(target.rows()) == [(2, "owner"), (3, "owner")]
         owner.close()
         stale.close()
@@ -455,16 +455,16 @@ class SinkContract:
     def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
         """Gone is not done: silence here would be loss."""
         dead = _opened(target, 1)
-        dropped = _staged(dead, 1, [(2, "dropped")], task=1)
+        dropped = stage_rows(dead, 1, [(2, "dropped")], task=1)
         dead.close()
         sink = _opened(target, 2)
-        kept = _staged(sink, 1, [(1, "kept")], generation=2, task=0)
+        kept = stage_rows(sink, 1, [(1, "kept")], generation=2, task=0)
         sink.sweep(below_epoch=1)
         with pytest.raises(HoldfastError):
             sink.publish([_publication(1, [kept, dropped], generation=2)], Held())
         assert target.rows() == []
         assert sink.outcome(1) is Outcome.ABSENT
-        sink.publish([_carried(1, [(3, "three")], generation=2)], Held())
+        sink.publish([carried(1, [(3, "three")], generation=2)], Held())
         assert target.rows() == [(3, "three")]
         sink.close()
 
@@ -474,11 +474,11 @@ class SinkContract:
         if not isinstance(dead, Expiring):
             dead.close()
             pytest.skip("its handles hold the rows")
-        dropped = _staged(dead, 2, [(2, "dropped"), (3, "dropped")], task=1)
+        dropped = stage_rows(dead, 2, [(2, "dropped"), (3, "dropped")], task=1)
         dead.close()
         sink = _opened(target, 2)
         assert isinstance(sink, Expiring)
-        kept = _staged(sink, 2, [(1, "kept")], generation=2, task=0)
+        kept = stage_rows(sink, 2, [(1, "kept")], generation=2, task=0)
         empty = sink.writer_factory()(Task(PIPELINE, 2, 2, 2, 0)).stage()
         assert sink.expired([kept, dropped, empty]) == []
         sink.sweep(below_epoch=1)
@@ -491,7 +491,7 @@ class SinkContract:
         unopened.close()
         assert (target.rows(), target.leftovers(), sink.outcome(2)) == ([], left, Outcome.ABSENT)
         with pytest.raises(Diverged) as caught:
-            sink.publish([_carried(1, [(0, "first")], generation=2), _publication(2, [kept, dropped])], Held())
+            sink.publish([carried(1, [(0, "first")], generation=2), _publication(2, [kept, dropped])], Held())
         assert caught.value.is_mended_by_start
         assert (target.rows(), target.leftovers(), sink.outcome(1)) == ([], left, Outcome.ABSENT)
         sink.publish([_publication(2, [kept, empty], generation=2)], Held())
@@ -511,7 +511,7 @@ class SinkContract:
 
     def test_sweeping_what_was_published_removes_no_row(self, target: Target) -> None:
         sink = _opened(target)
-        handle = _staged(sink, 1, [(1, "one")])
+        handle = stage_rows(sink, 1, [(1, "one")])
         sink.publish([_publication(1, [handle])], Held())
         sink.sweep(below_epoch=9)
         assert target.rows() == [(1, "one")]
@@ -519,16 +519,16 @@ class SinkContract:
 
     def test_sweep_drops_lower_generations_and_earlier_epochs_and_keeps_the_rest(self, target: Target) -> None:
         dead = _opened(target, 1)
-        _staged(dead, 1, [(1, "dead")])
-        _staged(dead, 9, [(9, "dead")])
+        stage_rows(dead, 1, [(1, "dead")])
+        stage_rows(dead, 9, [(9, "dead")])
         dead.close()
         sink = _opened(target, 2)
-        _staged(sink, 1, [(1, "earlier")], generation=2, task=1)
-        kept = _staged(sink, 2, [(2, "kept")], generation=2)
+        stage_rows(sink, 1, [(1, "earlier")], generation=2, task=1)
+        kept = stage_rows(sink, 2, [(2, "kept")], generation=2)
         assert sink.sweep(below_epoch=2) == 3
         assert sink.sweep(below_epoch=2) == 0
         assert len(target.leftovers()) == 1
-        sink.publish([_carried(1, [], generation=2), _publication(2, [kept], generation=2)], Held())
+        sink.publish([carried(1, [], generation=2), _publication(2, [kept], generation=2)], Held())
         assert target.rows() == [(2, "kept")]
         sink.close()
 
@@ -538,7 +538,7 @@ class SinkContract:
         for name, pipeline in [("target", "words2"), ("target", "w_rds"), ("target2", "words"), ("t_rget", "words")]:
             other = target.connect(name, pipeline)
             other.open(RunIdentity(pipeline, 1))
-            others.append((other, _staged(other, 1, [(1, "theirs")], pipeline=pipeline), pipeline))
+            others.append((other, stage_rows(other, 1, [(1, "theirs")], pipeline=pipeline), pipeline))
         sink = _opened(target, 5)
         assert sink.sweep(below_epoch=9) == 0
         for other, handle, pipeline in others:
@@ -550,9 +550,9 @@ class SinkContract:
     def test_two_pipelines_into_one_target_keep_their_own_ledgers(self, target: Target) -> None:
         ours, theirs = _opened(target, 1), target.connect("target", "numbers")
         assert theirs.open(RunIdentity("numbers", 1)) == Held()
-        ours.publish([_carried(1, [(1, "ours")])], Held())
+        ours.publish([carried(1, [(1, "ours")])], Held())
         assert theirs.outcome(1) is Outcome.ABSENT
-        theirs.publish([_carried(1, [(2, "theirs")], pipeline="numbers")], Held())
+        theirs.publish([carried(1, [(2, "theirs")], pipeline="numbers")], Held())
         assert sorted(target.rows()) == [(1, "ours"), (2, "theirs")]
         ours.close()
         theirs.close()
@@ -613,13 +613,13 @@ def _publication(
     return Publication(EpochRecord(pipeline, epoch, generation, _positions(epoch), pts), tuple(parts))
 
 
-def _carried(
+def carried(
     epoch: int, rows: Sequence[Row], *, generation: int = 1, pts: int | None = None, pipeline: str = PIPELINE
 ) -> Publication:
     return _publication(epoch, [_rows(rows)], generation=generation, pts=pts, pipeline=pipeline)
 
 
-def _staged(
+def stage_rows(
     sink: Sink,
     epoch: int,
     rows: Sequence[Row],

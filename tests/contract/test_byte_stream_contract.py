@@ -15,6 +15,7 @@ from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.slow
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestResetContract = ResetContract
+TestRowsInLedgerContract = RowsInLedgerContract
 TestRewindContract = RewindContract
 
 

@@ -20,6 +20,7 @@ from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract, filled, opened, positions
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
@@ -29,6 +30,8 @@ TestSinkContract = SinkContract
 TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestResetContract = ResetContract
+TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRewindContract = RewindContract
 
 

@@ -17,6 +17,7 @@ from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import open_objects
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.everyday import everyday
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 TestSinkContract = SinkContract
 TestLedgerContract = LedgerContract
+TestResetContract = ResetContract
+TestResetWithoutRowsContract = ResetWithoutRowsContract
 
 
 @pytest.mark.nightly

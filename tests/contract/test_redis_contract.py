@@ -10,7 +10,7 @@ from holdfast.sinks.redis import sink as redis_sink
 from holdfast.sinks.redis.spec import RedisSpec
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
-from tests.contract.reset_contract import LostLedgerContract
+from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -19,6 +19,8 @@ TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestLostLedgerContract = LostLedgerContract
+TestResetContract = ResetContract
+TestResetWithoutRowsContract = ResetWithoutRowsContract
 
 
 class RedisTarget:

@@ -22,6 +22,7 @@ from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,8 @@ TestSinkContract = SinkContract
 TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestResetContract = ResetContract
+TestRowsInLedgerContract = RowsInLedgerContract
 
 
 def always(segment: Segment) -> str:

@@ -22,7 +22,7 @@ from tests.contract.comparable_contract import ComparableContract, ComparableTab
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
-from tests.contract.reset_contract import LostLedgerContract
+from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
@@ -32,6 +32,8 @@ TestColumnContract = ColumnContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
 TestLostLedgerContract = LostLedgerContract
+TestResetContract = ResetContract
+TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 

@@ -18,6 +18,7 @@ from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, SparkCheckpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
+from holdfast.cli.sinks.reset import reset
 from holdfast.cli.sinks.trace import trace_
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standby.invocation import Invocation
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("reconcile")(reconcile)
+app.command("reset")(reset)
 app.command("trace")(trace_)
 app.command("check")(check_)
 app.command("promote")(promote)

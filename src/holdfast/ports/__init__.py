@@ -26,6 +26,7 @@ from holdfast.ports.sinks import (
     LedgerSpec,
     LineageSpec,
     Rejecting,
+    ResettableSpec,
     Rewindable,
     Sink,
     SinkSpec,
@@ -53,7 +54,8 @@ from holdfast.ports.surroundings import Clock, Store
 from holdfast.values import (
     HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
     Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication, PublishedEpoch,
-    Refused, Repair, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders, Withdrawal,
+    Refused, Repair, Reset, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders,
+    Withdrawal,
 )  # fmt: skip
 # isort: on
 
@@ -63,7 +65,8 @@ __all__ = [
     "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining",
     "Explanation", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable", "Lease", "LeasePlace",
     "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "MeasuredSpec", "NarrowedSpec", "OpenTransaction",
-    "Outcome", "Part", "Publication", "PublishedEpoch", "Refused", "Rejecting", "Repair", "Rewindable",
+    "Outcome", "Part", "Publication", "PublishedEpoch", "Refused", "Rejecting", "Repair", "Reset",
+    "ResettableSpec", "Rewindable",
     "RunIdentity", "SeekableSpec", "SeenLease", "SegmentLag", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source",
     "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Transactional", "Volatile", "WaitingReaders",
     "Withdrawal", "Writer", "WriterFactory",

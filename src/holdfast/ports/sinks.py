@@ -25,6 +25,7 @@ from holdfast.values import (
     PublishedEpoch,
     Refused,
     Repair,
+    Reset,
     RunIdentity,
     SinkLedger,
     Staged,
@@ -454,4 +455,31 @@ class LedgerSpec(Protocol):
         """Return what the sink's own ledger says; None where this pipeline has none there.
 
         Creates and changes nothing, fences no run.  Raises InvalidPipeline, Unavailable and Corrupt as ``connect``.
+        """
+
+
+@runtime_checkable
+class ResettableSpec(Protocol):
+    """What a sink's declaration may offer beyond :class:`SinkSpec`: to begin as if it had never been (design/0042)."""
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the sink keeps of a pipeline: ledger, explanations, what is staged.  Again, it removes the rest.
+
+        A run that has the sink open can publish nothing more: it finds its ledger gone.
+
+        Parameters
+        ----------
+        name, pipeline : str
+            Whose it is.
+        rows : bool
+            Whether the rows of the target are removed too.
+        is_dry_run : bool
+            Say it, and change nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If this user may not remove it.
+        Unavailable
+            If the system does not answer, or is in use.  It may be called again.
         """

@@ -64,6 +64,15 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
         )
 
 
+def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
+    """Return whether ``holdfast reconcile --rebuild`` fills a sink that holds nothing."""
+    try:
+        check_comparable(node, pipeline)
+    except InvalidPipeline:
+        return False
+    return True
+
+
 def _obstacle(node: SinkNode) -> str:
     if node.kind not in COMPARABLE or not isinstance(node.spec, LedgerSpec):
         return "it does not say which rows it holds."

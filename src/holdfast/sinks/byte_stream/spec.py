@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Held, SinkLedger
+from holdfast.ports import Guarantee, Held, Reset, SinkLedger
 from holdfast.sinks.byte_stream.append import StreamRules
 from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
@@ -21,6 +21,7 @@ from holdfast.sinks.byte_stream.retention import RetentionRules
 from holdfast.sinks.byte_stream.sink import ByteStreamSink
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
+from holdfast.sinks.resets import cannot_keep_rows, of_directory
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import Branch
 from holdfast.types import units
@@ -199,3 +200,11 @@ class ByteStreamSinkSpec:
             return None
         held = Held(last.epoch, last.generation, last.positions, last.pts, step_time=last.step_time)
         return SinkLedger(held, tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove the directory of the sink's streams."""
+        store = os.path.abspath(durable.local_path(self.path) or "")
+        own = os.path.join(store, pipeline, name)
+        if not rows:
+            raise cannot_keep_rows(name, f"the log in {own} says which bytes of its streams count")
+        return of_directory(own, (), store, rows=rows, is_dry_run=is_dry_run)

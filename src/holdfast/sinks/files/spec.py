@@ -21,14 +21,16 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check, lineage
 from holdfast.sinks.files.compaction import TARGET
 from holdfast.sinks.files.log import FilesLog
+from holdfast.sinks.files.own_files import own_files, tag_of
 from holdfast.sinks.files.sink import OWN_DIRECTORY, FilesSink
 from holdfast.sinks.lease.directory import DirectoryLease
+from holdfast.sinks.resets import of_directory
 from holdfast.store import durable
 from holdfast.types.units import size_bytes
 
@@ -199,3 +201,10 @@ class FilesSinkSpec:
         if last is None:
             return None
         return SinkLedger(last.held(), tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove the sink's log, and its files: their names say whose they are."""
+        root = os.path.abspath(durable.local_path(self.path) or "")
+        files = (os.path.join(root, file.path) for file in own_files(root, tag_of(pipeline, name)))
+        own = os.path.join(root, OWN_DIRECTORY, pipeline, name)
+        return of_directory(own, files, root, rows=rows, is_dry_run=is_dry_run)

@@ -9,14 +9,16 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Guarantee, PublishedEpoch, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger
 from holdfast.sinks.files import check
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.object_files.dataset import ObjectFilesDataset, check_existing
 from holdfast.sinks.object_files.explanations import ObjectExplanations
 from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
+from holdfast.sinks.object_files.names import OWN, parsed, tag_at
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.sink import ObjectFilesSink
+from holdfast.sinks.resets import WRITTEN_AGAIN, counted
 from holdfast.store.objects.client import check_address
 
 
@@ -100,3 +102,27 @@ class ObjectFilesSpec:
             return None
         explanations = ObjectExplanations(self.place.positions(pipeline, name), f"sink {name!r}")
         return SinkLedger(last.held(), tuple(explanations.all(last.explained, last.explanations)))
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove the sink's log, its uploads that are not completed, and its files: their keys say whose they are.
+
+        The durable writes: 1. the log, its last entry last: from then on the sink holds nothing; 2. the uploads; 3. the
+        files.  After a crash the same call removes the rest.
+        """
+        place, tag = self.place, tag_at(self.place.address, pipeline, name)
+        files = [key for key in place.files.keys("") if (of := parsed(key)) is not None and of.tag == tag]
+        uploads = [(key, upload) for key, upload in place.uploads.all() if (of := parsed(key)) and of.tag == tag]
+        own = [(store, store.keys("")) for store in (place.log(pipeline, name), place.positions(pipeline, name))]
+        objects = sum(len(keys) for _, keys in own)
+        removed = [f"{counted(objects, 'object')} of the log below {place.address}/{OWN}"] if objects else []
+        removed += [f"{counted(len(uploads), 'upload')} that are not completed"] if uploads else []
+        removed += [f"{counted(len(files), 'file')} in {place.address}"] if rows and files else []
+        stays = [f"{counted(len(files), 'file')} in {place.address}: {WRITTEN_AGAIN}"] if files and not rows else []
+        if not is_dry_run:
+            for store, keys in own:
+                for key in sorted(keys):
+                    store.delete(key)
+            for key, upload in uploads:
+                place.uploads.abort(key, upload)
+            place.files.delete_several(files if rows else [])
+        return Reset(tuple(removed), tuple(stays))

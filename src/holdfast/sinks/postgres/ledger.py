@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -21,7 +22,7 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch, SinkLedger
+from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch, Reset, SinkLedger
 from holdfast.sinks import sql
 from holdfast.sinks.explained import (
     ENDS,
@@ -39,8 +40,14 @@ from holdfast.sinks.explained import (
 )
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.session import Connection, PostgresSession
+from holdfast.sinks.postgres.staging import PostgresStaging
 from holdfast.sinks.postgres.table import PostgresTable
-from holdfast.sinks.sql import APPEND, LEDGER, LedgerRow
+from holdfast.sinks.resets import of_table
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, LedgerRow
+
+_OWN = (LEDGER, EXPLANATIONS, EPOCHS, CONTROL)
+"""Tables beside the target with rows of each sink."""
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
@@ -429,6 +436,34 @@ def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | No
         except InvalidPipeline:
             told, step_time = [], None  # a role that may not read the table keeps none there
         return SinkLedger(replace(row.held(), step_time=step_time), tuple(told))
+
+
+def reset(session: PostgresSession, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+    """Remove what the tables beside a sink's say of it; parameters as of :class:`~holdfast.ports.ResettableSpec`.
+
+    The durable writes: 1. what is staged, and prepared: as if nobody had decided it; 2. a transaction with the ledger
+    and the rows.  A crash between them leaves a sink whose decided rows are gone, of which no start takes it for whole.
+    """
+    with session.explained():
+        connection = session.connection()
+        schema_name, table_name = catalog.located(connection, session.node, session.table)
+        table = PostgresTable(session.node, schema_name, table_name, (), pa.schema([]), APPEND)
+        staging = PostgresStaging(session, table, pipeline, name)
+        there = {each for each in (*_OWN, table_name) if catalog.has_table(connection, schema_name, each)}
+        staged_count = len(staging.labelled())
+    if not is_dry_run:
+        staging.drop(*staging.orphans(sys.maxsize, 0))
+    counts = {}
+    with session.rolled_back() if is_dry_run else session.transaction() as connection:
+        for own in (each for each in _OWN if each in there):
+            statement = pg.SQL("DELETE FROM {} WHERE {}").format(table.identifier(own), OURS)
+            counts[own] = connection.execute(statement, (pipeline, name)).rowcount
+        if rows and table_name in there:
+            counts[table_name] = connection.execute(pg.SQL("DELETE FROM {}").format(table.identifier())).rowcount
+    if not is_dry_run:
+        staging.drop(*staging.orphans(sys.maxsize, 0))  # what a task that was alive has staged meanwhile
+    where = f"in schema {schema_name}"
+    return of_table(counts, {"staged tasks": staged_count}, table_name, where, rows=rows and table_name in there)
 
 
 def set_lock_timeout(duration: str) -> pg.Composed:

@@ -470,8 +470,6 @@ class PostgresSink:
             connection = self._session.connection()
             return self._explanations.all(connection, self._ledger.row_if_any(connection))
 
-    # --- sweep, close -------------------------------------------------------------------------------------------------
-
     def sweep(self, *, below_epoch: int) -> int:
         """Roll back prepared transactions and drop staging tables by their labels, unless the ledger names them."""
         gids, tables = self._staging.orphans(self._generation, below_epoch)

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Sink, SinkLedger
+from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.sql import APPEND, Mode, OnNewColumn, TableMode
@@ -234,6 +234,13 @@ class PostgresSpec:
             from holdfast.sinks.postgres.ledger import asked
         with self._session(name, pipeline) as session:
             return asked(session, name, pipeline)
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the tables beside the sink's say of it."""
+        with _driver(name):
+            from holdfast.sinks.postgres.ledger import reset
+        with self._session(name, pipeline) as session:
+            return reset(session, name, pipeline, rows=rows, is_dry_run=is_dry_run)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
-from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.ports import Guarantee, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.redis.form import KINDS, Form, Kind
 from holdfast.sinks.redis.url import RedisUrl
@@ -183,10 +183,26 @@ class RedisSpec:
         """Return what the ledger on the server says."""
         with _driver(name):
             from holdfast.sinks.redis.ledger import SinkKeys, asked
-            from holdfast.sinks.redis.session import RedisSession
+        with self._session(name, pipeline) as session:
+            return asked(session, SinkKeys(pipeline, name))
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the server keeps of the sink."""
+        with _driver(name):
+            from holdfast.sinks.redis.ledger import SinkKeys
+            from holdfast.sinks.redis.reset import reset
+        with self._session(name, pipeline) as session:
+            keys, where = SinkKeys(pipeline, name), str(RedisUrl(self.url))
+            return reset(session, keys, self.key, self.kind_of, where, rows=rows, is_dry_run=is_dry_run)
+
+    @contextmanager
+    def _session(self, name: str, pipeline: str) -> Iterator[Any]:
+        """Yield a connection of its own, by declaration alone."""
+        from holdfast.sinks.redis.session import RedisSession
+
         session = RedisSession(RedisUrl(self.url).expanded(), f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         try:
-            return asked(session, SinkKeys(pipeline, name))
+            yield session
         finally:
             session.close()
 

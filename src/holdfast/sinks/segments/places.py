@@ -7,10 +7,12 @@ import logging
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 
 from holdfast import faults
 from holdfast.errors import InDoubt, InvalidPipeline
+from holdfast.sinks.files.own_files import visible_paths
 from holdfast.sinks.segments.entries import SegmentsEntry
 from holdfast.store import durable
 
@@ -51,6 +53,13 @@ class Places:
         staged = os.path.join(os.path.relpath(self.sealing, self.directory), f"{generation}-{token}.staged")
         name = f"segment-{first_epoch:012}-{last_epoch:012}-{self._tag}-{token}.parquet"
         return staged, os.path.join(partition, name)
+
+    def sealed(self) -> Iterator[str]:
+        """Yield the paths of the sink's visible files, whatever the manifest says."""
+        ours = re.compile(rf"segment-\d+-\d+-{self._tag}-[0-9a-f]+\.parquet")
+        for path in visible_paths(self.directory):
+            if ours.fullmatch(os.path.basename(path)):
+                yield self.path(path)
 
     def path(self, relative: str) -> str:
         """Return an absolute path."""

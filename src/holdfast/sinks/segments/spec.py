@@ -12,10 +12,11 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, SinkLedger
+from holdfast.ports import Guarantee, Reset, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, control_arguments
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
+from holdfast.sinks.resets import cannot_keep_rows, of_directory
 from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
 from holdfast.sinks.segments.places import Places
 from holdfast.sinks.segments.rules import policies
@@ -246,3 +247,10 @@ class SegmentsSinkSpec:
             return None
         told = FileExplanations(places.explanations, f"sink {name!r}").all()
         return SinkLedger(holdings.held(), tuple(told), holdings.refill)
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove manifest and journal, and the sealed files: their names say whose they are."""
+        places = Places(os.path.abspath(durable.local_path(self.path) or ""), pipeline, name)
+        if not rows:
+            raise cannot_keep_rows(name, f"segments that grow have their rows in {places.journal}")
+        return of_directory(places.own, places.sealed(), places.directory, rows=rows, is_dry_run=is_dry_run)

@@ -13,12 +13,12 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Sink, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, OnNewColumn, TableMode
-from holdfast.sinks.sqlite import ledger, lineage
+from holdfast.sinks.sqlite import ledger, lineage, reset
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
 
@@ -203,3 +203,8 @@ class SqliteSpec:
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger in the file says."""
         return ledger.asked(os.path.abspath(self.path), name, pipeline)
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the file says of the sink."""
+        path = os.path.abspath(self.path)
+        return reset.reset(path, self.table, name, pipeline, rows=rows, is_dry_run=is_dry_run)

@@ -1,0 +1,169 @@
+"""``holdfast reset``: it says what goes, asks, and leaves sinks as if the pipeline had never run (design/0042)."""
+
+import json
+import os
+import sqlite3
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.app import app
+from holdfast.cli.target import load_target
+from holdfast.commit.ledger import Ledger
+from holdfast.commit.owner import this_process
+from holdfast.commit.records import Decided
+from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
+from holdfast.store.paths import open_store
+
+SCRIPT = """
+    import holdfast as hf
+    rides = hf.read.rows([], schema="city STRING, km BIGINT", name="rides")
+    table = hf.write.sqlite("trips.db", table="trips", name="table")
+    files = hf.write.files("out", name="files")
+    pipeline = hf.Pipeline("trips", rides | table, rides | files, rides | hf.write.console(name="shown"))
+"""
+ROWS = pa.table({"city": ["Ulm", "Bonn"], "km": [1, 2]}, schema=pa.schema([("city", pa.string()), ("km", pa.int64())]))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    (tmp_path / "flows.py").write_text(textwrap.dedent(SCRIPT))
+    for node in load_target("flows.py:pipeline").sinks:
+        if node.name != "shown":
+            sink = node.spec.connect(node.name, "trips", ROWS.schema)
+            held = sink.open(RunIdentity("trips", 3))
+            record = EpochRecord("trips", 1, 3, {"rides": {"": 2}})
+            sink.publish([Publication(record, (Carried(ROWS),))], held)
+            sink.close()
+    Path("ckpt/sinks").mkdir(parents=True)
+    Path("ckpt/identity.json").write_text('{"pipeline": "trips"}')
+    open_store("ckpt").put("generations/000000000003.json", dead_process())
+
+
+def dead_process():
+    return this_process(0).replace(f'"pid": {os.getpid()}'.encode(), b'"pid": 999999999')
+
+
+def asked(*options, answer=""):
+    found = CliRunner().invoke(app, ["reset", "flows.py:pipeline", "--checkpoint", "ckpt", *options], input=answer)
+    return found.exit_code, found.stdout, found.stderr
+
+
+def held():
+    said = {node.name: node.spec for node in load_target("flows.py:pipeline").sinks if node.name != "shown"}
+    return {
+        name: spec.ledger(name, "trips").held.epoch if spec.ledger(name, "trips") else 0 for name, spec in said.items()
+    }
+
+
+def rows_of_table():
+    with closing(sqlite3.connect("trips.db")) as connection:
+        return connection.execute("SELECT count(*) FROM trips").fetchone()[0]
+
+
+def files():
+    return list(Path("out").glob("*.parquet"))
+
+
+def test_a_dry_run_says_what_goes_and_removes_nothing():
+    code, said, _ = asked("--dry-run")
+    assert code == 0
+    assert "sink table  1 row of holdfast_ledger in " in said
+    assert "sink table  all 2 rows of trips in " in said
+    assert "sink files  1 file in " in said
+    assert "sink shown  keeps nothing of a pipeline" in said
+    assert f"checkpoint  {Path('ckpt').absolute()} becomes {Path('ckpt.before-reset-1').absolute()}" in said
+    assert (held(), rows_of_table(), len(files())) == ({"table": 1, "files": 1}, 2, 1)
+    assert Path("ckpt").exists()
+
+
+def test_after_a_yes_everything_is_gone_and_the_checkpoint_is_set_aside():
+    code, said, _ = asked(answer="y\n")
+    assert (code, said.splitlines()[-1]) == (0, "done")
+    assert (held(), rows_of_table(), files()) == ({"table": 0, "files": 0}, 0, [])
+    assert not Path("ckpt").exists()
+    assert Path("ckpt.before-reset-1/identity.json").exists()
+    code, said, _ = asked("--yes")
+    assert code == 0
+    assert "sink table  nothing is there" in said
+
+
+@pytest.mark.parametrize("answer", ["n\n", "", "perhaps\n"])
+def test_without_a_yes_nothing_is_removed(answer):
+    code, _, error = asked(answer=answer)
+    assert code == 2
+    assert "nothing was removed" in error
+    assert held() == {"table": 1, "files": 1}
+
+
+def test_rows_may_be_kept_and_it_is_said_that_a_run_writes_them_again():
+    code, said, _ = asked("--keep-rows", "--yes")
+    assert code == 0
+    assert "sink table  stays: rows of trips in" in said
+    assert "writes them again" in said
+    assert (held(), rows_of_table(), len(files())) == ({"table": 0, "files": 0}, 2, 1)
+
+
+def test_of_one_sink_the_others_and_the_checkpoint_keep_all():
+    open_store("ckpt").put("sinks/table.json", b"{}")
+    open_store("ckpt").put("sinks/files.json", b"{}")
+    code, said, _ = asked("--sink", "table", "--yes")
+    assert code == 0
+    assert "holdfast reconcile TARGET --checkpoint ckpt --sink table --rebuild" in said
+    assert (held(), rows_of_table(), len(files())) == ({"table": 0, "files": 1}, 0, 1)
+    assert sorted(open_store("ckpt").keys("sinks/")) == ["sinks/files.json", "sinks/table.json"]
+
+
+def test_one_that_cannot_be_rebuilt_begins_at_the_present():
+    Path("flows.py").write_text(Path("flows.py").read_text().replace('"out", name', '"out", format="json", name'))
+    for name in ("table", "files"):
+        open_store("ckpt").put(f"sinks/{name}.json", b"{}")
+    code, said, _ = asked("--sink", "files", "--yes")
+    assert code == 0
+    assert "sink files  then: it begins at the present" in said
+    assert open_store("ckpt").keys("sinks/") == ["sinks/table.json"]
+
+
+def test_it_is_refused_while_a_process_runs_the_pipeline():
+    open_store("ckpt").put("generations/000000000004.json", this_process(0))
+    code, _, error = asked("--yes")
+    assert code == 2
+    assert f"process {os.getpid()} on this host is alive" in error
+    assert held() == {"table": 1, "files": 1}
+    assert asked("--yes", "--force")[0] == 0
+    assert held() == {"table": 0, "files": 0}
+
+
+def test_of_one_sink_it_is_refused_while_an_epoch_is_not_in_every_sink():
+    """The next start would publish that epoch in the empty sink, and none of those before."""
+    ledger = Ledger(open_store("ckpt"), "trips")
+    generation = ledger.take_generation(3, 0)
+    ledger.fence()
+    ledger.decide(Decided(EpochRecord("trips", 2, generation, {"rides": {"": 4}}), {"table": (), "files": ()}))
+    open_store("ckpt").put(f"generations/{generation:012}.json", dead_process())
+    code, _, error = asked("--sink", "table", "--yes")
+    assert code == 2
+    assert "epoch 2 is decided and not in every sink" in error
+    assert held() == {"table": 1, "files": 1}
+
+
+def test_a_sink_that_is_not_there_is_named():
+    code, _, error = asked("--sink", "tabel", "--yes")
+    assert code == 2
+    assert "no sink 'tabel'" in error
+
+
+def test_as_json_it_is_one_value():
+    found = json.loads(asked("--yes", "--json")[1])
+    assert found["sinks"]["shown"] is None
+    assert len(found["sinks"]["table"]["removed"]) == 3
+    assert found["checkpoint"]["to"] == str(Path("ckpt.before-reset-1").absolute())
+    assert found["dry_run"] is False
