@@ -121,6 +121,56 @@ POSTGRES = [
     Place("no partition", TEXT, (1, "a"), (2, "b"),
           "CREATE TABLE t (id bigint, word text) PARTITION BY LIST (word);"
           "CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a')", says="partition"),
+    Place("no partition for null", TEXT, (1, "a"), (2, None),
+          "CREATE TABLE t (id bigint, word text) PARTITION BY RANGE (word);"
+          "CREATE TABLE t_a PARTITION OF t FOR VALUES FROM ('a') TO ('c')", says="partition"),
+    Place("no subpartition", TEXT, (1, "a"), (2, "a"),
+          "CREATE TABLE t (id bigint, word text) PARTITION BY LIST (word);"
+          "CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a') PARTITION BY LIST (id);"
+          "CREATE TABLE t_a1 PARTITION OF t_a FOR VALUES IN (1)", says="partition"),
+    Place("constraint of a partition", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text) PARTITION BY LIST (word);"
+          "CREATE TABLE t_ab PARTITION OF t FOR VALUES IN ('a', 'b'); ALTER TABLE t_ab ADD CHECK (id < 2)",
+          says="check"),
+    Place("trigger of a partition", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text) PARTITION BY LIST (word);"
+          "CREATE TABLE t_ab PARTITION OF t FOR VALUES IN ('a', 'b');"
+          "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN IF new.word = 'b' THEN RAISE check_violation USING MESSAGE = 'no b'; END IF; RETURN new; END $$;"
+          "CREATE TRIGGER no BEFORE INSERT ON t_ab FOR EACH ROW EXECUTE FUNCTION no()", says="no b"),
+    Place("a partition itself", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE whole (id bigint, word text) PARTITION BY LIST (word);"
+          "CREATE TABLE t PARTITION OF whole FOR VALUES IN ('a')", says="partition"),
+    Place("trigger with an error of its own", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text);"
+          "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN IF new.word = 'b' THEN RAISE EXCEPTION 'not b, please'; END IF; RETURN new; END $$;"
+          "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()", says="not b, please"),
+    Place("deferred trigger", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text);"
+          "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN IF new.word = 'b' THEN RAISE check_violation USING MESSAGE = 'no b'; END IF; RETURN null; END $$;"
+          "CREATE CONSTRAINT TRIGGER no AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED"
+          " FOR EACH ROW EXECUTE FUNCTION no()", says="no b"),
+    Place("deferred foreign key", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1);"
+          "CREATE TABLE t (id bigint REFERENCES p DEFERRABLE INITIALLY DEFERRED, word text)", says="foreign key"),
+    Place("exclusion of ranges", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text, EXCLUDE USING gist (int8range(id, id + 2) WITH &&))",
+          says="exclusion"),
+    Place("domain of a domain, not null", TEXT, (1, "a"), (2, None),
+          "CREATE DOMAIN letter AS text; CREATE DOMAIN known AS letter NOT NULL;"
+          "CREATE TABLE t (id bigint, word known)", says="null"),
+    Place("domain of an array", pa.schema([("id", pa.int64()), ("word", pa.list_(pa.int64()))]), (1, [1]), (2, [1, 2]),
+          "CREATE DOMAIN one AS jsonb CHECK (jsonb_array_length(VALUE) = 1); CREATE TABLE t (id bigint, word one)",
+          says="check"),
+    Place("unique without regard to case", TEXT, (1, "a"), (2, "A"),
+          "CREATE TABLE t (id bigint, word text); CREATE UNIQUE INDEX ON t (lower(word))", says="unique"),
+    Place("identity at its end", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint CHECK (id < 2), word text, n bigint GENERATED ALWAYS AS IDENTITY)", says="check"),
+    Place("generated, not null", TEXT, (1, "a"), (2, None),
+          "CREATE TABLE t (id bigint, word text, long bigint GENERATED ALWAYS AS (length(word)) STORED NOT NULL)",
+          says="null"),
     Place("expression index", TEXT, (1, "a"), (0, "b"),
           "CREATE TABLE t (id bigint, word text); CREATE INDEX ON t ((1 / id))", says="zero"),
     Place("generated", TEXT, (1, "a"), (0, "b"),

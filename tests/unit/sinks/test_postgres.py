@@ -348,6 +348,11 @@ UPSERT = {"mode": "upsert", "key": ("id",)}
         ("TABLE words (id bigint, word text, UNIQUE (id, word))", UPSERT, ["no unique index on exactly (id)"]),
         ("TABLE words (id bigint UNIQUE DEFERRABLE, word text)", UPSERT, ["no unique index on exactly (id)"]),
         ("VIEW words AS SELECT 1::bigint AS id, 'x'::text AS word", {}, ["is not a table"]),
+        (
+            "TABLE words (id bigint, word text); CREATE RULE none AS ON INSERT TO words DO INSTEAD NOTHING",
+            {},
+            ["table public.words has the rule 'none'", "COPY passes rules by", "DROP RULE"],
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_the_run(
@@ -554,6 +559,17 @@ def test_a_missing_privilege_is_named_with_its_grant(
             postgres_spec(dsn, **{"table": "words", **arguments}).connect("w", "words", SCHEMA)
         assert cure in caught.value.do
         assert "hunter2" not in str(caught.value)
+
+
+def test_a_table_whose_policies_hold_for_the_role_is_refused_before_the_run(postgres_plain: str) -> None:
+    """COPY, by which rows get there, is not done under policies."""
+    query(postgres_plain, "CREATE TABLE words (id bigint, word text); ALTER TABLE words ENABLE ROW LEVEL SECURITY")
+    query(postgres_plain, "CREATE POLICY few ON words WITH CHECK (word <> 'b')")
+    grants = ("GRANT ALL ON words TO {role}", "GRANT ALL ON SCHEMA public TO {role}")
+    with role(postgres_plain, *grants) as dsn, pytest.raises(InvalidPipeline, match="row-level security holds") as told:
+        postgres_spec(dsn, "words").connect("w", "words", SCHEMA)
+    assert "BYPASSRLS" in told.value.do
+    postgres_spec(postgres_plain, "words").connect("w", "words", SCHEMA).close()  # not for its owner
 
 
 def test_a_role_with_just_the_granted_privileges_can_run(

@@ -90,6 +90,7 @@ def look(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
         )
     _check_privileges(connection, node, schema_name, name, oid, _wanted_privileges(mode))
     full_name, stored = f"{schema_name}.{name}", mode.stored(schema)
+    _check_rewriting(connection, node, full_name, oid)
     present = _columns(connection, oid)
     added = _added(connection, present, stored, mode)
     if added:
@@ -227,6 +228,34 @@ def _create(connection: Connection, node: str, schema_name: str, name: str, stor
             pg.Identifier(schema_name, name), pg.SQL(", ").join(definitions)
         )
     )
+
+
+def _check_rewriting(connection: Connection, node: str, full_name: str, oid: int) -> None:
+    """Refuse a table whose writes the server rewrites: COPY passes rules by, and is not done under policies.
+
+    Some rows are copied and some inserted, by the size of their epoch: a rule would hold for a part of them.
+    """
+    found = connection.execute(
+        "SELECT (SELECT rulename FROM pg_catalog.pg_rewrite WHERE ev_class OPERATOR(pg_catalog.=) %s"
+        " AND ev_type OPERATOR(pg_catalog.<>) '1' AND ev_enabled OPERATOR(pg_catalog.<>) 'D' LIMIT 1),"
+        " pg_catalog.row_security_active(%s::pg_catalog.oid), current_user",
+        (oid, oid),
+    ).fetchone()
+    assert found is not None
+    rule, has_policies, role = found
+    if rule is not None:
+        raise InvalidPipeline(
+            f"{node}: table {full_name} has the rule {rule!r}.",
+            why="COPY passes rules by, so it would hold for the rows of large epochs and not for those of small ones.",
+            do=f'let a trigger do what it does, then: DROP RULE "{rule}" ON {full_name};',
+        )
+    if has_policies:
+        raise InvalidPipeline(
+            f"{node}: row-level security holds for role {role} in table {full_name}.",
+            why="PostgreSQL does not COPY into a table under its policies.",
+            do=f'as superuser: ALTER ROLE "{role}" BYPASSRLS; and keep rows out with a filter before the sink, or a '
+            "CHECK constraint.",
+        )
 
 
 def lock_ddl(connection: Connection) -> None:
