@@ -55,7 +55,8 @@ def files(
     ----------
     path : str or path
         The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
-        Several pipelines and sinks may write to one directory.  Or the address of one in S3, ``s3://bucket/path``:
+        Several pipelines may write to one directory; streams of one pipeline are united first
+        (``hf.union``).  Or the address of one in S3, ``s3://bucket/path``:
         tasks upload the files there, and the driver makes them visible.
     format : {"parquet", "json"}
         Parquet (zstd), or JSON lines.

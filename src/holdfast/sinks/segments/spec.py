@@ -55,7 +55,7 @@ def segments(
     ----------
     path : str or path
         The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
-        Several pipelines and sinks may write to one directory.
+        Several pipelines may write to one directory; streams of one pipeline are united first (``hf.union``).
     partition_by : sequence of str
         Columns that become hive-style directories, ``column=value/``, outermost first.
     format : {"parquet"}
