@@ -154,6 +154,33 @@ class ExplainingContract:
         sink.close()
 
 
+class ReplacedRunContract:
+    """Where a run that was replaced may still write: what it leaves is no sink's word."""
+
+    def test_what_a_replaced_run_explains_is_never_believed(self, target: Target) -> None:
+        """Its log of files is another one where the checkpoint is in an object store, and its scratch here."""
+        replaced, successor = opened(target), target.connect()
+
+        def replace_it(reached: str, epoch: int | None = None) -> None:
+            if reached == "publish-uncommitted":
+                faults.install(None)
+                successor.open(RunIdentity(PIPELINE, 2))
+
+        faults.install(replace_it)
+        with pytest.raises(HoldfastError):
+            replaced.publish([epoch(1, told("lines", 1, 2))], Held())
+        faults.install(None)
+        replaced.close()
+        assert kept(successor) == {}
+        ours = (Explanation("lines", 1, '{"of": "the log that counts"}'),)
+        successor.publish([epoch(1, ours, generation=2)], Held())
+        successor.close()
+        again = target.connect()
+        assert again.open(RunIdentity(PIPELINE, 3)).explained == {"lines": 1}
+        assert kept(again) == {"lines": ['{"of": "the log that counts"}']}
+        again.close()
+
+
 def opened(target: Target, name: str = "target") -> Sink:
     """Return an opened sink."""
     sink = target.connect(name)

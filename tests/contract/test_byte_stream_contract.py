@@ -13,7 +13,7 @@ from holdfast.sinks.byte_stream.messages import MessageColumns
 from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.store.byte_stream.branch import branches
 from holdfast.store.byte_stream.verification import verify
-from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
 from tests.contract.rewind_contract import RewindContract
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 TestSinkContract = SinkContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestRowsInLedgerContract = RowsInLedgerContract
 TestRewindContract = RewindContract

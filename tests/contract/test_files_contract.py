@@ -18,7 +18,7 @@ from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.store import entry_log
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
-from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract, filled, opened, positions
@@ -30,6 +30,7 @@ TestSinkContract = SinkContract
 TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRewindContract = RewindContract

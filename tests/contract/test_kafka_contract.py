@@ -24,10 +24,8 @@ from tests.contract.sink_contract import (
     Row,
     SinkContract,
     Target,
-    _carried,
     _opened,
     _publication,
-    _staged,
 )
 from tests.kafka_servers import KafkaTopic
 from tools.kafka_server import KafkaServer
@@ -104,14 +102,14 @@ class TestSinkContract(SinkContract):
 
     def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
         dead = _opened(target, 1)
-        dropped = _staged(dead, 1, [(2, "dropped")], task=1)
+        dropped = stage_rows(dead, 1, [(2, "dropped")], task=1)
         dead.close()
         sink = _opened(target, 2)
-        kept = _staged(sink, 1, [(1, "kept")], generation=2, task=0)
+        kept = stage_rows(sink, 1, [(1, "kept")], generation=2, task=0)
         sink.sweep(below_epoch=1)
         with pytest.raises(HoldfastError):
             sink.publish([_publication(1, [kept, dropped], generation=2)], Held())
-        sink.publish([_carried(1, [(3, "three")], generation=2)], Held())
+        sink.publish([carried(1, [(3, "three")], generation=2)], Held())
         assert target.rows() == []
         assert sink.sweep(below_epoch=2) == 1
         assert target.rows() == [(3, "three")]
@@ -119,15 +117,15 @@ class TestSinkContract(SinkContract):
 
     def test_a_fenced_publish_changes_nothing(self, target: Target) -> None:
         stale = _opened(target, 1)
-        handle = _staged(stale, 1, [(1, "stale")])
+        handle = stage_rows(stale, 1, [(1, "stale")])
         owner = _opened(target, 2)
-        for publication in (_publication(1, [handle]), _carried(1, [(2, "stale")])):
+        for publication in (_publication(1, [handle]), carried(1, [(2, "stale")])):
             with pytest.raises(Fenced):
                 stale.publish([publication], Held())
             assert owner.outcome(1) is Outcome.ABSENT
-        owner.publish([_carried(1, [(3, "owner")], generation=2)], Held())
+        owner.publish([carried(1, [(3, "owner")], generation=2)], Held())
         with pytest.raises(Fenced):
-            stale.publish([_carried(2, [(4, "stale")])], Held())
+            stale.publish([carried(2, [(4, "stale")])], Held())
         assert owner.sweep(below_epoch=1) == 1
         assert target.rows() == [(3, "owner")]
         stale.close()

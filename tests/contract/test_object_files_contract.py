@@ -15,7 +15,7 @@ from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import open_objects
-from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 TestSinkContract = SinkContract
 TestLedgerContract = LedgerContract
+TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 

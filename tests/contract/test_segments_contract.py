@@ -20,7 +20,7 @@ from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
-from tests.contract.explaining_contract import ExplainingContract
+from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
@@ -31,6 +31,7 @@ TestSinkContract = SinkContract
 TestComparableContract = ComparableContract
 TestExplainingContract = ExplainingContract
 TestLedgerContract = LedgerContract
+TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestRowsInLedgerContract = RowsInLedgerContract
 

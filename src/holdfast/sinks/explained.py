@@ -78,6 +78,17 @@ def lacking(publications: Iterable[Publication], held: Mapping[str, int], node: 
     return found
 
 
+def explained_with(explained: Mapping[str, int], told: Iterable[Explanation]) -> dict[str, int]:
+    """Return source -> how many explanations a sink keeps after it was told some.
+
+    Examples
+    --------
+    >>> explained_with({"a": 2}, [Explanation("a", 3, "{}"), Explanation("b", 1, "{}")])
+    {'a': 3, 'b': 1}
+    """
+    return {**explained, **{one.source: one.number for one in told}}
+
+
 def merged_at(number: int) -> Iterator[tuple[int, int]]:
     """Yield (first, last) of the neighbours that become one with a number, smaller ones first.
 

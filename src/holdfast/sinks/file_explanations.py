@@ -1,18 +1,21 @@
 """What the positions of a sink on a file system mean: a sequence of small objects for each source.
 
-They are durable before the log entry of the epoch that needs them first.  More than is needed does no harm: an
-explanation was durable in the checkpoint before the epoch was planned.
+They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
+same number says the same.  How many explanations there are says the last entry, and never a listing: what lies beyond
+is no sink's word.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
-from holdfast.ports import Explanation, Publication
-from holdfast.sinks.explained import differing, lacking, needed
+from holdfast.errors import Corrupt
+from holdfast.ports import Explanation
+from holdfast.sinks.explained import differing
 from holdfast.store import durable
-from holdfast.store.increments import Increments, last_number
+from holdfast.store.increments import Increments
 
 _WHAT = "what positions mean,"
 
@@ -33,52 +36,65 @@ class FileExplanations:
         self._node = node
         self._sequences: dict[str, Increments] = {}
 
-    def held(self) -> dict[str, int]:
-        """Return source -> highest number."""
-        return {source: last_number(os.path.join(self._directory, source)) for source in self._sources()}
-
-    def take(self, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks.
+    def keep(self, explanations: Sequence[Explanation]) -> None:
+        """Copy what a log entry says; again is safe.
 
         Raises
         ------
+        Unavailable
+            If the file system does not take them: to be called again before the next entry.
         Diverged
-            If another run has meanwhile kept something else under one of these numbers.
+            If another text is there under one of these numbers.
         """
-        if not needed(publications):
-            return
-        texts = {(each.source, each.number): each.text for of in publications for each in of.record.explanations}
-        for source in dict.fromkeys(source for source, _ in texts):
-            self._read_on(self._sequence(source), source, texts)
-        held = {source: sequence.next - 1 for source, sequence in self._sequences.items()}
-        for each in lacking(publications, held, self._node):
-            sequence = self._sequence(each.source)
-            while sequence.next <= each.number and not sequence.put(each.text.encode()):
-                self._read_on(sequence, each.source, texts)
+        for each in explanations:
+            sequence = self._sequence(each)
+            while sequence.next <= each.number:
+                if not sequence.put(each.text.encode()):
+                    self._read_on(sequence, each)
             sequence.merge()
 
-    def _read_on(self, sequence: Increments, source: str, texts: Mapping[tuple[str, int], str]) -> None:
+    def _read_on(self, sequence: Increments, ours: Explanation) -> None:
         for number, line in sequence.read_on():
-            ours = texts.get((source, number))
-            if ours is not None and ours != line.decode():
-                raise differing(source, number, (self._node, line.decode()), ("this run", ours))
+            if number == ours.number and ours.text != line.decode():
+                raise differing(ours.source, number, (self._node, line.decode()), ("its log", ours.text))
 
-    def all(self) -> list[Explanation]:
-        """Return everything that is kept."""
-        return [
-            Explanation(source, number, line.decode())
-            for source in self._sources()
-            for number, line in Increments(os.path.join(self._directory, source), _WHAT, is_read_only=True).read_on()
-        ]
+    def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
+        """Return everything that is kept.
 
-    def _sources(self) -> list[str]:
-        with durable.explained(f"reading {self._directory}"):
-            return sorted(os.listdir(self._directory)) if os.path.isdir(self._directory) else []
+        Parameters
+        ----------
+        explained : mapping of str to int
+            Source -> how many, as the last log entry says.
+        newest : sequence of Explanation
+            What that entry says, which may not be copied yet.
 
-    def _sequence(self, source: str) -> Increments:
-        if source not in self._sequences:
+        Raises
+        ------
+        Corrupt
+            If one is gone.
+        """
+        found: list[Explanation] = []
+        for source, count in sorted(explained.items()):
+            directory = os.path.join(self._directory, source)
+            with durable.explained(f"reading {directory}"):
+                copies = Increments(directory, _WHAT, is_read_only=True).read_on()
+                texts = {number: line.decode() for number, line in islice(copies, count)}
+            texts |= {one.number: one.text for one in newest if one.source == source}
+            if gone := [number for number in range(1, count + 1) if number not in texts]:
+                raise Corrupt(
+                    f"{self._node}: explanation {gone[0]} of {count} of source {source!r} is missing in {directory}.",
+                    why="the sink's log says that it was there: it was removed, or the disk lost it.",
+                    do="restore the directory from a copy; without it, what the sink's positions mean is known to the "
+                    "checkpoint alone.",
+                    participant=self._node,
+                )
+            found += [Explanation(source, number, texts[number]) for number in range(1, count + 1)]
+        return found
+
+    def _sequence(self, first: Explanation) -> Increments:
+        if first.source not in self._sequences:
             with durable.explained(f"creating {self._directory}"):
                 durable.make_directory(self._directory)
-            directory = os.path.join(self._directory, source)
-            self._sequences[source] = Increments(directory, _WHAT, read_up_to=last_number(directory))
-        return self._sequences[source]
+            directory = os.path.join(self._directory, first.source)
+            self._sequences[first.source] = Increments(directory, _WHAT, read_up_to=first.number - 1)
+        return self._sequences[first.source]

@@ -45,6 +45,7 @@ from holdfast.sinks.byte_stream.ordering import MessagePart
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
 from holdfast.sinks.byte_stream.rewinding import StreamsBehind, streams_behind
 from holdfast.sinks.byte_stream.staging import MessageStaging
+from holdfast.sinks.explained import explained_with, lacking
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files.stage import FileStaging, directory_of
 from holdfast.sinks.log_owner import check_owner, fenced
@@ -110,14 +111,14 @@ class ByteStreamSink:
             last = view.entry
             if last.generation >= run.generation:  # another run took it between our claim and here
                 raise self._fenced(run.generation, last)
-            self._tidy(last)
+            self._finish(last)
             fence = dataclasses.replace(fence_of(last, run.generation), times=self._times)
             if self._append(fence, last):  # else another process has appended since we read: what it published counts
                 break
         self._generation = run.generation
         self._remove_uncommitted(view)
         self._branch.log.prune_fences()
-        return dataclasses.replace(_held(last), explained=self._explanations.held())
+        return dataclasses.replace(_held(last), explained=dict(last.explained))
 
     def writer_factory(self) -> MessageStaging:
         """Return the factory that executors call."""
@@ -140,6 +141,7 @@ class ByteStreamSink:
         last = view.entry
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, _held(last), believed)
+        self._finish(last)
         if new:
             self._publish(new, view)
         self._remove_staged(publications)
@@ -166,7 +168,8 @@ class ByteStreamSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return self._explanations.all()
+        last = self._last()
+        return self._explanations.all(last.explained, last.explanations)
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
@@ -207,7 +210,7 @@ class ByteStreamSink:
                 payloads.close()
         for publication in new:
             faults.reach("publish-uncommitted", publication.record.epoch)
-        self._explanations.take(new)
+        told = lacking(new, last.explained, f"sink {self.name!r}")
         entry = StreamEntry(
             number=number,
             generation=self._generation,
@@ -220,6 +223,8 @@ class ByteStreamSink:
             streams=streams.states,
             removals=tuple(streams.removals),
             step_time=record.step_time,
+            explained=explained_with(last.explained, told),
+            explanations=tuple(told),
         )
         # The commit.
         if not self._append(entry, last):  # another run opened the sink between our reading of the log and the append
@@ -227,7 +232,7 @@ class ByteStreamSink:
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
-        self._tidy(entry)
+        self._finish(entry)
         self._branch.log.prune()
 
     def _parts(self, publication: Publication, opened: list[StagedPayloads]) -> list[MessagePart]:
@@ -289,8 +294,9 @@ class ByteStreamSink:
 
     # --- tidying: repeated by who opens the sink next ---------------------------------------------------------------
 
-    def _tidy(self, entry: StreamEntry) -> None:
-        """Remove what an entry says that nothing names any more."""
+    def _finish(self, entry: StreamEntry) -> None:
+        """Carry an entry out, before the next one: copy what it explains, remove what nothing names any more."""
+        self._explanations.keep(entry.explanations)
         with suppress(OSError):
             for path in entry.removals:
                 with suppress(FileNotFoundError):

@@ -199,7 +199,8 @@ class ByteStreamSinkSpec:
         if last is None:
             return None
         held = Held(last.epoch, last.generation, last.positions, last.pts, step_time=last.step_time)
-        return SinkLedger(held, tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))
+        kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
+        return SinkLedger(held, tuple(kept.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the directory of the sink's streams."""

@@ -248,6 +248,7 @@ class Compaction:
                     positions=last.positions,
                     pts=last.pts,
                     step_time=last.step_time,
+                    explained=last.explained,
                     renames=tuple((join.staged, join.final) for join in joins),
                     removals=tuple(path for join in joins for path in together(join.run).paths),
                 )

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.errors import Diverged
-from holdfast.ports import Held
+from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
 from holdfast.sinks.believed import went_back
 from holdfast.store.entry_log import EntryLog
@@ -46,6 +46,10 @@ class LogEntry:
         The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
     is_repair : bool
         The entry is a repair: what the entries before it name may have been replaced.
+    explained : mapping of str to int
+        Source -> how many explanations of its positions are kept, those of this entry among them.
+    explanations : tuple of Explanation
+        Those that come with this entry; they are copied after it.
     """
 
     number: int = 0
@@ -59,6 +63,8 @@ class LogEntry:
     back_to: int | None = None
     step_time: tuple[int, int] | None = None
     is_repair: bool = False
+    explained: Mapping[str, int] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def is_compaction(self) -> bool:
@@ -80,7 +86,8 @@ class LogEntry:
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)
+        known = dict(self.explained)
+        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time, explained=known)
 
 
 class FilesLog(EntryLog[LogEntry]):
@@ -128,8 +135,9 @@ def _encode(entry: LogEntry) -> bytes:
     body = asdict(entry)
     if entry.step_time is None:
         del body["step_time"]
-    if not entry.is_repair:
-        del body["is_repair"]
+    for name in ("is_repair", "explained", "explanations"):
+        if not body[name]:
+            del body[name]
     return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
 
 
@@ -141,7 +149,9 @@ def _decode(data: bytes, number: int) -> LogEntry:
     renames = tuple((staged, final) for staged, final in body["renames"])
     step_time = tuple(body["step_time"]) if "step_time" in body else None
     removals = tuple(body.get("removals", ()))
-    entry = LogEntry(**{**body, "renames": renames, "removals": removals, "step_time": step_time})
+    told = tuple(Explanation(**one) for one in body.get("explanations", ()))
+    plain = {"renames": renames, "removals": removals, "step_time": step_time, "explanations": told}
+    entry = LogEntry(**{**body, **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

@@ -43,6 +43,7 @@ from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, rows_gone
 from holdfast.sinks.comparing.views import sweep_views
+from holdfast.sinks.explained import explained_with, lacking
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.compaction import Compaction, Joining
@@ -148,7 +149,7 @@ class FilesSink:
             self._besides = [entry.number for entry in self._log.standing() if entry.is_compaction or entry.is_idle]
             if self._compaction is not None:
                 self._compaction.begin(run.generation)
-        return dataclasses.replace(last.held(), explained=self._explanations.held())
+        return last.held()
 
     def _fence(self, run: RunIdentity) -> LogEntry:
         """Take the log over; return its last entry before that."""
@@ -158,7 +159,7 @@ class FilesSink:
                 raise self._fenced(run.generation, last)
             # Before the fence, which carries no renames: the last entry says everything, so its epoch must be whole.
             # A lower generation may do the same renames at the same time; each of them is done once.
-            self._renames.finish(last)
+            self._finish(last)
             fence = dataclasses.replace(
                 last,
                 number=last.number + 1,
@@ -168,11 +169,12 @@ class FilesSink:
                 removals=(),
                 back_to=None,
                 is_repair=False,
+                explanations=(),
             )
             if self._append(fence, last):  # else another process has appended since we read: what it published counts
                 break
         self._generation = run.generation
-        self._renames.finish(fence)
+        self._finish(fence)
         self._log.prune_fences()
         return last
 
@@ -202,7 +204,7 @@ class FilesSink:
         last = self._last()
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
-        self._renames.finish(last)
+        self._finish(last)
         if not new:  # the entry was appended, an error followed, and the run publishes again
             return
         carried: list[Staged] = []
@@ -211,7 +213,7 @@ class FilesSink:
             self.check_destinations(final for _, final in renames)
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
-            self._explanations.take(new)
+            told = lacking(new, last.explained, f"sink {self.name!r}")
             record = new[-1].record
             back = self._back(record)
             entry = LogEntry(
@@ -225,6 +227,8 @@ class FilesSink:
                 removals=() if back is None else back.files,
                 back_to=None if back is None else back.epoch,
                 step_time=record.step_time,
+                explained=explained_with(last.explained, told),
+                explanations=tuple(told),
             )
             # The commit.  A crash right after it leaves the renames to the next open.
             is_ours = self._append(entry, last)
@@ -240,7 +244,7 @@ class FilesSink:
             self._compaction.came(final for _, final in entry.renames)
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
-        self._renames.finish(entry, is_synced=True)
+        self._finish(entry, is_synced=True)
         if entry.is_idle and len(self._besides) < IDLE_KEPT:
             self._besides.append(entry.number)
         self._log.prune(besides=len(self._besides))
@@ -276,7 +280,8 @@ class FilesSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return self._explanations.all()
+        last = self._last()
+        return self._explanations.all(last.explained, last.explanations)
 
     @contextmanager
     def content(self) -> Iterator[FilesContent]:
@@ -332,13 +337,13 @@ class FilesSink:
         """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
         last = self._last()
         self._check_generation(last)
-        self._renames.finish(last)
+        self._finish(last)
         return last
 
     def caught_up(self) -> LogEntry:
         """Return the last entry, whoever appended it, with its renames done; under :attr:`lock`."""
         last = self._last()
-        self._renames.finish(last)
+        self._finish(last)
         return last
 
     def append_joins(self, entry: LogEntry, last: LogEntry) -> bool:
@@ -348,7 +353,7 @@ class FilesSink:
         self._besides.append(entry.number)
         if self._compaction is not None and entry.is_repair:
             self._compaction.changed()
-        self._renames.finish(entry, is_synced=True)
+        self._finish(entry, is_synced=True)
         return True
 
     def fenced_out(self) -> None:
@@ -473,6 +478,11 @@ class FilesSink:
             return sum(1 for _ in file)
 
     # --- fence --------------------------------------------------------------------------------------
+
+    def _finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
+        """Carry an entry out, before the next one: its renames, and the copies of what it explains."""
+        self._renames.finish(entry, is_synced=is_synced)
+        self._explanations.keep(entry.explanations)
 
     def _last(self) -> LogEntry:
         with durable.explained(f"reading the log of sink {self.name!r}"):

@@ -201,7 +201,8 @@ class FilesSinkSpec:
             last = FilesLog(os.path.join(own, "log"), aside="").last()
         if last is None:
             return None
-        return SinkLedger(last.held(), tuple(FileExplanations(os.path.join(own, "positions"), f"sink {name!r}").all()))
+        kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
+        return SinkLedger(last.held(), tuple(kept.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the sink's log, and its files: their names say whose they are."""

@@ -31,7 +31,7 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, rows_gone
-from holdfast.sinks.explained import lacking
+from holdfast.sinks.explained import explained_with, lacking
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.log_owner import check_owner, fenced
 from holdfast.sinks.object_files.completing import Completing
@@ -195,7 +195,7 @@ class ObjectFilesSink:
                 back_to=None if back is None else back.epoch,
                 step_time=record.step_time,
                 at_us=_now_us(),
-                explained={**last.explained, **{one.source: one.number for one in told}},
+                explained=explained_with(last.explained, told),
                 explanations=tuple(told),
             )
         except Exception:

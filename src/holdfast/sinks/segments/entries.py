@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from holdfast.ports import Held
+from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
 
 T = TypeVar("T")
@@ -127,6 +127,8 @@ class SegmentsEntry:
         Epoch and text of each control row that was carried out.
     dropped : mapping of str to int
         Partition -> epoch up to which its rows in the journal are no longer part of the data.
+    explanations : tuple of Explanation
+        What the positions mean, as far as the sink lacked it; copied after the entry.
     """
 
     number: int = 0
@@ -147,6 +149,7 @@ class SegmentsEntry:
     controls: tuple[tuple[int, str], ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     step_time: tuple[int, int] | None = None
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def renamed(self) -> tuple[SealedSegment, ...]:
@@ -180,6 +183,7 @@ def encode_entry(entry: SegmentsEntry) -> bytes:
     body["files"] = [_compact(each) for each in entry.files]
     body["seals"] = [vars(each) for each in entry.seals]
     body["joins"] = [vars(each) for each in entry.joins]
+    body["explanations"] = [vars(each) for each in entry.explanations]
     body["began"] = {partition: [began.epoch, began.at_us] for partition, began in entry.began.items()}
     return seal({name: value for name, value in body.items() if value not in ([], {})})
 
@@ -197,6 +201,7 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "joins": tuple(SealedSegment(**each) for each in body.get("joins", ())),
             "freed": tuple(body.get("freed", ())),
             "step_time": tuple(body["step_time"]) if "step_time" in body else None,
+            "explanations": tuple(Explanation(**each) for each in body.get("explanations", ())),
             "controls": tuple((epoch, text) for epoch, text in body.get("controls", ())),
         }
     )

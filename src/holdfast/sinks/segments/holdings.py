@@ -18,6 +18,7 @@ from holdfast.errors import invariant
 from holdfast.ports import Held
 from holdfast.positions import Holding, Positions, covers_all
 from holdfast.sinks.control.commands import is_schema_change
+from holdfast.sinks.explained import explained_with
 from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 
 CHUNK_SEGMENTS = 1000
@@ -65,6 +66,8 @@ class Holdings:
         Epoch and text of each control row that has changed the columns.
     dropped_count : int
         Control rows that have dropped partitions.
+    explained : dict of str to int
+        Source -> how many explanations of its positions are kept.
     """
 
     last: SegmentsEntry = field(default_factory=SegmentsEntry)
@@ -80,6 +83,7 @@ class Holdings:
     refill: Holding | None = None
     changes: list[tuple[int, str]] = field(default_factory=list)
     dropped_count: int = 0
+    explained: dict[str, int] = field(default_factory=dict)
     _growing_names: pa.StringArray | None = None
 
     def apply(self, entry: SegmentsEntry) -> None:
@@ -127,6 +131,7 @@ class Holdings:
                 self.changes.append(control)
             else:
                 self.dropped_count += 1
+        self.explained = explained_with(self.explained, entry.explanations)
         self.last = entry
         if self.refill is not None and covers_all(entry.positions, self.refill.positions):
             self.refill = None
@@ -181,7 +186,7 @@ class Holdings:
 
     def held(self) -> Held:
         """Return what is held, as the coordinator sees it."""
-        return replace(self.last.held(), stops=self.stops())
+        return replace(self.last.held(), stops=self.stops(), explained=dict(self.explained))
 
     def stops(self) -> tuple[Positions, ...]:
         """Return where the epochs must end that bring what a lost journal had."""
@@ -211,6 +216,7 @@ class Holdings:
             self.refill,
             list(self.changes),
             self.dropped_count,
+            dict(self.explained),
         )
 
     # --- as bytes -----------------------------------------------------------------------------------------------
@@ -234,6 +240,7 @@ class Holdings:
             "refill": None if self.refill is None else [self.refill.positions, self.refill.segments],
             "changes": [list(each) for each in self.changes],
             "dropped_count": self.dropped_count,
+            "explained": self.explained,
         }
 
 
@@ -255,6 +262,7 @@ def from_body(body: dict[str, Any]) -> Holdings:
         None if body["refill"] is None else Holding(*body["refill"]),
         [(epoch, text) for epoch, text in body.get("changes", ())],
         body.get("dropped_count", 0),
+        dict(body.get("explained", {})),
     )
 
 

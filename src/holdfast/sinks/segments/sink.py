@@ -37,6 +37,7 @@ from holdfast.ports import (
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh, rows_gone, went_back
 from holdfast.sinks.control.columns import ControlColumns
+from holdfast.sinks.explained import lacking
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check
 from holdfast.sinks.files.comparing.content import FileFormat
@@ -189,8 +190,7 @@ class SegmentsSink:
             self.adopt(holdings)
         if holdings.growing and self._tending is not None:
             self._tending.start()
-        held = dataclasses.replace(holdings.held(), generation=last.generation)
-        return dataclasses.replace(held, explained=self._explanations.held())
+        return dataclasses.replace(holdings.held(), generation=last.generation)
 
     def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call."""
@@ -231,7 +231,7 @@ class SegmentsSink:
                 skips = refill.skips(self.name, self._pipeline, self._holdings, new, files, partitions)
                 for publication in new:
                     faults.reach("publish-uncommitted", publication.record.epoch)
-                self._explanations.take(new)
+                told = lacking(new, self._holdings.explained, f"sink {self.name!r}")
                 record = new[-1].record
                 entry = SegmentsEntry(
                     number=last.number + 1,
@@ -248,6 +248,7 @@ class SegmentsSink:
                     dropped=prepared.dropped,
                     removed=prepared.removed,
                     schema=prepared.schema,
+                    explanations=tuple(told),
                 )
                 is_ours = self.append(entry)
             except InDoubt:
@@ -301,7 +302,8 @@ class SegmentsSink:
 
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
-        return self._explanations.all()
+        holdings = self._manifest.holdings()
+        return self._explanations.all(holdings.explained, holdings.last.explanations)
 
     def content(self) -> AbstractContextManager[Content]:
         """Open a view of the rows."""
@@ -379,6 +381,7 @@ class SegmentsSink:
         if not self.places.is_finished(entry) and entry.renamed and not is_synced:
             self._manifest.sync()  # its writer may have died before: no file may outlive the entry that names it
         self.places.finish(entry, self._pipeline, self.name)
+        self._explanations.keep(entry.explanations)
 
     # --- before the commit --------------------------------------------------------------------------------------
 

@@ -245,7 +245,8 @@ class SegmentsSinkSpec:
             holdings = as_opened(SegmentsManifest(places.manifest), places.journal)
         if not holdings.last.number:
             return None
-        told = FileExplanations(places.explanations, f"sink {name!r}").all()
+        kept = FileExplanations(places.explanations, f"sink {name!r}")
+        told = kept.all(holdings.explained, holdings.last.explanations)
         return SinkLedger(holdings.held(), tuple(told), holdings.refill)
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from holdfast.errors import Corrupt
 from holdfast.positions import Positions
 from holdfast.store.byte_stream.layout import LOWEST, directory_name
+from holdfast.values import Explanation
 
 FORMAT = 1
 
@@ -108,6 +109,10 @@ class StreamEntry:
         By name.
     removals : tuple of str
         Files that nothing names any more, relative to the branch: to be removed by who appended it, or opens it next.
+    explained : mapping of str to int
+        Source of the pipeline -> how many explanations of its positions are kept, those of this entry among them.
+    explanations : tuple of Explanation
+        Those that come with this entry; they are copied after it.
     """
 
     number: int = 0
@@ -121,6 +126,8 @@ class StreamEntry:
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     removals: tuple[str, ...] = ()
     step_time: tuple[int, int] | None = None
+    explained: Mapping[str, int] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
 
 
 def encode_entry(entry: StreamEntry) -> bytes:
@@ -128,6 +135,9 @@ def encode_entry(entry: StreamEntry) -> bytes:
     body = asdict(entry)
     if entry.step_time is None:
         del body["step_time"]
+    for name in ("explained", "explanations"):
+        if not body[name]:
+            del body[name]
     return _checked({"format": FORMAT, **body})
 
 
@@ -137,7 +147,9 @@ def decode_entry(data: bytes, number: int) -> StreamEntry:
     streams = {name: _stream(state) for name, state in body.pop("streams").items()}
     step_time = tuple(body["step_time"]) if "step_time" in body else None
     removals = tuple(body["removals"])
-    entry = StreamEntry(**{**body, "streams": streams, "removals": removals, "step_time": step_time})
+    told = tuple(Explanation(**one) for one in body.get("explanations", ()))
+    plain = {"streams": streams, "removals": removals, "step_time": step_time, "explanations": told}
+    entry = StreamEntry(**{**body, **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry
@@ -175,7 +187,9 @@ def read_list(directory: str, name: str) -> tuple[DataFile, ...]:
 def fence_of(entry: StreamEntry, generation: int) -> StreamEntry:
     """Return the entry by which a higher generation takes over: it says what the last one says."""
     number = entry.number + 1
-    return replace(entry, number=number, generation=generation, message_count=0, removals=(), back_to=None)
+    return replace(
+        entry, number=number, generation=generation, message_count=0, removals=(), back_to=None, explanations=()
+    )
 
 
 def stream_directory(branch: str, stream: str) -> str:
