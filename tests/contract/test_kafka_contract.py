@@ -26,6 +26,8 @@ from tests.contract.sink_contract import (
     Target,
     _opened,
     _publication,
+    carried,
+    stage_rows,
 )
 from tests.kafka_servers import KafkaTopic
 from tools.kafka_server import KafkaServer

@@ -12,7 +12,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import holdfast as hf
 from holdfast.ports import Held, RunIdentity
-from tests.contract.sink_contract import PIPELINE, SCHEMA, _carried
+from tests.contract.sink_contract import PIPELINE, SCHEMA, carried
 from tests.kafka_servers import KafkaTopic
 from tests.schema_registry import schema_registry
 from tools.kafka_server import KafkaServer
@@ -34,7 +34,7 @@ def test_what_one_pipeline_writes_another_reads_and_so_does_a_client_that_is_not
         )
         sink = node.spec.connect("target", PIPELINE, SCHEMA)
         sink.open(RunIdentity(PIPELINE, 1))
-        sink.publish([_carried(1, ROWS)], Held())
+        sink.publish([carried(1, ROWS)], Held())
         sink.close()
 
         stream = hf.read.kafka(
