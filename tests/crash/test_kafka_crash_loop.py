@@ -559,8 +559,8 @@ def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
     cut_off, whole = f"{target.progress}-cut-off", KafkaSession.records
     first._session.create_compacted(cut_off)
     producer = Producer({"bootstrap.servers": kafka_of_session.bootstrap})
-    for key, value in list(first._session.records(target.progress)):
-        producer.produce(cut_off, value, key)
+    for key, value, headers in list(first._session.records(target.progress)):
+        producer.produce(cut_off, value, key, headers=headers)
     producer.flush(30)
     first.publish([published(2, Carried(table(2)))], Held())
     first.close()

@@ -22,7 +22,7 @@ from kafka.record.util import calc_crc32c
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.spec import KafkaSpec
 from tests.kafka_servers import KafkaTopic
 from tests.kafka_topics import Topics
@@ -106,7 +106,7 @@ CASES = {
     "a null key in a compacted topic": Case(
         {"word": None},
         "takes none without a key",
-        "correct the columns of key=",
+        "or correct key=",
         {"key": "word"},
         topic={"cleanup.policy": "compact"},
     ),
@@ -122,7 +122,10 @@ CASES = {
         {"place": 7}, "it has the partitions 0 to 0", "correct the column", {"partition": "place"}
     ),
     "a topic that is not there": Case(
-        {"topic": "nowhere"}, "among those that there were at the start", "create the topic", {"topic_by": "topic"}
+        {"topic": "nowhere"},
+        "as they were at the start",
+        "create it and start again",
+        {"topic_by": "topic", "pattern": "nowhere.*"},
     ),
 }
 EVERYDAY = {"a record above a limit that was lowered while the run goes on", "a null key in a compacted topic"}
@@ -260,7 +263,7 @@ REFUSALS = {
 def test_what_no_row_could_mend_is_refused_before_a_row_is_written(
     kafka_of_session: KafkaServer, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr(kafka_sink, "CONNECT_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "CONNECT_S", 0.5)
     wrong, topic = REFUSALS[case], new_topic()
     if wrong.topic is not None:
         outside = created(kafka_of_session.bootstrap, topic, wrong.topic)

@@ -22,12 +22,12 @@ from holdfast.kafka.brokers import Brokers
 from holdfast.ports import Task
 from holdfast.sinks.kafka import session, transactions
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
-from holdfast.sinks.kafka.ledger import KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.ledger import HEADER, KafkaNames
+from holdfast.sinks.kafka.session import KafkaSession, LogRecord
 from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.sinks.kafka.transactions import Transactions
 
-LIMITS = Limits({"t": 3, "other": 1}, 1_000)
+LIMITS = Limits({"t": 3, "other": 1}, 1_000, frozenset({"t"}))
 
 
 def messages(form: MessageForm, *, limits: Limits = LIMITS, **columns):
@@ -112,10 +112,14 @@ def test_an_upsert_has_tombstones_where_its_column_says_so():
         (MessageForm("t", mode="upsert", key=("k",)), {"k": ["a", None]}, "null in the key column 'k'"),
         (MessageForm("t", "bytes", "upsert", ("k",), ("v",)), {"k": ["a"], "v": [None]}, "has no value"),
         (MessageForm("t"), {"k": ["x" * 1_000]}, "a record of 1008 bytes"),
-        (MessageForm("t", partition="p"), {"k": ["a"], "p": [3]}, "names partition 3"),
-        (MessageForm("t", partition="p"), {"k": ["a"], "p": [-2]}, "names partition -2"),
-        (MessageForm(None, topic_by="w"), {"w": ["nowhere"]}, "names the topic 'nowhere'"),
-        (MessageForm(None, topic_by="w"), {"w": [None]}, "names the topic None"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [3]}, "column 'p': a row cannot go to the partition 't/3'"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [-2]}, "cannot go to the partition 't/-2'"),
+        (MessageForm(None, topic_by="w"), {"w": ["nowhere"]}, "column 'w': a row cannot go to the topic 'nowhere'"),
+        (MessageForm(None, topic_by="w"), {"w": ["__transaction_state"]}, "to the topic '__transaction_state'"),
+        (MessageForm(None, topic_by="w"), {"w": ["holdfast-progress"]}, "to the topic 'holdfast-progress'"),
+        (MessageForm(None, topic_by="w"), {"w": [None]}, "to the topic None"),
+        (MessageForm("t", key=("k",)), {"k": ["a", None]}, "'k' is null: a row cannot go to the topic 't'"),
+        (MessageForm(None, key=("k",), topic_by="w"), {"k": ["a", None], "w": ["other", "t"]}, "to the topic 't'"),
     ],
 )
 def test_what_a_cluster_would_refuse_is_refused_before(form, columns, words):
@@ -156,6 +160,13 @@ def test_a_column_of_another_type_is_refused_when_a_run_starts():
         ({"mode": "upsert"}, "without key="),
         ({"delete": "gone"}, 'with mode="append"'),
         ({"progress": "t"}, "cannot be the topic of the ledger"),
+        ({"topic_by": "w", "topics": ["holdfast-progress"]}, "cannot be the topic of the ledger"),
+        ({"topic": "__transaction_state"}, "rows cannot go to the topic '__transaction_state'"),
+        ({"topic_by": "w", "topics": ["__consumer_offsets"]}, "rows cannot go to the topic '__consumer_offsets'"),
+        ({"topic_by": "w"}, "topic_by= without topics= or pattern="),
+        ({"topics": ["a"]}, "topics= or pattern= without topic_by="),
+        ({"topic_by": "w", "topics": ["a b"]}, "'a b' cannot be a topic"),
+        ({"topic_by": "w", "pattern": "a("}, "'a(' is no regular expression"),
         ({"bootstrap": "localhost"}, "is no address of Kafka brokers"),
         ({"security": {"passwort": "x"}}, "key 'passwort' is not known"),
         ({"security": {"protocol": "TLS"}}, "'TLS' with 'PLAIN' is not known"),
@@ -166,6 +177,21 @@ def test_arguments_that_contradict_each_other_are_refused(arguments, words):
     with pytest.raises(InvalidPipeline) as caught:
         hf.write.kafka(**{"bootstrap": "h:9092", "topic": "t", **arguments})
     assert words in caught.value.what
+
+
+def test_a_record_is_the_ledgers_only_by_the_name_of_its_own_driver_and_a_digest_of_all_of_it():
+    names, other = KafkaNames("p", "s"), KafkaNames("p", "t")
+    key, value = names.key.encode(), b"{}"
+    header = (HEADER, names.seal(key, value))
+    assert names.has_written(LogRecord(key, value, [("trace", b"7"), header]))
+    for wrong in (
+        LogRecord(key, value),
+        LogRecord(key, b"{ }", [header]),
+        LogRecord(key, None, [header]),
+        LogRecord(key + b"#s#1", value, [header]),
+        LogRecord(key, value, [(HEADER, other.seal(key, value))]),
+    ):
+        assert not names.has_written(wrong)
 
 
 def test_a_column_that_is_not_there_is_named():

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline, present
+from holdfast.kafka.topics import is_internal
 from holdfast.sinks import json_lines, sql
+from holdfast.sinks.destinations import check_destinations, refused_destination
 
 if TYPE_CHECKING:
     from holdfast.kafka.avro.writing import AvroEncoder
@@ -115,13 +117,16 @@ class Limits:
     Parameters
     ----------
     partitions : mapping of str to int
-        Topic -> how many partitions it has; every topic, where rows name theirs.
+        Topic -> how many partitions it has; those that the sink declares, and no others.
     message_bytes : int
         The largest record.
+    compacted : frozenset of str
+        Topics that take no record without a key.
     """
 
     partitions: Mapping[str, int] = field(default_factory=dict)
     message_bytes: int = 1_000_000
+    compacted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -179,11 +184,12 @@ class MessageForm:
 
     def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> RecordColumns:
         deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
+        topics = self._topics(node, rows, limits)
         keys = self._keys(node, rows)
+        self._check_compacted(node, topics, keys, limits)
         values = self._values(node, rows, deleted)
         headers = self._headers(rows)
         self._check_size(node, [keys, values], headers, limits)
-        topics = self._topics(node, rows, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = None if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
         keys = None if keys is None else keys.cast(pa.large_binary())
@@ -200,6 +206,17 @@ class MessageForm:
                 do=f'filter such rows out before the sink: hf.filter("{self.key[0]} is not null").',
             )
         return keys
+
+    def _check_compacted(self, node: str, topics: str | pa.Array, keys: pa.Array | None, limits: Limits) -> None:
+        if keys is None or not keys.null_count or not limits.compacted:
+            return
+        named = pa.array([topics]) if isinstance(topics, str) else topics.filter(keys.is_null())
+
+        def refusal(topic: str) -> str | None:
+            return "a compacted topic takes none without a key" if topic in limits.compacted else None
+
+        do = f'filter such rows out before the sink: hf.filter("{self.key[0]} is not null"); or correct key='
+        check_destinations(f"{node}: {self.key[0]!r} is null", "topic", named, refusal, f"{do}.")
 
     def _values(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
         if self.format == "bytes":
@@ -272,13 +289,16 @@ class MessageForm:
         topics = rows.column(self.topic_by).cast(pa.string())
         if self.topic is not None:
             topics = pc.fill_null(topics, self.topic)
-        for name in pc.unique(topics).to_pylist():
-            if name is None or name not in limits.partitions:
-                raise BadRow(
-                    f"{node}: the column {self.topic_by!r} names the topic {name!r}, which is not there.",
-                    why="a row goes to the topic that its column names, among those that there were at the start.",
-                    do="create the topic and start again, or filter such rows out before the sink.",
-                )
+
+        def refusal(name: str | None) -> str | None:
+            if name in limits.partitions:
+                return None
+            return "rows go to the topics that topic=, topics= and pattern= declare, as they were at the start" + (
+                "; this is one of the cluster's own" if name is not None and is_internal(name) else ""
+            )
+
+        do = "declare the topic, create it and start again; or filter such rows out before the sink."
+        check_destinations(f"{node}, column {self.topic_by!r}", "topic", topics, refusal, do)
         return topics
 
     def _partitions(self, node: str, rows: pa.RecordBatch, topics: str | pa.Array, limits: Limits) -> pa.Array | None:
@@ -289,11 +309,10 @@ class MessageForm:
         pairs = pa.table({"topic": named, "partition": partitions}).group_by(["topic", "partition"]).aggregate([])
         for topic, partition in (pair.values() for pair in pairs.to_pylist()):
             if not -1 <= partition < limits.partitions.get(topic, 1):
-                raise BadRow(
-                    f"{node}: the column {self.partition!r} names partition {partition} of the topic {topic!r}.",
-                    why=f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}.",
-                    do="correct the column; null leaves the choice to the key.",
-                )
+                why = f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}"
+                do = "correct the column; null leaves the choice to the key."
+                named_by = f"{node}, column {self.partition!r}"
+                raise refused_destination(named_by, "partition", f"{topic}/{partition}", why, do)
         return partitions.cast(pa.int32())
 
 

@@ -2,11 +2,16 @@
 
 Keys: ``<pipeline>/<sink>`` (what is held, as JSON), ``<pipeline>/<sink>#<source>#<number>`` (what positions mean) and
 ``<pipeline>/<sink>!`` (a random text, of the producer that was made last).  The last record of a key counts.
+
+Invariant: a record is believed only if its header says that the sink's own driver has written it, with a digest over
+that name, the key and the value.  Any producer may write under any key: rows that say where they go, or a mirror.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +21,17 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt
 from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
-from holdfast.sinks.kafka.form import RecordColumns
-from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.form import HEADERS, RecordColumns
+from holdfast.sinks.kafka.session import KafkaSession, LogRecord
 from holdfast.sinks.sql import LedgerRow, positions_text
+
+log = logging.getLogger("holdfast.sinks.kafka")
 
 PROGRESS = "holdfast-progress"
 """The topic, unless another one is named."""
+
+HEADER = "holdfast"
+"""Of each record: who has written it, and a digest."""
 
 DRIVER = "/driver"
 """What the transactional id of a driver ends with."""
@@ -76,6 +86,17 @@ class KafkaNames:
     def staged_by(self, task: Task, token: str) -> str:
         """Return the transactional id of one attempt of a task; no other attempt ever has it."""
         return f"{self.staged}{task.generation}.{task.epoch}.{task.task}.{task.attempt}.{token}"
+
+    def seal(self, key: bytes, value: bytes | None) -> bytes:
+        """Return the header of a record of the driver's: its transactional id, and a digest."""
+        digest = hashlib.sha256()
+        for each in (self.driver.encode(), key, b"-" if value is None else b"+" + value):
+            digest.update(len(each).to_bytes(8, "little") + each)
+        return f"{self.driver} {digest.hexdigest()}".encode()
+
+    def has_written(self, record: LogRecord) -> bool:
+        """Return whether a record is the driver's."""
+        return (HEADER, self.seal(record.key, record.value)) in record.headers
 
     def task_of(self, name: str) -> Task | None:
         """Return whose transaction has a name; None where it is no such name."""
@@ -182,22 +203,44 @@ def read(
     topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
     Read up to a ``barrier`` that its producer has written, it is exact: a broker that lacks that is not believed.
     """
-    if not is_there and barrier is None and names.progress not in session.partitions(awaited=names.progress):
+    if not is_there and barrier is None and names.progress not in session.partitions(awaited=[names.progress]):
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
     marker: bytes | None = None
     explained: dict[tuple[str, int], str] = {}
     last = None if barrier is None else (names.barrier.encode(), barrier.encode())
-    for key, value in session.records(names.progress, waits=waits, last=last):
-        if key == ours:
+    foreign_count = 0
+    for record in session.records(names.progress, waits=waits, last=last):
+        key, value = record.key, record.value
+        if key != ours and not key.startswith(beside):
+            continue
+        if not names.has_written(record):
+            foreign_count += 1
+        elif key == ours:
             marker = value
-        elif key.startswith(beside) and value is not None:
+        elif value is not None:
             source, _, number = key[len(beside) :].decode().rpartition("#")
             explained[unquote(source), int(number)] = value.decode()
+    if foreign_count:
+        _note_foreign(names, foreign_count, is_alone=marker is None)
     explanations = [Explanation(source, number, text) for (source, number), text in sorted(explained.items())]
     if marker is None:
         return None, explanations
     return _parsed(names, marker, {each.source: each.number for each in explanations}), explanations
+
+
+def _note_foreign(names: KafkaNames, count: int, *, is_alone: bool) -> None:
+    what = f"sink {names.sink!r}: {count} records of its ledger in the topic {names.progress!r} are another producer's"
+    if is_alone:
+        raise Corrupt(
+            f"{what}, and none is its own.",
+            why="whoever wrote them used its keys, and of each key the topic keeps the last record: what the sink "
+            "holds is not known any more.",
+            do="see who else writes into that topic, and keep it from that (only write.kafka needs Write on it); then "
+            "see what is in the sink's own topics, and start over with another name=.",
+            participant=names.sink,
+        )
+    log.warning("%s, and are not believed: see who else writes into that topic", what)
 
 
 def asked(session: KafkaSession, names: KafkaNames) -> SinkLedger | None:
@@ -220,7 +263,9 @@ def barrier_record(names: KafkaNames, barrier: str) -> RecordColumns:
 def _columns(names: KafkaNames, told: Sequence[tuple[str, str]]) -> RecordColumns:
     keys, texts = (pa.array(column, pa.large_string()) for column in zip(*told, strict=True))
     partitions = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
-    return RecordColumns(names.progress, texts.cast(pa.large_binary()), keys.cast(pa.large_binary()), partitions)
+    headers = [[{"key": HEADER, "value": names.seal(key.encode(), text.encode())}] for key, text in told]
+    columns = (texts.cast(pa.large_binary()), keys.cast(pa.large_binary()), partitions, pa.array(headers, HEADERS))
+    return RecordColumns(names.progress, *columns)
 
 
 def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> KafkaLedger:

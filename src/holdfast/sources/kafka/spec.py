@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,13 +12,14 @@ from holdfast.errors import InvalidPipeline
 from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
+from holdfast.kafka.topics import Selection
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
 from holdfast.sources.kafka.bounds import PartitionTimes, of_partitions
 from holdfast.sources.kafka.fields import FIELDS
-from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
 from holdfast.values import SegmentLag
@@ -306,29 +306,12 @@ def kafka(
 
 
 def _selection(topic: str | Sequence[str] | None, pattern: str | None) -> Selection:
-    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
-    if bool(topics) == (pattern is not None):
+    if bool(topic) == (pattern is not None):
         raise InvalidPipeline(
             "read.kafka: one of topic and pattern= says what is read.",
             do='write read.kafka("localhost:9092", "flights"), or pattern="flights-.*".',
         )
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InvalidPipeline(
-                f"read.kafka: pattern={pattern!r} is no regular expression.",
-                why=f"{error}.",
-                do='write for instance pattern="flights-.*": the whole name of a topic must match.',
-            ) from error
-    odd = [each for each in topics if not isinstance(each, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", each)]
-    if odd or len(set(topics)) != len(topics):
-        raise InvalidPipeline(
-            f"read.kafka: {(odd or topics)[0]!r} cannot be a topic, or is named twice.",
-            why="a topic's name has at most 249 of the characters a-z A-Z 0-9 . _ -.",
-            do="correct the name, or write pattern= for a regular expression.",
-        )
-    return Selection(tuple(sorted(topics)), pattern)
+    return Selection.of("read.kafka", topic, pattern)
 
 
 def _metadata(wanted: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
