@@ -23,7 +23,7 @@ from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
@@ -417,7 +417,7 @@ def test_what_a_cluster_refuses_is_said_with_its_cure(
         writer.write(long.to_batches()[0])
     writer.abort()
     sink.close()
-    monkeypatch.setattr(kafka_sink, "CONNECT_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "CONNECT_S", 0.5)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9 does not"):
         KafkaSpec("127.0.0.1:9", MessageForm("t")).connect("target", "words", ROWS)
 

@@ -2,7 +2,8 @@
 
 A decision cannot be taken back.  A destination that the target does not take would keep the epoch out of it for ever,
 and one that is not the sink's would change what belongs to somebody else: so every sink asks for the destinations of
-its rows when it stages or admits them, and goes to no other than those that it declares (design/0001, section 5).
+its rows when it stages or admits them, and goes to no other than those that it declares (design/0002, "Where a row
+goes").
 """
 
 from __future__ import annotations
@@ -36,12 +37,17 @@ def check_destinations(
     do : str
         What to do about it.
     """
-    for name in pc.unique(named).to_pylist():
+    try:
+        names = pc.unique(named).to_pylist()
+    except UnicodeDecodeError as error:
+        raise refused_destination(node, what, error.object, "it is no text: not UTF-8", do) from error
+    for name in names:
         if (why := refusal(name)) is not None:
             raise refused_destination(node, what, name, why, do)
 
 
 def refused_destination(node: str, what: str, name: object, why: str, do: str) -> BadRow:
     """Return the error of a row that names a destination to which it cannot go."""
-    shown = f"{name[:_SHOWN]!r}..." if isinstance(name, str) and len(name) > _SHOWN else repr(name)
+    is_long = isinstance(name, (str, bytes)) and len(name) > _SHOWN
+    shown = f"{name[:_SHOWN]!r}..." if is_long else repr(name)  # type: ignore[index]
     return BadRow(f"{node}: a row cannot go to the {what} {shown}.", why=f"{why}.", do=do)

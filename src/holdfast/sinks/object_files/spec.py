@@ -18,6 +18,7 @@ from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.names import OWN, parsed, tag_at
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.sink import ObjectFilesSink
+from holdfast.sinks.object_files.staging import room_below
 from holdfast.sinks.resets import WRITTEN_AGAIN, counted
 from holdfast.store.objects.client import check_address
 
@@ -78,7 +79,8 @@ class ObjectFilesSpec:
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ObjectFilesSink:
         """Check the columns against files that are there, return the sink."""
         check.check_partition_types(name, schema, self.partition_by)
-        form = RowsForm(schema, self.format, self.partition_by, self.compression)
+        room_bytes = room_below(self.place.address)
+        form = RowsForm(schema, self.format, self.partition_by, self.compression, room_bytes)
         check_existing(name, self.place, form)
         return ObjectFilesSink(name, pipeline, self.place, form)
 

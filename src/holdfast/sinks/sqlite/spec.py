@@ -16,8 +16,7 @@ from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
-from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, OnNewColumn, TableMode
+from holdfast.sinks.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
 from holdfast.sinks.sqlite import ledger, lineage, reset
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
@@ -121,14 +120,10 @@ class SqliteSpec:
     def __post_init__(self) -> None:
         self.mode.check("write.sqlite")
         check_control_mode("write.sqlite", self.control, self.mode)
-        if (
-            not self.table
-            or self.table.lower() in (LEDGER, EPOCHS, CONTROL)
-            or self.table.lower().startswith("sqlite_")
-        ):
+        if not self.table or self.table.lower().startswith((OWN_TABLES, "sqlite_")):
             raise InvalidPipeline(
                 f"write.sqlite: table={self.table!r} cannot be written.",
-                why=f"{LEDGER}, {EPOCHS} and {CONTROL} are the sink's own, and names in sqlite_* are SQLite's.",
+                why=f"names in {OWN_TABLES}* are the sink's own, and names in sqlite_* are SQLite's.",
                 do='name another table: table="flights".',
             )
         if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
