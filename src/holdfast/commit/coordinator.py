@@ -461,6 +461,10 @@ class Coordinator:
         """Whether something failed here: then nothing further is published, and the next run asks every sink first."""
         return self._failures.first is not None
 
+    def follow(self, tell: Callable[[Mapping[str, Held]], object]) -> None:
+        """Let somebody be told what each sink holds, now and whenever one has published; see ``Delivery.follow``."""
+        self._delivery.follow(tell)
+
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)

@@ -176,6 +176,27 @@ class MeasuredSpec(Protocol):
         """Return how far each segment is, also those without a position.  Asks the system; changes nothing."""
 
 
+class Follower(Protocol):
+    """Who is told how far the sinks of a run are, of one source."""
+
+    def tell(self, held: SourcePositions) -> None:
+        """Take the positions before which every sink holds all rows; after a rewind they are lower than before.
+
+        Returns at once: whoever publishes calls it.  May leave out all but the newest.  Must not raise.
+        """
+
+    def close(self) -> None:
+        """Pass the newest on, in bounded time.  Must not raise."""
+
+
+@runtime_checkable
+class FollowedSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to let others watch how far sinks are."""
+
+    def follower(self, name: str) -> Follower | None:
+        """Return who is told during a run; None where nobody wants to know."""
+
+
 @runtime_checkable
 class Confidential(Protocol):
     """What the declaration of a source or a sink may say besides: that executors are sent a secret."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.avro.registry import Registry, schemas_of
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN
@@ -34,7 +35,6 @@ from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
-from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
@@ -94,7 +94,6 @@ class KafkaSource:
         self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
-        self._group: Consumer | None = None
         self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -173,18 +172,7 @@ class KafkaSource:
         return found
 
     def committed(self, end: SourcePositions) -> None:
-        """Tell the group, if one is named, how far every sink has come: for those who watch, and nobody else."""
-        if self.spec.group is None:
-            return
-        at = [(PartitionOf.of(segment), offset) for segment, offset in of_partitions(end).items()]
-        try:
-            if self._group is None:
-                self._group = Consumer(self._address().client(group_id=self.spec.group, enable_auto_commit=False))
-            offsets = [TopicPartition(part.topic, part.number, offset) for part, offset in at]
-            self._group.commit(offsets=offsets, asynchronous=True)
-            self._group.poll(0)
-        except KafkaException as error:
-            log.warning("%s: the group %r was not told its offsets: %s", self._node, self.spec.group, error)
+        """Nothing is kept for a replay: how long messages stay is for the cluster to say."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

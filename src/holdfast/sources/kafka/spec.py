@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.kafka.libraries import libraries_for
 from holdfast.kafka.topics import Selection
 from holdfast.positions import SourcePositions
@@ -18,7 +19,6 @@ from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
 from holdfast.sources.kafka.bounds import PartitionTimes, of_partitions
-from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.graph.nodes import Stream
+    from holdfast.sources.kafka.group import GroupFollower
     from holdfast.sources.kafka.source import KafkaSource
 
 MESSAGE_TIME = "message"
@@ -160,6 +161,14 @@ class KafkaSourceSpec:
         return tuple(
             lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
         )
+
+    def follower(self, name: str) -> GroupFollower | None:
+        """Return who tells the group, if one is named."""
+        if self.group is None:
+            return None
+        from holdfast.sources.kafka.group import GroupFollower
+
+        return GroupFollower(self.address.expanded(), self.group, f"source {name!r}")
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""
