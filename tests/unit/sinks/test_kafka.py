@@ -19,6 +19,7 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.kafka import codes, questions
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.ports import Task
 from holdfast.sinks.kafka import session, transactions
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
@@ -80,6 +81,36 @@ def test_every_part_of_a_record_has_its_column():
         ),
         ("other", -1, None, b'{"k":null,"at":null}', None, 0),
     ]
+
+
+def test_headers_are_written_as_read_kafka_gives_them_also_one_name_twice_and_in_their_order():
+    form, headers = MessageForm("other", headers="headers"), FIELDS["headers"]
+    form.check_schema("sink 's'", pa.schema([headers]))
+    given = [("trace", b"1"), ("a", None), ("trace", b"\xff")]
+    rows = pa.array([[{"key": key, "value": value} for key, value in given], [], None], headers.type)
+    assert [found for *_, found, _ in messages(form, id=[1, 2, 3], headers=rows)] == [given, [], None]
+
+
+def test_a_header_without_a_name_is_a_bad_row():
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    for wrong in ([{"key": None, "value": "1"}], [None], [{"key": "a\0b", "value": "1"}]):
+        with pytest.raises(BadRow, match="a header has no name"):
+            messages(MessageForm("other", headers="h"), h=pa.array([[{"key": "a", "value": "1"}], wrong], kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.int64(), pa.string()),
+        pa.list_(pa.string()),
+        pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())])),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])),
+    ],
+)
+def test_columns_that_are_no_headers_are_refused_when_a_run_starts(kind):
+    with pytest.raises(InvalidPipeline, match="'h' has the type"):
+        MessageForm("t", headers="h").check_schema("sink 's'", pa.schema([("h", kind)]))
 
 
 @pytest.mark.parametrize(

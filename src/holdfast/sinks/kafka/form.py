@@ -31,8 +31,8 @@ CHUNK_ROWS = 16_384
 OVERHEAD_BYTES = 512
 """What a batch and its one record need beyond key, value and headers, generously."""
 
-_HEADER_MAP = pa.map_(pa.string(), pa.large_binary())
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())]))
+_NULLABLE_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.large_binary())]))
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class MessageForm:
         """Raise :class:`InvalidPipeline` if rows with these columns have no such form."""
         types = pa.types
         wanted = {
-            self.headers: (types.is_map, "a map of text to bytes or text"),
+            self.headers: (_are_headers, "a map of text to bytes or text, or a list as read.kafka gives it,"),
             self.timestamp: (lambda kind: types.is_timestamp(kind), "a timestamp"),
             self.partition: (types.is_integer, "an integer"),
             self.topic_by: (_is_text, "text"),
@@ -188,7 +188,7 @@ class MessageForm:
         keys = self._keys(node, rows)
         self._check_compacted(node, topics, keys, limits)
         values = self._values(node, rows, deleted)
-        headers = self._headers(rows)
+        headers = self._headers(node, rows)
         self._check_size(node, [keys, values], headers, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = None if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
@@ -258,11 +258,22 @@ class MessageForm:
         at = pc.subtract(pc.cumulative_sum(pc.cast(pc.invert(deleted), pa.int64())), 1)
         return values.take(pc.if_else(deleted, pa.scalar(None, pa.int64()), at))
 
-    def _headers(self, rows: pa.RecordBatch) -> pa.Array | None:
+    def _headers(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
         if self.headers is None:
             return None
         json_lines.check_text(rows.select([self.headers]))
-        return rows.column(self.headers).cast(_HEADER_MAP).cast(HEADERS)
+        column = rows.column(self.headers)
+        if pa.types.is_map(column.type):  # the same, with fields of other names
+            column = column.cast(pa.map_(pa.string(), pa.large_binary())).cast(_NULLABLE_HEADERS)
+        headers = column.cast(_NULLABLE_HEADERS)
+        names = pc.struct_field(headers.flatten(), 0)
+        if names.null_count or pc.any(pc.match_substring(names, "\0")).as_py():
+            raise BadRow(
+                f"{node}, column {self.headers!r}: a header has no name, or one with the character NUL.",
+                why="a header of a record is a name and bytes, or a name alone.",
+                do="correct or filter such rows before the sink.",
+            )
+        return headers.cast(HEADERS)
 
     def _check_size(
         self, node: str, columns: Sequence[pa.Array | None], headers: pa.Array | None, limits: Limits
@@ -334,6 +345,19 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        key, value = kind.key_type, kind.item_type
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
+        fields = list(kind.value_type)
+        if [field.name for field in fields] != ["key", "value"]:
+            return False
+        key, value = (field.type for field in fields)
+    else:
+        return False
+    return _is_text(key) and (_is_text(value) or _is_bytes(value))
 
 
 def _bytes(node: str, rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.Array:

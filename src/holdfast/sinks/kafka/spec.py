@@ -69,7 +69,8 @@ def kafka(
         Columns of the value.  JSON: by default all but those of headers, partition, ``topic_by`` and ``delete``.
         Bytes: the one column that holds the value.
     headers : str, optional
-        Column of type map: name -> bytes or text.
+        Column of headers: a map, name -> bytes or text; or what ``read.kafka`` gives, a list of structs of ``key`` and
+        ``value``, in which a name may come twice.
     timestamp : str, optional
         Column of the record's time; without one it is the time of writing.
     partition : str, optional
