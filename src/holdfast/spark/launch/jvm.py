@@ -34,6 +34,7 @@ from holdfast.spark.launch import class_archive, command, forking
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
+from holdfast.store import encodings
 
 log = logging.getLogger("holdfast.run")
 
@@ -319,17 +320,20 @@ def environment_of_workers(*, is_local: bool) -> Iterator[None]:
     if is_local:
         # One machine: no other address than its own is needed, whatever its host name resolves to.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    before = os.environ.get("PYTHONPATH")
-    paths = [path for path in (before or "").split(os.pathsep) if path]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # Installed packages are there anyway; a source tree on sys.path is not, in another process.
     root = str(Path(holdfast.__file__).parents[1])
     if root not in paths and "site-packages" not in root:
         paths.insert(0, root)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    python_path = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    changed = {"PYTHONPATH": python_path, **encodings.variables_of_jvm()}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

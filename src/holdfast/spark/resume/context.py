@@ -24,6 +24,7 @@ from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
 from holdfast.resume.graph_record import Graph, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
+from holdfast.spark import private
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.given_session.log4j import divert
 from holdfast.spark.launch import stop_directory
@@ -34,6 +35,7 @@ from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
+from holdfast.store import encodings
 from holdfast.store.paths import checkpoint_directory, open_store
 from holdfast.store.scratch import address_in, is_where_chosen
 
@@ -162,6 +164,7 @@ def context_of(asked: StartOptions) -> StartContext:
     program = program_of(pipeline, asked.settings, token)
     phase.say("starting Spark")
     base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))
+    _check_names_files(base_session, directory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     if asked.session is None and asked.settings.master.startswith("local"):
@@ -188,6 +191,12 @@ def context_of(asked: StartOptions) -> StartContext:
         division=division,
         restore_logs=divert(base_session.sparkContext),
     )
+
+
+def _check_names_files(session: SparkSession, directory: Path) -> None:
+    """Refuse a JVM that was not started here, and has another encoding of names than the checkpoint needs."""
+    if not str(directory).isascii():
+        encodings.check_jvm("the checkpoint", str(directory), private.encoding_of_names(session))
 
 
 def _check_is_shared(asked: StartOptions, scratch: Path) -> None:
