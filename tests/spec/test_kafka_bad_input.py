@@ -118,6 +118,13 @@ CASES = {
         later={"message.timestamp.before.max.ms": "3600000"},
         mended={"message.timestamp.before.max.ms": str(2**63 - 1)},
     ),
+    "a time ahead of the clock by more than the topic takes": Case(
+        {"at": datetime.now(UTC) + timedelta(days=2)},
+        "message.timestamp.after.max.ms",
+        "filter such rows out",
+        {"timestamp": "at"},
+        topic={"message.timestamp.after.max.ms": "3600000"},
+    ),
     "a partition that is not there": Case(
         {"place": 7}, "it has the partitions 0 to 0", "correct the column", {"partition": "place"}
     ),
@@ -128,7 +135,10 @@ CASES = {
         {"topic_by": "topic", "pattern": "nowhere.*"},
     ),
 }
-EVERYDAY = {"a record above a limit that was lowered while the run goes on", "a null key in a compacted topic"}
+EVERYDAY = {
+    "a record above a limit that was lowered while the run goes on",
+    "a time ahead of the clock by more than the topic takes",
+}
 
 
 def set_(bootstrap: str, topic: str, settings: Mapping[str, str], *, takes: bool) -> None:
@@ -207,6 +217,7 @@ def test_a_row_that_a_topic_does_not_take_is_a_bad_row_and_changes_nothing(
     def given() -> None:
         bad = published(2, part())
         sink.admit(bad)
+        assert wrong.later, "it would be decided"
         sink.publish([bad], Held())
 
     with pytest.raises(BadRow) as caught:

@@ -21,6 +21,7 @@ from holdfast.kafka import codes, questions
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.fields import FIELDS
 from holdfast.ports import Task
+from holdfast.sinks.kafka import form as kafka_form
 from holdfast.sinks.kafka import session, transactions
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import HEADER, KafkaNames
@@ -162,6 +163,22 @@ def test_what_a_cluster_would_refuse_is_refused_before(form, columns, words):
         messages(form, **columns)
     assert words in caught.value.what
     assert caught.value.do
+
+
+@pytest.mark.parametrize(("minutes", "is_taken"), [(-61, False), (-59, True), (29, True), (31, False), (None, True)])
+def test_a_time_that_no_topic_takes_is_refused_before(monkeypatch, minutes, is_taken):
+    """Kafka 4 takes none that is an hour ahead of its clock: such an epoch was decided, and refused for ever."""
+    now = datetime.datetime(2026, 1, 1, 12)
+    monkeypatch.setattr(kafka_form, "now_ms", lambda: int(now.replace(tzinfo=datetime.UTC).timestamp() * 1000))
+    limits = Limits({"t": 1}, 1_000, behind_ms=3_600_000, ahead_ms=1_800_000)
+    times = [now, None if minutes is None else now + datetime.timedelta(minutes=minutes)]
+    columns = {"at": pa.array(times, pa.timestamp("us", "UTC"))}
+    if is_taken:
+        assert len(messages(MessageForm("t", timestamp="at"), limits=limits, **columns)) == 2
+        return
+    with pytest.raises(BadRow, match="column 'at'") as caught:
+        messages(MessageForm("t", timestamp="at"), limits=limits, **columns)
+    assert f"message.timestamp.{'before' if minutes < 0 else 'after'}.max.ms" in caught.value.why
 
 
 @pytest.mark.parametrize("format", ["json", "bytes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -122,11 +123,15 @@ class Limits:
         The largest record.
     compacted : frozenset of str
         Topics that take no record without a key.
+    behind_ms, ahead_ms : int, optional
+        How far a record's time may be from the clock; None: as far as it likes.
     """
 
     partitions: Mapping[str, int] = field(default_factory=dict)
     message_bytes: int = 1_000_000
     compacted: frozenset[str] = frozenset()
+    behind_ms: int | None = None
+    ahead_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,8 @@ class MessageForm:
         self._check_size(node, [keys, values], headers, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = None if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
+        if times is not None:
+            self._check_times(node, times, limits)
         keys = None if keys is None else keys.cast(pa.large_binary())
         return RecordColumns(topics, values.cast(pa.large_binary()), keys, partitions, headers, times)
 
@@ -293,6 +300,22 @@ class MessageForm:
                 "raise max.message.bytes of the topic and start again.",
             )
 
+    def _check_times(self, node: str, times: pa.Array, limits: Limits) -> None:
+        given = times.filter(pc.not_equal(times, 0))
+        if not len(given) or (limits.behind_ms is None and limits.ahead_ms is None):
+            return
+        (low, high), now = pc.min_max(given).as_py().values(), now_ms()
+        for which, limit, is_wrong in (
+            ("before", limits.behind_ms, limits.behind_ms is not None and low < now - limits.behind_ms),
+            ("after", limits.ahead_ms, limits.ahead_ms is not None and high > now + limits.ahead_ms),
+        ):
+            if is_wrong:
+                raise BadRow(
+                    f"{node}, column {self.timestamp!r}: a row has a time that the topic does not take.",
+                    why=f"it is {which} the clock by more than {limit} ms (message.timestamp.{which}.max.ms).",
+                    do="filter such rows out before the sink, or change that setting of the topic and start again.",
+                )
+
     def _topics(self, node: str, rows: pa.RecordBatch, limits: Limits) -> str | pa.Array:
         if self.topic_by is None:
             assert self.topic is not None
@@ -325,6 +348,11 @@ class MessageForm:
                 named_by = f"{node}, column {self.partition!r}"
                 raise refused_destination(named_by, "partition", f"{topic}/{partition}", why, do)
         return partitions.cast(pa.int32())
+
+
+def now_ms() -> int:
+    """Return the clock, in milliseconds of Unix time."""
+    return time.time_ns() // 1_000_000
 
 
 def check_names(form: MessageForm, columns: Collection[str] | None) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from holdfast.errors import InvalidPipeline
 from holdfast.kafka.topics import Selection
 from holdfast.sinks.kafka.form import Limits, MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
 from holdfast.sinks.kafka.session import CONNECT_S, OF_PROGRESS, KafkaSession
+
+_UNBOUNDED_MS = 1 << 62
+"""Kafka writes "no bound" as the largest number of 64 bits."""
 
 
 def limits_of(session: KafkaSession, names: KafkaNames, form: MessageForm, declared: Selection) -> Limits:
@@ -62,5 +67,26 @@ def limits_of(session: KafkaSession, names: KafkaNames, form: MessageForm, decla
             participant=names.sink,
         )
     sizes = [int(settings[topic]["max.message.bytes"]) for topic in topics & settings.keys()]
-    partitions = {topic: there[topic] for topic in topics}
-    return Limits(partitions, min(sizes, default=Limits.message_bytes), frozenset(compacted))
+    return Limits(
+        {topic: there[topic] for topic in topics},
+        min(sizes, default=Limits.message_bytes),
+        frozenset(compacted),
+        behind_ms=_shortest(settings, topics, "before"),
+        ahead_ms=_shortest(settings, topics, "after"),
+    )
+
+
+def _shortest(settings: Mapping[str, Mapping[str, str]], topics: Collection[str], which: str) -> int | None:
+    """Return how far times may be from the clock in all of some topics; None where that is without a bound.
+
+    A topic that gives records the time of their arrival looks at no other.
+    """
+    limits = [
+        int(said[name])
+        for topic, said in settings.items()
+        if topic in topics and said.get("message.timestamp.type") != "LogAppendTime"
+        for name in (f"message.timestamp.{which}.max.ms",)
+        if name in said
+    ]
+    shortest = min(limits, default=_UNBOUNDED_MS)
+    return None if shortest >= _UNBOUNDED_MS else shortest
