@@ -130,6 +130,37 @@ class ResetWithoutRowsContract:
         assert target.leftovers() == []
 
 
+class RowsThatStayContract:
+    """The same where no sink can remove rows: the ledger goes, and it is said that a run writes them again."""
+
+    def test_the_ledger_goes_and_a_new_run_begins_as_the_first_one(self, target: ResettableTarget) -> None:
+        _publish(target, generation=7)
+        before = target.rows()
+        said = target.spec.reset("target", PIPELINE, rows=True, is_dry_run=True)
+        assert target.spec.ledger("target", PIPELINE) is not None
+        assert said == target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False)
+        assert "writes them again" in said.stays[0]
+        assert target.spec.ledger("target", PIPELINE) is None
+        assert (target.rows(), target.leftovers()) == (before, [])
+        assert target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False).removed == ()
+        again = target.connect()
+        held = again.open(RunIdentity(PIPELINE, 1))
+        assert (held.epoch, held.generation, held.explained) == (0, 0, {})
+        again.publish([epoch(1, told("lines", 1))], held)
+        assert kept(again) == {"lines": texts("lines", 1)}, "what the ledger before explained is forgotten"
+        again.close()
+
+    def test_a_run_that_has_it_open_publishes_nothing_more(self, target: ResettableTarget) -> None:
+        sink = target.connect()
+        held = sink.open(RunIdentity(PIPELINE, 7))
+        sink.publish([carried(1, [(1, "one")], generation=7)], held)
+        target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False)
+        with pytest.raises(HoldfastError):
+            sink.publish([carried(2, [(2, "two")], generation=7)], Held(1, 7, {"lines": {"log": 10}}))
+        assert target.rows() == [(1, "one")]
+        sink.close()
+
+
 class RowsInLedgerContract:
     """The same where the ledger cannot go without the rows."""
 

@@ -18,6 +18,7 @@ from holdfast.sinks.kafka.session import _PRODUCER, KafkaSession, TransactionalP
 from holdfast.sinks.kafka.spec import KafkaSpec
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import RowsThatStayContract
 from tests.contract.sink_contract import (
     PIPELINE,
     SCHEMA,
@@ -58,6 +59,7 @@ def chosen(contract: type) -> type:
 
 TestExplainingContract = chosen(type("TestExplainingContract", (ExplainingContract,), {}))
 TestLedgerContract = chosen(type("TestLedgerContract", (LedgerContract,), {}))
+TestRowsThatStayContract = RowsThatStayContract
 
 
 class KafkaTarget:

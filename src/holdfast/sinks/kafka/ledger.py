@@ -218,6 +218,8 @@ def read(
             foreign_count += 1
         elif key == ours:
             marker = value
+            if value is None:  # a reset: what was told before explains nothing
+                explained.clear()
         elif value is not None:
             source, _, number = key[len(beside) :].decode().rpartition("#")
             explained[unquote(source), int(number)] = value.decode()
@@ -225,7 +227,7 @@ def read(
         _note_foreign(names, foreign_count, is_alone=marker is None)
     explanations = [Explanation(source, number, text) for (source, number), text in sorted(explained.items())]
     if marker is None:
-        return None, explanations
+        return None, []
     return _parsed(names, marker, {each.source: each.number for each in explanations}), explanations
 
 
@@ -251,8 +253,13 @@ def asked(session: KafkaSession, names: KafkaNames) -> SinkLedger | None:
 
 def records(names: KafkaNames, found: KafkaLedger, explanations: Sequence[Explanation] = ()) -> RecordColumns:
     """Return the records that make the ledger say something."""
-    told = [(f"{names.key}#{quote(each.source, safe='')}#{each.number}", each.text) for each in explanations]
+    told = [(_key_of(names, each), each.text) for each in explanations]
     return _columns(names, [*told, (names.key, found.text())])
+
+
+def tombstones(names: KafkaNames, explanations: Sequence[Explanation]) -> RecordColumns:
+    """Return the records after which there is no ledger; that of the ledger first: the others explain nothing then."""
+    return _columns(names, [(names.key, None), *((_key_of(names, each), None) for each in explanations)])
 
 
 def barrier_record(names: KafkaNames, barrier: str) -> RecordColumns:
@@ -260,10 +267,15 @@ def barrier_record(names: KafkaNames, barrier: str) -> RecordColumns:
     return _columns(names, [(names.barrier, barrier)])
 
 
-def _columns(names: KafkaNames, told: Sequence[tuple[str, str]]) -> RecordColumns:
+def _key_of(names: KafkaNames, explanation: Explanation) -> str:
+    return f"{names.key}#{quote(explanation.source, safe='')}#{explanation.number}"
+
+
+def _columns(names: KafkaNames, told: Sequence[tuple[str, str | None]]) -> RecordColumns:
     keys, texts = (pa.array(column, pa.large_string()) for column in zip(*told, strict=True))
     partitions = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
-    headers = [[{"key": HEADER, "value": names.seal(key.encode(), text.encode())}] for key, text in told]
+    sealed = [names.seal(key.encode(), None if text is None else text.encode()) for key, text in told]
+    headers = [[{"key": HEADER, "value": each}] for each in sealed]
     columns = (texts.cast(pa.large_binary()), keys.cast(pa.large_binary()), partitions, pa.array(headers, HEADERS))
     return RecordColumns(names.progress, *columns)
 

@@ -15,7 +15,7 @@ from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
 from holdfast.kafka.topics import NO_TOPICS, Selection, is_internal
-from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.ports import Guarantee, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.kafka.avro_form import AvroSchema, schema_text
 from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
@@ -350,5 +350,18 @@ class KafkaSpec:
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         try:
             return asked(session, KafkaNames(pipeline, name, self.progress))
+        finally:
+            session.close()
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the cluster keeps of the sink; its records stay."""
+        with libraries_for(f"sink {name!r}"):
+            from holdfast.sinks.kafka.ledger import KafkaNames
+            from holdfast.sinks.kafka.reset import reset
+            from holdfast.sinks.kafka.session import KafkaSession
+        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        topics = f"topic {self.form.topic}" if self.form.topic_by is None else "its topics"
+        try:
+            return reset(session, KafkaNames(pipeline, name, self.progress), topics, is_dry_run=is_dry_run)
         finally:
             session.close()
