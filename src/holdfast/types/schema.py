@@ -148,6 +148,8 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     kinds = pa.types
     if data_type in _NARROW:
         return _NARROW[data_type]
+    if isinstance(data_type, pa.BaseExtensionType):
+        return pa.string() if isinstance(data_type, pa.UuidType) else _spark_type(data_type.storage_type, column)
     if kinds.is_timestamp(data_type):
         return pa.timestamp("us", tz="UTC") if data_type.tz else pa.timestamp("us")
     if kinds.is_duration(data_type):
@@ -160,7 +162,7 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if kinds.is_struct(data_type):
         return pa.struct([_spark_field(field, f"{column}.{field.name}") for field in data_type])
-    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+    if is_list(data_type):
         element = _spark_type(data_type.value_type, f"{column}.element")
         return pa.list_(pa.field("element", element, nullable=data_type.value_field.nullable))
     if kinds.is_map(data_type):
@@ -175,6 +177,19 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
         f"column {column!r} has the Arrow type {data_type}, which Spark does not know.",
         do="cast it to a type that Spark has, for instance to string or timestamp.",
     )
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    """Return whether values are lists, in whichever of Arrow's forms.
+
+    Examples
+    --------
+    >>> is_list(pa.list_(pa.float32(), 3)), is_list(pa.map_(pa.string(), pa.int64()))
+    (True, False)
+    """
+    kinds = pa.types
+    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
+    return any(test(data_type) for test in tests)
 
 
 def _spark_field(field: pa.Field, column: str) -> pa.Field:

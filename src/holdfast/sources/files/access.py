@@ -6,8 +6,8 @@ import errno
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.files.discovery import file_system
 from holdfast.sources.files.identity import FileIdentity, of_facts, of_status
 from holdfast.sources.files.listing import shown
+from holdfast.types.conversion import is_of_data
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20
@@ -160,18 +161,26 @@ def compression(path: str) -> str | None:
 
 @contextmanager
 def opened(part: FilePart) -> Iterator[BinaryIO]:
-    """Open a logged file, after comparing it with what was logged; errors of the file system become ours."""
+    """Open a logged file, after comparing it with what was logged.
+
+    Errors of the file system become ours where they are raised: one that comes from a reader is the content's.
+    """
+    with ExitStack() as stack:
+        with _explained(part):
+            file = stack.enter_context(_open(part))
+        yield cast(BinaryIO, _LoggedFile(part, file))
+
+
+@contextmanager
+def _explained(part: FilePart) -> Iterator[None]:
     try:
-        with _open(part) as file:
-            yield file
+        yield
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
         raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
-    except (HoldfastError, ValueError):
+    except HoldfastError:
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
-        if is_of_format(error):
-            raise
         raise unavailable(part, error) from error
 
 
@@ -204,7 +213,7 @@ def _open(part: FilePart) -> Iterator[Any]:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
             check(part, status.st_size, of_status(status))
-            yield _Whole(raw)
+            yield raw
         return
     system, path = file_system(part.path)
     system.invalidate_cache(path)
@@ -214,22 +223,28 @@ def _open(part: FilePart) -> Iterator[Any]:
         yield file
 
 
-class _Whole:
-    """An unbuffered file whose ``read`` returns all that was asked for: a raw one may return less, at 2 GB it does."""
+class _LoggedFile:
+    """A file whose errors name it, and whose ``read`` returns all that was asked for: a raw one may return less."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, part: FilePart, raw: Any) -> None:
+        self._part = part
         self._raw = raw
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
 
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _explained(self._part):
+            return int(self._raw.seek(offset, whence))
+
     def read(self, size: int = -1) -> bytes:
-        if size < 0:
-            return bytes(self._raw.readall())
-        data = self._raw.read(size)
-        while len(data) < size and (more := self._raw.read(size - len(data))):
-            data += more
-        return bytes(data)
+        with _explained(self._part):
+            if size < 0:
+                return bytes(self._raw.read())
+            data = self._raw.read(size)
+            while len(data) < size and (more := self._raw.read(size - len(data))):
+                data += more
+            return bytes(data)
 
 
 def _without_link(path: str, flags: int) -> int:
@@ -256,19 +271,6 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
         raise _changed(part, f"it is a different file of {size} bytes now ({now})")
 
 
-def is_of_format(error: Exception) -> bool:
-    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now.
-
-    Examples
-    --------
-    >>> is_of_format(pa.ArrowInvalid("no magic bytes")), is_of_format(pa.ArrowMemoryError("malloc failed"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | pa.ArrowCancelled):
-        return False
-    return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
-
-
 def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
     with pa.PythonFile(file, mode="r") as compressed:
         try:
@@ -276,7 +278,7 @@ def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
                 while data := stream.read(size):
                     yield bytes(data)
         except (OSError, pa.ArrowException) as error:
-            if is_of_format(error):
+            if is_of_data(error):
                 raise Undecodable(str(error).strip().rstrip(".")) from error
             raise
 
