@@ -23,7 +23,7 @@ class Changing:
     def __init__(self):
         self.price = 1
         self.loads = 0
-        self.is_away = False
+        self.broken: hf.HoldfastError | None = None
 
     def described(self):
         return {}
@@ -36,8 +36,8 @@ class Changing:
 
     def load(self, columns):
         self.loads += 1
-        if self.is_away:
-            raise hf.Unavailable("the table is away.")
+        if self.broken is not None:
+            raise self.broken
         return pa.table({"id": [1], "price": [self.price]}).select(list(columns))
 
 
@@ -124,23 +124,21 @@ def test_rows_that_have_not_changed_are_no_new_version():
     assert len(runs.store.keys("lookups/priced/")) == 2
 
 
-def test_a_table_that_does_not_answer_leaves_the_version_that_counts(caplog):
+@pytest.mark.parametrize("kind", [hf.Unavailable, hf.Corrupt])
+def test_a_table_that_does_not_answer_or_is_damaged_leaves_the_version_that_counts(caplog, kind):
     runs = Runs(refresh_us=MINUTE)
     run = runs.start()
     assert runs.seen(run, 1, 0) == 1
-    runs.table.price, runs.table.is_away = 2, True
+    runs.table.price, runs.table.broken = 2, kind("the table cannot be read.")
     with caplog.at_level(logging.WARNING):
         assert runs.seen(run, 2, MINUTE) == 1
     assert "keeps the version" in caplog.text
-    runs.table.is_away = False
+    runs.table.broken = None
     assert runs.seen(run, 3, 2 * MINUTE) == 2
-    with pytest.raises(hf.Unavailable):
-        Runs.seen(none := Runs(), _away(none), 1)
-
-
-def _away(runs):
-    runs.table.is_away = True
-    return runs.start()
+    none = Runs()
+    none.table.broken = kind("the table cannot be read.")
+    with pytest.raises(kind):
+        none.seen(none.start(), 1, 0)
 
 
 def test_what_an_overtaken_driver_writes_says_nothing_of_its_successors_epochs():

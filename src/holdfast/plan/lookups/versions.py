@@ -120,6 +120,8 @@ class LookupVersions:
         ------
         Unavailable
             If there is no version yet, and the table does not answer; or the checkpoint does not.
+        Corrupt
+            If there is no version yet, and the table is damaged.
         InvalidPipeline
             If the table lacks a column, or holds a key twice.
         """
@@ -147,12 +149,12 @@ class LookupVersions:
         return of.loaded_us is None or (refresh_us is not None and batch_us - of.loaded_us >= refresh_us)
 
     def _loaded(self, name: str, of: _Log, known: str | None) -> str:
-        """Load the table; return the version, which is in the checkpoint, or the known one if it does not answer."""
+        """Load the table; return the version, which is in the checkpoint, or the known one if it cannot be read now."""
         try:
             there = of.spec.table.schema()
             columns = dict.fromkeys([*(theirs for _, theirs in of.spec.on), *of.spec.sources_of_added(there.names)])
             rows = of.spec.checked(of.spec.table.load(tuple(columns)))
-        except Unavailable as error:
+        except (Unavailable, Corrupt) as error:
             if known is None:
                 raise
             log.warning("lookup %r keeps the version of its table that it has: %s", name, error)
