@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.sinks import json_lines
-from holdfast.sinks.files import partition as files_partition
+from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared
 
 ROW_GROUP_ROWS = 1_048_576

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sinks.files.partition import partition_name
+from holdfast.types.partition import partition_name
 
 
 def encoded(schema: pa.Schema) -> str:

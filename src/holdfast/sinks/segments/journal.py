@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 from holdfast import faults
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Staged, Task
-from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.segments.entries import JournalFile
 from holdfast.sinks.segments.pieces import PartitionRows, partition_rows
 from holdfast.store import durable
+from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared
 
 BUFFER_BYTES = 128 * 2**20

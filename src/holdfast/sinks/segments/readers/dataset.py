@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
-from holdfast.sinks.files.partition import partition_values
 from holdfast.sinks.segments.entries import SealedSegment
 from holdfast.sinks.segments.evolution import decoded, united
 from holdfast.sinks.segments.files import fitting
@@ -28,6 +27,7 @@ from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import OWN_DIRECTORY
 from holdfast.store import durable
+from holdfast.types.partition import partition_values
 
 _ATTEMPTS = 20
 

@@ -190,6 +190,8 @@ def _plain_names(column: str, values: pa.Array) -> pa.StringArray | None:
     longest = _NAME_BYTES_MAX - len(os.fsencode(prefix))
     if (pc.max(pc.binary_length(values)).as_py() or 0) > longest:
         return None
+    if pc.any(pc.equal(values, NULL_NAME)).as_py():
+        return None
     is_empty = pc.equal(pc.fill_null(values, ""), "")
     if pc.any(is_empty).as_py():
         values = pc.if_else(is_empty, NULL_NAME, values)
@@ -221,6 +223,12 @@ def partition_name(column: str, value: Any) -> str:
     ('route=LHR%2FJFK', 'day=__HIVE_DEFAULT_PARTITION__')
     """
     text = "" if value is None else _text(value)
+    if text == NULL_NAME:
+        raise BadRow(
+            f"A value of partition column {column!r} cannot name a directory.",
+            why=f"it is the text {NULL_NAME!r}, which is null to every reader of directories.",
+            do="correct or filter such rows before the sink.",
+        )
     name = f"{_escape(column)}={_escape(text) if text else NULL_NAME}"
     if len(os.fsencode(name)) > _NAME_BYTES_MAX:
         why = f"a directory's name has at most {_NAME_BYTES_MAX} bytes"
