@@ -236,6 +236,17 @@ def partition_name(column: str, value: Any) -> str:
     return name
 
 
+def partition_columns(directory: str) -> frozenset[str]:
+    """Return the columns that a directory's name tells of.
+
+    Examples
+    --------
+    >>> sorted(partition_columns("out/route=LHR%2FJFK/day=7"))
+    ['day', 'route']
+    """
+    return frozenset(unquote(part.partition("=")[0]) for part in directory.split("/") if "=" in part)
+
+
 def partition_values(directory: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
     """Return the values that a directory's name has for columns of a schema; the empty string comes back as null.
 

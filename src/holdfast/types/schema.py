@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -194,3 +195,34 @@ def is_list(data_type: pa.DataType) -> bool:
 
 def _spark_field(field: pa.Field, column: str) -> pa.Field:
     return pa.field(field.name, _spark_type(field.type, column), nullable=field.nullable)
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return a schema as a text, as logs and manifests note it."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def decode_schema(text: str) -> pa.Schema:
+    """Return what :func:`encode_schema` was given."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def unite_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return a schema with the columns of all, in the order in which they first come; types are widened.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        If two types of a column have no common one.
+
+    Examples
+    --------
+    >>> both = unite_schemas([pa.schema([("a", pa.int64())]), pa.schema([("b", pa.string()), ("a", pa.int32())])])
+    >>> both.names
+    ['a', 'b']
+    """
+    several = list(schemas)
+    if all(schema.equals(several[0]) for schema in several):
+        return several[0]
+    open_ = [pa.schema([field.with_nullable(True) for field in schema]) for schema in several]
+    return pa.unify_schemas(open_, promote_options="permissive")

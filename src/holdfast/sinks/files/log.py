@@ -50,6 +50,8 @@ class LogEntry:
         Source -> how many explanations of its positions are kept, those of this entry among them.
     explanations : tuple of Explanation
         Those that come with this entry; they are copied after it.
+    schema : str
+        Columns of the rows, partition columns included, by :func:`~holdfast.types.schema.encode_schema`.
     """
 
     number: int = 0
@@ -65,6 +67,7 @@ class LogEntry:
     is_repair: bool = False
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    schema: str = ""
 
     @property
     def is_compaction(self) -> bool:

@@ -63,6 +63,8 @@ class UploadsEntry:
         Source -> how many explanations of its positions are kept, those of this entry among them.
     explanations : tuple of Explanation
         Those that come with this entry; they are copied after it.
+    schema : str
+        Columns of the rows, partition columns included, by :func:`~holdfast.types.schema.encode_schema`.
     """
 
     number: int = 0
@@ -78,6 +80,7 @@ class UploadsEntry:
     at_us: int = 0
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    schema: str = ""
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""

@@ -43,6 +43,7 @@ from holdfast.sinks.object_files.staging import UploadedFile, UploadStaging, fil
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store.objects.errors import StoreAnswer
 from holdfast.store.objects.requests import refused_answer
+from holdfast.types.schema import encode_schema
 
 log = logging.getLogger("holdfast.sinks.object_files")
 
@@ -112,6 +113,7 @@ class ObjectFilesSink:
                 explanations=(),
                 back_to=None,
                 at_us=_now_us(),
+                schema=encode_schema(self._staging.form.schema),
             )
             if self._append(fence):  # else another process has appended since we read: what it published counts
                 break
@@ -197,6 +199,7 @@ class ObjectFilesSink:
                 at_us=_now_us(),
                 explained=explained_with(last.explained, told),
                 explanations=tuple(told),
+                schema=last.schema,
             )
         except Exception:
             self._drop(carried)

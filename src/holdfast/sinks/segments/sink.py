@@ -47,7 +47,7 @@ from holdfast.sinks.segments import places, refill
 from holdfast.sinks.segments.comparing.repairing import SegmentsComparing
 from holdfast.sinks.segments.control import CutEpochs, SegmentsControl
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
-from holdfast.sinks.segments.evolution import check_change, decoded, encoded
+from holdfast.sinks.segments.evolution import check_change
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
 from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
@@ -58,6 +58,7 @@ from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import Sealing
 from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
+from holdfast.types.schema import decode_schema, encode_schema
 
 log = logging.getLogger("holdfast.sinks.segments")
 
@@ -170,7 +171,7 @@ class SegmentsSink:
                 self._finish(last)
                 is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
                 epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
-                schema = encoded(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
+                schema = encode_schema(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
                 fence = SegmentsEntry(
                     number=last.number + 1,
                     generation=run.generation,
@@ -450,7 +451,7 @@ class SegmentsSink:
         if holdings.schema:
             partitions = [*holdings.growing, *(segment.partition for segment in holdings.recent)]
             after = self._schema_behind(holdings.changes)
-            check_change(self.name, decoded(holdings.schema), after, partition_by, partitions)
+            check_change(self.name, decode_schema(holdings.schema), after, partition_by, partitions)
         else:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)

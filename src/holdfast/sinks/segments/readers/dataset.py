@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
 from holdfast.sinks.segments.entries import SealedSegment
-from holdfast.sinks.segments.evolution import decoded, united
 from holdfast.sinks.segments.files import fitting
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
@@ -28,6 +27,7 @@ from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import OWN_DIRECTORY
 from holdfast.store import durable
 from holdfast.types.partition import partition_values
+from holdfast.types.schema import decode_schema, unite_schemas
 
 _ATTEMPTS = 20
 
@@ -172,8 +172,8 @@ def content(directory: str, pipeline: str | None = None, sink: str | None = None
         holdings = manifest.holdings()
         if not holdings.schema:
             continue
-        found = decoded(holdings.schema)
-        schema = found if schema is None else united([schema, found])
+        found = decode_schema(holdings.schema)
+        schema = found if schema is None else unite_schemas([schema, found])
         held[os.path.relpath(own, os.path.join(directory, OWN_DIRECTORY))] = holdings.last.held()
         sealed += manifest.sealed(holdings)
         growing += _growing(holdings, os.path.join(own, "journal"))
