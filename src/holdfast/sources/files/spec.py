@@ -33,6 +33,7 @@ from holdfast.sources.formats.convert import required_unless
 from holdfast.sources.identified import KnownPlace, Numbered
 from holdfast.store import sealed
 from holdfast.types import units
+from holdfast.types.partition import is_partition_type
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -62,6 +63,7 @@ class FilesSourceSpec:
     start: str = "earliest"
     follow_links: bool = False
     compare: str = "identity"
+    partition_by: tuple[str, ...] = ()
     since: int | None = None
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
     before: int | None = None
@@ -88,6 +90,7 @@ class FilesSourceSpec:
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
             "compare": None if self.compare == "identity" else self.compare,
+            "partition_by": list(self.partition_by) or None,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -288,6 +291,7 @@ def files(
     start: Literal["earliest", "latest"] = "earliest",
     follow_links: bool = False,
     compare: Literal["identity", "size"] = "identity",
+    partition_by: Sequence[str] = (),
     bounds: str | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
@@ -329,6 +333,9 @@ def files(
     compare : str
         What is compared when a file is read: ``"identity"``, its size, and its time of change or version;
         ``"size"``, for files that were restored without their times.
+    partition_by : sequence of str
+        Columns of the schema whose values are in the names of directories, ``column=value/``, as ``write.files`` and
+        Spark write them, and not in the files.  A directory as ``path`` is read as many levels deep.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
         comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
@@ -372,13 +379,18 @@ def files(
                 why="the one takes only the files of the first start, and the other skips them.",
                 do="leave one of the two out.",
             )
+        in_names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        _check_partition_by(columns, in_names)
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
                 f"path={path!r} is not a path.", do='write a directory, a glob or a file: "data/flights".'
             )
+        where = discovery.place(os.fspath(path))
+        if in_names and not where.pattern:
+            where = replace(where, pattern="/".join("*" * (len(in_names) + 1)))  # a level for each, and the files
         spec = FilesSourceSpec(
             path=os.fspath(path),
-            where=discovery.place(os.fspath(path)),
+            where=where,
             layout=layout,
             schema=columns,
             timestamp=timestamp,
@@ -390,6 +402,7 @@ def files(
             start=start,
             follow_links=follow_links,
             compare=compare,
+            partition_by=in_names,
         )
         if follow_links and not spec.where.is_local:
             raise InvalidPipeline(
@@ -425,6 +438,17 @@ def _layout(format: str, header: bool, separator: str, block_size: str, max_reco
             do="write one ASCII character, neither a quote nor a line end.",
         )
     return Layout(format, header, separator, size, longest)
+
+
+def _check_partition_by(columns: pa.Schema, names: Sequence[str]) -> None:
+    wrong = [name for name in names if name not in columns.names or not is_partition_type(columns.field(name).type)]
+    if wrong or set(names) == set(columns.names):
+        raise InvalidPipeline(
+            f"partition_by= names {wrong[0]!r}." if wrong else "partition_by= names all columns.",
+            why="the names of directories have columns of schema=, of integers, text, booleans, decimals, dates or "
+            "timestamps, and files have at least one other.",
+            do="correct partition_by= or schema=.",
+        )
 
 
 def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
