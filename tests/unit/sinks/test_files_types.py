@@ -17,6 +17,7 @@ from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.json_lines import decode, encode
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from tests.contract.test_segments_contract import Sealer, always
 
 UTC = dt.UTC
 PARTITIONS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -131,6 +132,25 @@ def test_a_directory_that_no_sink_has_named_is_corrupt_and_not_another_value(tmp
     with pytest.raises(Corrupt, match="number=many has no value"):
         hf.files.open(tmp_path).to_arrow()
     assert len(hf.files.open(tmp_path).paths()) == 5
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "segments"])
+def test_a_damaged_file_is_corrupt_and_named(kind: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    if kind == "segments":
+        spec = SegmentsSinkSpec(path, seal=(always,))
+        sink = spec.connected("out", "p", SCHEMA, is_tended=False)
+        sink.__class__ = Sealer
+        record = EpochRecord("p", 1, 1, {"s": {"log": 1}})
+        sink.publish([Publication(record, (Carried(ROWS),))], sink.open(RunIdentity("p", 1)))
+    else:
+        publish(FilesSinkSpec(path, format=kind))  # type: ignore[arg-type]
+    opened: Any = hf.segments.open(path) if kind == "segments" else hf.files.open(path)
+    (file,) = Path(path).glob("*.json" if kind == "json" else "*.parquet")
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(Corrupt, match="cannot be read") as raised:
+        opened.to_arrow()
+    assert file.name in str(raised.value)
 
 
 def test_a_name_above_the_directory_is_no_column_of_it(tmp_path: Path) -> None:

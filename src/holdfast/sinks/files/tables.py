@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sinks import json_lines
+from holdfast.types.conversion import is_of_data
 from holdfast.types.partition import partition_columns, partition_values
 from holdfast.types.schema import decode_schema, unite_schemas
 
@@ -53,8 +55,7 @@ class FilesTable:
     def batches(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows, with these of the columns; errors as :meth:`to_table`."""
         of_directory: dict[str, dict[str, pa.Scalar]] = {}
-        for path, rows in self._of_files(wanted):
-            directory = os.path.relpath(os.path.dirname(path), self.base)
+        for directory, rows in self._of_files(wanted):
             if directory not in of_directory:
                 of_directory[directory] = self._values(directory)
             values = of_directory[directory]
@@ -65,28 +66,30 @@ class FilesTable:
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _of_files(self, wanted: pa.Schema) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield what is in the files, with the name of each."""
-        directories = {os.path.relpath(os.path.dirname(path), self.base) for path in self.paths}
-        in_names = frozenset[str]().union(*map(partition_columns, directories))
+        """Yield what is in the files, with the directory of each, relative."""
+        in_names = frozenset[str]().union(*(partition_columns(self._directory(path)) for path in self.paths))
         schema = pa.schema([field for field in self.schema if field.name not in in_names])
         names = [field.name for field in wanted if field.name not in in_names]
         lines = [path for path in self.paths if path.removesuffix(".staged").endswith(".json")]
         for path in lines:
-            for rows in json_lines.decode(self._content(path), schema).to_batches():
-                yield path, rows
+            data = self._content(path)
+            with damage_named(path):
+                table = json_lines.decode(data, schema)
+            for rows in table.to_batches():
+                yield self._directory(path), rows
         others = [path for path in self.paths if path not in set(lines)]
-        if others:
-            yield from self._of_parquet(others, schema, names)
-
-    def _of_parquet(
-        self, paths: Sequence[str], schema: pa.Schema, names: Sequence[str]
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if not others:
+            return
         from pyarrow import dataset as pa_dataset  # loads pandas: a second, for commands that read no rows
 
-        found = pa_dataset.dataset(list(paths), schema=schema, format="parquet", filesystem=self.file_system)
-        for rows in found.to_batches(columns=[*names, _FILE]):
-            if rows.num_rows:  # those of one file
-                yield rows.column(_FILE)[0].as_py(), rows
+        with damage_named(self.base):
+            found = pa_dataset.dataset(others, schema=schema, format="parquet", filesystem=self.file_system)
+            for rows in found.to_batches(columns=[*names, _FILE] if in_names else names):
+                if rows.num_rows:  # those of one file
+                    yield self._directory(rows.column(_FILE)[0].as_py()) if in_names else "", rows
+
+    def _directory(self, path: str) -> str:
+        return os.path.relpath(os.path.dirname(path), self.base)
 
     def _content(self, path: str) -> bytes:
         if self.file_system is None:
@@ -105,6 +108,22 @@ class FilesTable:
                 do="move it out: no sink has written it.",
                 participant=self.base,
             ) from error
+
+
+@contextmanager
+def damage_named(place: str) -> Iterator[None]:
+    """Raise :class:`Corrupt` where what is read at a place cannot be decoded; what its file system says stays."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if not is_of_data(error):
+            raise
+        raise Corrupt(
+            f"{place} cannot be read.",
+            why=f"{error}.",
+            do="restore it from a copy, or move it out: its rows are missing then.",
+            participant=place,
+        ) from error
 
 
 def schema_of(path: str, noted: Iterable[str]) -> pa.Schema:

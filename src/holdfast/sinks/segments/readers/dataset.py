@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
+from holdfast.sinks.files.tables import damage_named
 from holdfast.sinks.segments.entries import SealedSegment
 from holdfast.sinks.segments.files import fitting
 from holdfast.sinks.segments.holdings import Holdings
@@ -217,8 +218,8 @@ def place_of(directory: str, segment: SealedSegment) -> str:
 
 
 def sealed_rows(path: str, partition: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a sealed file, with these columns."""
-    with pq.ParquetFile(path) as file:
+    """Yield the rows of a sealed file, with these columns; raise :class:`Corrupt` where it is damaged."""
+    with damage_named(path), pq.ParquetFile(path) as file:
         known = set(file.schema_arrow.names)
         for batch in file.iter_batches(columns=[name for name in schema.names if name in known]):
             yield with_partition(batch, partition, schema)
