@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.sinks.destinations import refused_destination
+from holdfast.types.destinations import refused_destination
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The directory of null, and, as in Spark, of the empty string."""
@@ -224,11 +224,8 @@ def partition_name(column: str, value: Any) -> str:
     """
     text = "" if value is None else _text(value)
     if text == NULL_NAME:
-        raise BadRow(
-            f"A value of partition column {column!r} cannot name a directory.",
-            why=f"it is the text {NULL_NAME!r}, which is null to every reader of directories.",
-            do="correct or filter such rows before the sink.",
-        )
+        why = "that text is null to every reader of directories"
+        raise refused_destination(f"partition column {column!r}", "directory", text, why, _DO)
     name = f"{_escape(column)}={_escape(text) if text else NULL_NAME}"
     if len(os.fsencode(name)) > _NAME_BYTES_MAX:
         why = f"a directory's name has at most {_NAME_BYTES_MAX} bytes"

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.sinks.destinations import check_destinations
 from holdfast.store.byte_stream.data_file import damaged
 from holdfast.store.byte_stream.layout import NAME_MAX, directory_name
 from holdfast.store.byte_stream.manifest import Times
 from holdfast.types.casting import declared
+from holdfast.types.destinations import check_destinations
 
 ONLY_STREAM = "main"
 """Name of the stream where no column names one."""

@@ -22,9 +22,9 @@ from holdfast import faults
 from holdfast.errors import invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
-from holdfast.sinks.files.partition import room_below
 from holdfast.sinks.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
 from holdfast.store import durable
+from holdfast.types.partition import room_below
 
 _DIRECTORY = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 from holdfast.sinks import json_lines
-from holdfast.sinks.destinations import check_destinations
+from holdfast.types.destinations import check_destinations
 
 Format = Literal["json", "lines"]
 FORMATS: tuple[Format, ...] = ("json", "lines")

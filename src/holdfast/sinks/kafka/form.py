@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow, InvalidPipeline, present
 from holdfast.kafka.topics import is_internal
 from holdfast.sinks import json_lines, sql
-from holdfast.sinks.destinations import check_destinations, refused_destination
+from holdfast.types.destinations import check_destinations, refused_destination
 
 if TYPE_CHECKING:
     from holdfast.kafka.avro.writing import AvroEncoder

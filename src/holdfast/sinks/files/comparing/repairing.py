@@ -262,6 +262,7 @@ def repaired(host: RepairHost, format: FileFormat, joining: Joining, repair: Rep
             removals=rewritten.removals,
             back_to=None,
             is_repair=True,
+            explanations=(),
         )
         if not host.append_joins(entry, last):
             rewriting.drop(rewritten.above)
