@@ -21,13 +21,12 @@ from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.graph.nodes import late_rows_read
-from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.counting.auditor import Auditor, kept_book
 from holdfast.plan.holds import hold_file
 from holdfast.plan.levels.due import due_file
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
-from holdfast.plan.lookups.versions import LookupVersions
+from holdfast.plan.lookups.versions import LookupVersions, look_ups_of
 from holdfast.plan.pressure import BackPressure, limited_operators
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
@@ -271,7 +270,7 @@ class Wiring:
         return BackPressure(operators, hold_file(self.context.stop_file), is_bounded=is_bounded) if operators else None
 
     def _lookups(self) -> LookupVersions | None:
-        look_ups = {node.name: node.spec for node in self.asked.pipeline.nodes if isinstance(node.spec, TableLookup)}
+        look_ups = look_ups_of(self.asked.pipeline)
         if not look_ups:
             return None
         context, spark = self.context, self.context.spark
@@ -282,6 +281,7 @@ class Wiring:
             token=context.token,
             generation=self.coordinator.generation,
             planned=planned,
+            replayed_to=self.header.step_time(planned, 0)[0] if planned >= 0 else 0,
             oldest=self._oldest_replayed,
         )
         versions.pin_newest()

@@ -59,6 +59,7 @@ class Runs:
             token=f"run{self.generation}",
             generation=self.generation,
             planned=planned,
+            replayed_to=planned + 1,
             oldest=lambda: self.oldest,
         )
 
@@ -162,6 +163,21 @@ def test_a_directory_that_replays_older_epochs_replays_their_versions():
     anew = runs.start(planned=2)
     assert [runs.seen(anew, epoch, epoch * MINUTE, batch_id=epoch - 1) for epoch in (1, 2, 3)] == [1, 2, 3]
     assert runs.seen(anew, 4, 9 * MINUTE) == 9
+
+
+def test_a_replay_that_dies_and_is_replayed_sees_each_version_again():
+    """What the second run records hid what the first had recorded for the epochs that the third still replays."""
+    runs = Runs(refresh_us=MINUTE)
+    run = runs.start()
+    for epoch in (1, 2, 3, 4):
+        runs.table.price = epoch
+        assert runs.seen(run, epoch, epoch * MINUTE) == epoch
+    runs.table.price = 9
+    for dies_after in (1, 3, 4):
+        again = runs.start(planned=3)
+        for epoch in range(1, dies_after + 1):
+            assert runs.seen(again, epoch, epoch * MINUTE, batch_id=epoch - 1) == epoch
+    assert runs.seen(again, 5, 9 * MINUTE) == 9
 
 
 def test_versions_are_removed_when_no_epoch_needs_them():
