@@ -163,9 +163,8 @@ class Settings(BaseSettings):
     )
     controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,
-        "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer is in "
-        "Spark's directory alone; if that is lost too, it is replayed as one epoch, at the batch time of each sink's "
-        "last epoch.",
+        "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer each "
+        "sink keeps with its last epoch, for a start without Spark's directory; at most fifty epochs.",
     )
     force_graph_change: bool = _setting(
         False,

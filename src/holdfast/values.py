@@ -71,9 +71,8 @@ class Held:
         Later positions up to which it holds some of the rows: epochs that give it what it lacks must end there, too.
     explained : mapping of str to int, optional
         Source -> the highest number of its explanations that the sink keeps; None: it keeps none.
-    step_time : (int, int), optional
-        Number and batch time of that epoch as steps saw them, microseconds; None where no step watches the clock, and
-        where an earlier version published it.
+    recent_ends : str
+        What that epoch says of recent ends (:class:`EpochRecord`); empty where it says nothing.
     """
 
     epoch: int = 0
@@ -82,7 +81,7 @@ class Held:
     pts: int | None = None
     explained: Mapping[str, int] | None = field(default=None, compare=False)
     stops: tuple[Positions, ...] = field(default=(), compare=False)
-    step_time: tuple[int, int] | None = field(default=None, compare=False)
+    recent_ends: str = field(default="", compare=False)
 
     @property
     def is_empty(self) -> bool:
@@ -271,8 +270,10 @@ class EpochRecord:
         The epoch is a *rewind*: it withdraws what was published after the end of this one, whose positions it has.
     explanations : tuple of Explanation
         What its positions mean, as far as a sink may lack it; for each source in order and without a gap.
-    step_time : (int, int), optional
-        Number and batch time of the epoch as steps saw them, microseconds; only where a step watches the clock.
+    recent_ends : str
+        How this epoch and those before it ended that no progress record tells yet, as
+        :mod:`holdfast.checkpoint.progress` writes and reads it: a replay needs it, and sinks keep it with the epoch.
+        Empty where no replay depends on it.
     """
 
     pipeline: str
@@ -282,7 +283,7 @@ class EpochRecord:
     pts: int | None = None
     rewound_to: int | None = None
     explanations: tuple[Explanation, ...] = ()
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ class Delivery:
         if explained is not None:
             numbers = {each.source: each.number for of in publications for each in of.record.explanations}
             explained = {**explained, **{of: max(number, explained.get(of, 0)) for of, number in numbers.items()}}
-        held = Held(last.epoch, before.generation, last.positions, last.pts, explained, step_time=last.step_time)
+        held = Held(last.epoch, before.generation, last.positions, last.pts, explained, recent_ends=last.recent_ends)
         self.held[name] = held
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
         self._told()

@@ -15,6 +15,7 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
+from holdfast.operators.lookup.spec import TableLookup
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
 from holdfast.plan.chunks import ChunkTarget, Routing
@@ -57,6 +58,16 @@ def stateful_names(pipeline: Pipeline) -> list[str]:
 def clock_driven(pipeline: Pipeline) -> list[str]:
     """Return the names of the operators that decide something by batch time."""
     return [node.name for node in pipeline.nodes if _watches_clock(node)]
+
+
+def epoch_driven(pipeline: Pipeline) -> list[str]:
+    """Return the names of the operators whose state depends on what an epoch decided: batch time, a table's version."""
+    found: set[str] = set()
+    for node in pipeline.nodes:
+        decides = isinstance(node.spec, TableLookup) or _watches_clock(node)
+        if decides or any(before.name in found for before in node.inputs):
+            found.add(node.name)
+    return [name for name in stateful_names(pipeline) if name in found]
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:

@@ -66,6 +66,7 @@ class StateSource(Enum):
     NONE = "the graph keeps none, or the case does not depend on it: to look costs reading snapshots"
     SNAPSHOT = "a good snapshot that is not ahead of any sink"
     EVERY_EPOCH = "no snapshot, and the ends of all epochs since the beginning are known"
+    UNSURE = "as one of these, but what epochs decided since, which operators depend on, is not known any more"
     GONE = "nowhere"
 
 
@@ -373,6 +374,15 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         "No crash leads here: a target was emptied, a sink or the checkpoint restored from a copy, or a sink was out "
         "of the graph during a rewind.",
+    ),
+    _refused(
+        "S",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.UNSURE,),
+        "As F or G, and progress records or the logged versions of a table were damaged or lost besides; or snapshots "
+        "are switched off, and with them progress records.",
     ),
 )
 """The table, in the order in which people read it."""

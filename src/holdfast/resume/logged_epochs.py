@@ -77,25 +77,25 @@ def left_at(store: Store, below: str) -> Positions | None:
     return reached
 
 
-def filled(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> tuple[Positions, ...]:
-    """Return where sinks stand with the ends of epochs between, if those that are known lead through all of them.
+def epochs_between(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> list[EpochEnd] | None:
+    """Return the epochs from the first to the last of the places where sinks stand; None where not all are known.
 
     Examples
     --------
     >>> def at(number):
     ...     return {"a": {"log": number}}
     >>> known = [EpochSpan(at(i), EpochEnd(i, i, at(i + 1), 0)) for i in (1, 2, 3)]
-    >>> [stop["a"]["log"] for stop in filled([at(1), at(3)], known)]
-    [1, 2, 3]
-    >>> [stop["a"]["log"] for stop in filled([at(0), at(3)], known)]
-    [0, 3]
+    >>> [ended.positions["a"]["log"] for ended in epochs_between([at(1), at(3)], known)]
+    [2, 3]
+    >>> epochs_between([at(0), at(3)], known)
     """
-    found = [stops[0]]
+    found: list[EpochEnd] = []
     for ended in chain(steps, stops[0]):
-        if not covers_all(stops[-1], ended.positions):
+        if not covers_all(stops[-1], ended.positions) or (found and ended.step_epoch <= found[-1].step_epoch):
             break
-        found.append(ended.positions)
-    return tuple(found) if all(_is_among(stop, found) for stop in stops) else tuple(stops)
+        found.append(ended)
+    cuts = [stops[0], *(ended.positions for ended in found)]
+    return found if all(_is_among(stop, cuts) for stop in stops) else None
 
 
 def from_the_start(

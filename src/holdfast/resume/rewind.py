@@ -193,10 +193,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Epoc
         """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
         return covers_all(to, ended.positions)
 
-    recorded = {step.ended.epoch for step in progress.read(store)}
-    lacking = [step for step in steps if stays(step.ended) and step.ended.epoch not in recorded]
-    if lacking:
-        progress.write(store, sorted(lacking, key=lambda step: step.ended.epoch), generation)
+    progress.add(store, [step for step in steps if stays(step.ended)], generation)
     for key in snapshot_keys(store):
         try:
             ended = read_manifest(store, key).ended

@@ -172,7 +172,7 @@ class MemorySink:
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             record = new[-1].record
-            held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
+            held = Held(record.epoch, self._generation, record.positions, record.pts, recent_ends=record.recent_ends)
             self._keep(added, held)
 
     def outcome(self, epoch: int) -> Outcome:

@@ -17,8 +17,10 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from holdfast import faults
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.counting.auditor import Auditor
@@ -80,8 +82,9 @@ class EpochLoop:
         Minimum timestamp over the inputs that earlier runs had reached.
     explanations : Explanations
         What the epochs' records explain.
-    watches_clock : bool
-        Whether a step does: then the epochs' records say the times that steps saw.
+    unrecorded : callable, optional
+        Returns the ends of epochs that no progress record tells yet: each epoch takes them along to the sinks, with its
+        own.  None where no replay depends on how epochs ended.
     is_at_pts : bool
         Whether the gate upstream of the sinks reports pts.
     timed_sources : sequence of str
@@ -117,7 +120,7 @@ class EpochLoop:
         reports: OperatorReports,
         due_file: str,
         explanations: Explanations,
-        watches_clock: bool = False,
+        unrecorded: Callable[[], Sequence[EpochSpan]] | None = None,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         auditor: Auditor | None = None,
@@ -140,7 +143,7 @@ class EpochLoop:
         self._lookups = lookups
         self._note_parts = note_parts
         self._note_end = note_end
-        self._watches_clock = watches_clock
+        self._unrecorded = unrecorded
         self._is_at_pts = is_at_pts
         self._pts = pts
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
@@ -227,14 +230,15 @@ class EpochLoop:
         if self._auditor is not None:
             self._auditor.look(epoch, report, rows)
         evaluated = time.perf_counter()
+        ended = replace(ended, pts=self._pts_of(report))
         record = EpochRecord(
             pipeline=self._pipeline,
             epoch=epoch,
             generation=self._coordinator.generation,
             positions=end.positions,
-            pts=self._pts_of(report),
+            pts=ended.pts,
             explanations=self._explanations.take(parts),
-            step_time=(step_epoch, batch_us) if self._watches_clock else None,
+            recent_ends=self._recent_ends(start.positions, ended),
         )
         self.doing = f"publishing epoch {epoch}"
         self._coordinator.commit(claim, record, parts)
@@ -244,7 +248,7 @@ class EpochLoop:
         self._note(end, report.observed)
         if self._auditor is not None:
             self._auditor.note(epoch, report, rows)
-        self._has_ended(start, replace(ended, pts=record.pts))
+        self._has_ended(start, ended)
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -367,6 +371,12 @@ class EpochLoop:
                 before = self.source_reasons.get(source, {})
                 self.source_reasons = {**self.source_reasons, source: reject_reasons.added(before, counted.reasons)}
         self.last_positions = end
+
+    def _recent_ends(self, start: Positions, ended: EpochEnd) -> str:
+        if self._unrecorded is None:
+            return ""
+        before = [step for step in self._unrecorded() if step.ended.epoch < ended.epoch]  # it may be repeated
+        return progress.to_text([*before, EpochSpan(start, ended)])
 
     def _has_ended(self, start: spark_log.Offsets, ended: EpochEnd) -> None:
         if (note_end := self._note_end) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -71,6 +71,11 @@ def _counting(records: list[VersionRecord], epoch: int) -> str | None:
 def look_ups_of(pipeline: Pipeline) -> dict[str, TableLookup]:
     """Return the look-ups of a graph in tables whose versions are logged."""
     return {node.name: node.spec for node in pipeline.nodes if isinstance(node.spec, TableLookup)}
+
+
+def unknown_to(store: Store, look_ups: Iterable[str], step_epoch: int) -> list[str]:
+    """Return the look-ups of which no record says which version an epoch saw, and those after it."""
+    return [name for name in look_ups if _counting(_records(store, name), step_epoch) is None]
 
 
 class LookupVersions:

@@ -198,7 +198,7 @@ class ByteStreamSinkSpec:
             last = Branch(own).log.last()
         if last is None:
             return None
-        held = Held(last.epoch, last.generation, last.positions, last.pts, step_time=last.step_time)
+        held = Held(last.epoch, last.generation, last.positions, last.pts, recent_ends=last.recent_ends)
         kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(held, tuple(kept.all(last.explained, last.explanations)))
 

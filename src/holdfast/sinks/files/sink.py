@@ -222,7 +222,7 @@ class FilesSink:
                 renames=tuple(renames),
                 removals=() if back is None else back.files,
                 back_to=None if back is None else back.epoch,
-                step_time=record.step_time,
+                recent_ends=record.recent_ends,
                 explained=explained_with(last.explained, told),
                 explanations=tuple(told),
                 is_repair=False,

@@ -134,8 +134,8 @@ class KafkaLedger:
     ----------
     row : LedgerRow
         Epoch, generation, positions, pts.
-    step_time : (int, int), optional
-        Of the epoch.
+    recent_ends : str
+        As in :class:`~holdfast.ports.EpochRecord`, of the epoch.
     owner : str
         Drawn by the runtime that opened the sink last.
     unfinished : Unfinished, optional
@@ -145,24 +145,24 @@ class KafkaLedger:
     """
 
     row: LedgerRow
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     owner: str = ""
     unfinished: Unfinished | None = None
     explained: Mapping[str, int] = ()  # type: ignore[assignment]
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return replace(self.row.held(), step_time=self.step_time, explained=dict(self.explained))
+        return replace(self.row.held(), recent_ends=self.recent_ends, explained=dict(self.explained))
 
     def moved_to(self, record: EpochRecord) -> KafkaLedger:
         """Return it at the end of an epoch."""
         row = replace(self.row, epoch=record.epoch, positions=positions_text(record.positions), pts=record.pts)
-        return replace(self, row=row, step_time=record.step_time, unfinished=None)
+        return replace(self, row=row, recent_ends=record.recent_ends, unfinished=None)
 
     def of_epoch(self) -> dict[str, Any]:
         """Return what it says of the epoch that is held."""
         row = self.row
-        return {"epoch": row.epoch, "positions": row.positions, "pts": row.pts, "step_time": self.step_time}
+        return {"epoch": row.epoch, "positions": row.positions, "pts": row.pts, "recent_ends": self.recent_ends}
 
     def text(self) -> str:
         """Return it as it is stored."""
@@ -182,7 +182,7 @@ class KafkaLedger:
         assert self.unfinished.before is not None
         said = self.unfinished.before
         row = replace(self.row, epoch=said["epoch"], positions=said["positions"], pts=said["pts"])
-        return replace(self, row=row, step_time=_step_time(said["step_time"]), unfinished=None)
+        return replace(self, row=row, recent_ends=str(said["recent_ends"]), unfinished=None)
 
 
 ABSENT = KafkaLedger(LedgerRow(0, 0, "{}", None), explained={})
@@ -290,7 +290,7 @@ def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> K
         if left is not None:
             transactions = {name: (int(ids[0]), int(ids[1])) for name, ids in left["transactions"].items()}
             unfinished = Unfinished(int(left["first"]), transactions, left["before"])
-        return KafkaLedger(row, _step_time(said["step_time"]), str(said["owner"]), unfinished, explained)
+        return KafkaLedger(row, str(said["recent_ends"]), str(said["owner"]), unfinished, explained)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"sink {names.sink!r}: its ledger in the topic {names.progress!r} cannot be read.",
@@ -298,7 +298,3 @@ def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> K
             do="see who else writes into that topic; or start over with another name= and another topic.",
             participant=names.sink,
         ) from error
-
-
-def _step_time(said: Any) -> tuple[int, int] | None:
-    return None if said is None else (int(said[0]), int(said[1]))

@@ -195,7 +195,7 @@ class ObjectFilesSink:
                 files=tuple(files),
                 removals=() if back is None else tuple(file.upload.key for file in back.files),
                 back_to=None if back is None else back.epoch,
-                step_time=record.step_time,
+                recent_ends=record.recent_ends,
                 at_us=_now_us(),
                 explained=explained_with(last.explained, told),
                 explanations=tuple(told),

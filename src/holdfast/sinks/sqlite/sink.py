@@ -120,11 +120,11 @@ class SqliteSink:
                 self._epochs.begin(connection, row)
             self._explanations.begin(connection, row)
             explained = self._explanations.held(connection)
-            step_time = self._explanations.step_time(connection, row.epoch)
+            recent_ends = self._explanations.recent_ends(connection, row.epoch)
             if row.epoch and self._table.is_empty(connection):
                 sql.warn_of_empty(self._node, row.epoch)
         self._generation = run.generation
-        return replace(row.held(), explained=explained, step_time=step_time)
+        return replace(row.held(), explained=explained, recent_ends=recent_ends)
 
     def add_columns(self) -> list[str]:
         """Add the columns that the table lacks, in a transaction of this generation; return them."""

@@ -230,16 +230,18 @@ def _utc(at_us: int) -> str:
 def _what_is_replayed(found: Restoration) -> str:
     """Say which epochs are evaluated again for their state; the sinks hold them."""
     parts = []
-    recorded = found.replayed[: len(found.replayed) - found.told_count]
+    recorded = found.replayed[: len(found.replayed) - found.joined_count]
     if recorded:
         first, last = recorded[0], recorded[-1]
         parts.append(
             f"{len(recorded)} epochs after it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
             f"{_utc(last.batch_us)}, are replayed as they were"
         )
-    if found.told_count:
+    if found.joined_count:
         times = ", ".join(_utc(ended.batch_us) for ended in found.replayed[len(recorded) :])
-        parts.append(f"what has no progress record is replayed up to each sink, with the time that it tells: {times}")
+        parts.append(
+            f"what nobody knows the epochs of is replayed up to each sink, with the time that it tells: {times}"
+        )
     if found.stops:
-        parts.append("what has no progress record is replayed as one epoch, with the current time")
+        parts.append("what nobody knows the epochs of is replayed as one epoch, with the current time")
     return " and ".join(parts) or "nothing has to be replayed"

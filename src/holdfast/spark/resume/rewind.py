@@ -26,7 +26,6 @@ from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import clock_driven
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
@@ -126,7 +125,6 @@ class Rewinding:
                 found.ended.positions,
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
-                step_time=found.ended.step_time if clock_driven(self.pipeline) else None,
             )
             number = newest_directory(self.store)
             coordinator.rewind(record)
@@ -339,6 +337,7 @@ class Rewinding:
             sources=(),
             graph=before.graph or "",
             backfilled=frozenset(),
+            epoch_driven=(),  # the sinks have gone back: it is too late to refuse
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)

@@ -6,11 +6,11 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from holdfast.checkpoint.manifest import decode
+from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.source_history import last_positions
 from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
@@ -19,7 +19,7 @@ from holdfast.positions import Positions
 from holdfast.resume.decide import Begin, Sinks, Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
-from holdfast.resume.logged_epochs import filled, planned_in
+from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import is_behind_rewind
@@ -156,16 +156,24 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
         If a sink is new that is to get everything.
     """
     check_no_backfill(beginning, findings.held)
-    if findings.anew.snapshot is not None:
-        times = tuple((each.step_epoch, each.batch_us) for each in findings.anew.snapshot.replayed)
-        return replace(new, seek=findings.anew.snapshot.seek, replayed=times)
-    if findings.anew.every_epoch is not None:
-        start, ends = findings.anew.every_epoch
-        times = tuple((each.step_epoch, each.batch_us) for each in ends)
-        return replace(new, seek=(start, *(each.positions for each in ends)), replayed=times)
-    if findings.anew.reached is not None:
-        return replace(new, seek=filled(findings.anew.stops, beginning.known_steps()))
-    return _by_log(new) if beginning.has_spark_sources and new.seek else new
+    anew = findings.anew
+    if anew.snapshot is not None:
+        return replace(_replaying(new, anew.snapshot.seek[0], anew.snapshot.replayed), seek=anew.snapshot.seek)
+    if anew.every_epoch is not None:
+        return _replaying(new, *anew.every_epoch)
+    if beginning.has_spark_sources and new.seek and anew.reached is None:
+        return _by_log(new)
+    if len(anew.stops) > 1 and (anew.reached is not None or beginning.look_ups):
+        ends = epochs_between(anew.stops, beginning.known_steps(findings.holders.values()))
+        if ends is not None:
+            return _replaying(new, anew.stops[0], ends)
+    return new
+
+
+def _replaying(new: DirectoryHeader, start: Positions, ends: Sequence[EpochEnd]) -> DirectoryHeader:
+    """Return a header whose first epochs are older ones, as they were."""
+    times = tuple(ended.step_time for ended in ends)
+    return replace(new, seek=(start, *(ended.positions for ended in ends)), replayed=times)
 
 
 def _by_log(new: DirectoryHeader) -> DirectoryHeader:
@@ -237,6 +245,8 @@ def refusal(beginning: Beginning, findings: Findings) -> HoldfastError:
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
+    if findings.anew.unsure:
+        return _state_is_unsure(beginning, findings)
     if findings.holders:
         return _state_is_gone(beginning, findings)
     letter = findings.case.letter
@@ -254,6 +264,17 @@ def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
                 pipeline=beginning.pipeline,
                 participant=name,
             )
+
+
+def _state_is_unsure(beginning: Beginning, findings: Findings) -> Diverged:
+    return Diverged(
+        f"Spark's part of the checkpoint {beginning.directory} is lost, and state cannot be what it was.",
+        why=findings.anew.why_unsure(),
+        do="restore the checkpoint's directories progress/ and lookups/ from a copy; or start over with a new "
+        "checkpoint and empty targets.",
+        pipeline=beginning.pipeline,
+        participant=findings.anew.unsure[0],
+    )
 
 
 def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
