@@ -81,7 +81,7 @@ class Held:
     pts: int | None = None
     explained: Mapping[str, int] | None = field(default=None, compare=False)
     stops: tuple[Positions, ...] = field(default=(), compare=False)
-    recent_ends: str = field(default="", compare=False)
+    recent_ends: str = field(default="", compare=False, repr=False, metadata={"is_shown": False})
 
     @property
     def is_empty(self) -> bool:
