@@ -15,7 +15,18 @@ from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
-from holdfast.cli.frame import AsJson, Checkpoint, SparkCheckpoint, Target
+from holdfast.cli.frame import (
+    AsJson,
+    BeginAt,
+    BeginState,
+    Checkpoint,
+    DropState,
+    EndAt,
+    FromCheckpoint,
+    RebuildState,
+    SparkCheckpoint,
+    Target,
+)
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.sinks.reset import reset
@@ -60,28 +71,6 @@ app.command("check")(check_)
 app.command("promote")(promote)
 
 
-DropState = Annotated[
-    list[str] | None,
-    typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
-]
-
-
-FromCheckpoint = Annotated[
-    str | None, typer.Option(metavar="WHERE", help="First start only: begin at a named checkpoint (NAME or DIR/NAME).")
-]
-BeginAt = Annotated[
-    str | None, typer.Option(metavar="TIME", help="First start only: begin at a time (ISO 8601, or ticks).")
-]
-EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
-BeginState = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=PATH",
-        help="First start only: the state of an operator, as Parquet (see inspect).",
-    ),
-]
-
-
 def _say_version(wanted: bool) -> None:
     if wanted:
         frame.print_lines([f"holdfast {__version__}"])
@@ -118,6 +107,7 @@ def run(
         bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see holdfast plan.")
     ] = False,
     drop_state: DropState = None,
+    rebuild_state: RebuildState = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     until: EndAt = None,
@@ -173,6 +163,7 @@ def run(
                 "--lease": lease,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
+            flags["--rebuild-state"] = rebuild_state
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
@@ -192,6 +183,7 @@ def run(
             "commit_every": grouping,
             "force": force or None,
             "drop_state": drop_state or None,
+            "rebuild_state": rebuild_state or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
             "settings": settings,
@@ -364,6 +356,7 @@ def plan_(
     checkpoint: Checkpoint,
     force: Annotated[bool, typer.Option("--force", help="Say what run --force would do.")] = False,
     drop_state: DropState = None,
+    rebuild_state: RebuildState = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     state: BeginState = None,
@@ -379,8 +372,8 @@ def plan_(
         begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
         minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        dropped = frozenset(drop_state or ())
-        found = foreseen(pipeline, checkpoint, directory, settings, inspection, drop_state=dropped, begins=begins)
+        asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}
+        found = foreseen(pipeline, checkpoint, directory, settings, inspection, begins=begins, **asked)
         targets, planned = examined(pipeline), found.plan
         said = [*words.warning_lines(minded), *new_column_lines(targets)]
         more = {"warnings": minded, "new_columns": targets.new_columns}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.checkpoint.manifest import EpochEnd
-from holdfast.checkpoint.progress import EpochSpan, chain
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, covers_all
@@ -89,11 +89,7 @@ def epochs_between(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> li
     [2, 3]
     >>> epochs_between([at(0), at(3)], known)
     """
-    found: list[EpochEnd] = []
-    for ended in chain(steps, stops[0]):
-        if not covers_all(stops[-1], ended.positions) or (found and ended.step_epoch <= found[-1].step_epoch):
-            break
-        found.append(ended)
+    found = replayed_from(_before(stops[0]), steps, stops[-1:])
     cuts = [stops[0], *(ended.positions for ended in found)]
     return found if all(_is_among(stop, cuts) for stop in stops) else None
 
@@ -124,9 +120,14 @@ def from_the_start(
         return None
     if header.seed or header.graph != graph:
         return None
-    ends = replayed_from(header.start, steps, [reached, *(each.positions for each in held)])
+    ends = replayed_from(_before(header.start), steps, [reached, *(each.positions for each in held)])
     cuts = [header.start, *(ended.positions for ended in ends)]
     return (header.start, ends) if all(_is_among(each.positions, cuts) for each in held) else None
+
+
+def _before(positions: Positions) -> EpochEnd:
+    """Return an end that comes before all epochs."""
+    return EpochEnd(0, 0, positions, 0)
 
 
 def _is_among(positions: Positions, several: Iterable[Positions]) -> bool:

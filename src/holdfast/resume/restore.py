@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
-from holdfast.errors import Corrupt, invariant
+from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, covers_all
 
@@ -137,7 +136,7 @@ def _planned(
     refused: tuple[tuple[SnapshotKey, str], ...],
 ) -> Restoration:
     start, steps = manifest.ended.positions, list(steps)
-    replayed = replayed_from(start, steps, [*(each.positions for each in held), reached])
+    replayed = replayed_from(manifest.ended, steps, [*(each.positions for each in held), reached])
     cuts = [start, *(ended.positions for ended in replayed)]
     beyond = [each.positions for each in held if not any(_same(each.positions, cut) for cut in cuts)]
     if any(covers_all(cuts[-1], positions) for positions in beyond):
@@ -147,14 +146,6 @@ def _planned(
         beyond = [each.positions for each in held if not _same(each.positions, start)]
     joined, stops = _joined(ascending(beyond) or [], steps, (replayed or [manifest.ended])[-1])
     replayed += joined
-    epochs = [manifest.ended.step_epoch, *(ended.step_epoch for ended in replayed)]
-    invariant(
-        all(one < next_ for one, next_ in pairwise(epochs)),
-        f"after the snapshot of epoch {manifest.ended.epoch} the epochs {epochs[1:]} are to be replayed.",
-        why="steps see each epoch once, in ascending order.",
-        pipeline=manifest.pipeline,
-        epoch=manifest.ended.epoch,
-    )
     return Restoration(manifest, tuple(replayed), tuple(stops), refused, len(joined))
 
 
@@ -176,14 +167,18 @@ def _joined(
     return found, ()
 
 
-def replayed_from(start: Positions, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:
-    """Return the ends of the epochs that follow some positions, as far as they are known and were published."""
-    found: list[EpochEnd] = []
-    for ended in chain(steps, start):
-        if not any(covers_all(positions, ended.positions) for positions in published):
+def replayed_from(began: EpochEnd, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:
+    """Return the epochs that follow the end of one, as far as they are known and were published.
+
+    Their numbers ascend, as steps must see them: those that sinks tell lie below those of state that was rebuilt.
+    """
+    found = [began]
+    for ended in chain(steps, began.positions):
+        is_published = any(covers_all(positions, ended.positions) for positions in published)
+        if not is_published or ended.step_epoch <= found[-1].step_epoch:
             break
         found.append(ended)
-    return found
+    return found[1:]
 
 
 def _same(one: Positions, other: Positions) -> bool:

@@ -208,7 +208,7 @@ class EpochLoop:
         start, end = self._span(batch_id)
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
         is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)
-        self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}"
+        self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}{self._place(batch_id)}"
         step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
         if (lookups := self._lookups) is not None:
             self._patiently(lambda: lookups.begin(step_epoch, batch_id, batch_us), f"load the tables of epoch {epoch}")
@@ -261,6 +261,11 @@ class EpochLoop:
             },
             carried=any(isinstance(part, Carried) for several in parts.values() for part in several),
         )
+
+    def _place(self, batch_id: int) -> str:
+        """Say the how manieth an epoch is of those that a new directory replays."""
+        count = self._header.replay_count
+        return f", {batch_id + 1:,} of {count:,}" if batch_id < count else ""
 
     # --- rows ---------------------------------------------------------------------------------------
 

@@ -211,6 +211,8 @@ def test_numbers_that_steps_have_seen_are_not_seen_again() -> None:
     found = restored(store, [telling(5, 5, 5), telling(9, 9, 9, apart=4)], [])
     assert ([each.step_epoch for each in found.replayed], found.stops) == ([5], (at(9),))
     assert restored(store, [telling(5, 5, 5, apart=2)], []).stops == (at(5),)
+    found = restored(store, [telling(5, 5, 5, apart=1)], steps(4, 4))
+    assert ([each.step_epoch for each in found.replayed], found.stops) == ([4], (at(5),))
 
 
 def test_what_records_tell_already_is_not_recorded_again() -> None:

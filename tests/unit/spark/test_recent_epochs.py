@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ import holdfast as hf
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
+from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import Diverged
 from holdfast.plan.lookups.versions import VersionRecord
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
+from holdfast.resume.directory_header import DirectoryHeader, note_beginning
 from holdfast.spark.resume.beginning import Beginning, beginning_of
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.sought import prepare
 from holdfast.store import checked_json
 from holdfast.store.local import LocalStore
+from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 PRICES = pa.table({"id": [1], "price": [5]})
@@ -65,6 +69,10 @@ def lost(work: Path, kind: str, *, recorded: range, versions: range) -> Beginnin
     return beginning_of(pipeline, store, work, Directory("spark/1", Spark.NONE), schemas)
 
 
+def accepting(beginning: Beginning) -> Beginning:
+    return replace(beginning, rebuild_state=True)
+
+
 def held(told: range) -> dict[str, Held]:
     return {"table": Held(HELD, 1, at(HELD), recent_ends=progress.to_text(steps(told[0], told[-1])))}
 
@@ -97,6 +105,9 @@ def test_where_what_epochs_decided_is_lost_the_start_is_refused_and_names_the_op
     with pytest.raises(Diverged, match="state cannot be what it was") as refused:
         prepare(beginning, findings, HELD)
     assert "The state of counted depends on" in refused.value.why
+    assert "--rebuild-state" in refused.value.do
+    accepted = look(accepting(beginning), held(range(7, HELD + 1)))
+    assert (accepted.case.letter, accepted.anew.unsure) == ("F", ("counted",))
 
 
 def test_an_operator_that_does_not_depend_on_how_epochs_were_cut_goes_on(tmp_path: Path) -> None:
@@ -105,3 +116,73 @@ def test_an_operator_that_does_not_depend_on_how_epochs_were_cut_goes_on(tmp_pat
     assert findings.case.letter == "F"
     assert findings.anew.snapshot is not None
     assert findings.anew.snapshot.joined_count == 1
+
+
+# --- nothing is left of the state -------------------------------------------------------------------------------------
+
+
+def nothing_left(work: Path, kind: str, *, recorded: range = range(0)) -> Beginning:
+    beginning = lost(work, kind, recorded=recorded, versions=range(0))
+    for key in snapshot_keys(beginning.store):
+        beginning.store.delete(key.path)
+    return beginning
+
+
+def test_state_of_which_nothing_is_left_is_refused_and_the_refusal_says_whether_it_can_be_rebuilt(
+    tmp_path: Path,
+) -> None:
+    beginning = nothing_left(tmp_path, "plain")
+    findings = look(beginning, held(range(HELD, HELD + 1)))
+    assert findings.case.letter == "H"
+    with pytest.raises(Diverged) as refused:
+        prepare(beginning, findings, HELD)
+    assert "sources, which still give everything: start once with --rebuild-state" in refused.value.do
+    gone = replace(beginning, sources=[hf.read.spark("rate", options={}, schema="id BIGINT", name="given").node])
+    with pytest.raises(Diverged) as refused:
+        prepare(gone, findings, HELD)
+    assert "It cannot be computed again from the sources: source 'given'" in refused.value.why
+    assert "--rebuild-state" not in refused.value.do
+
+
+def test_it_is_rebuilt_in_epochs_as_the_source_cuts_them_and_at_the_times_that_the_sink_tells(tmp_path: Path) -> None:
+    """At the present time a timer that fell due after the sink's last epoch would fire muted."""
+    beginning = accepting(nothing_left(tmp_path, "timed"))
+    ends = [EpochEnd(20, 20, stood(8), 800), EpochEnd(21, 21, stood(HELD), 900)]
+    told = progress.to_text([EpochSpan(stood(7), ends[0]), EpochSpan(stood(8), ends[1])])
+    sinks = {"table": Held(21, 1, stood(HELD), recent_ends=told), "late": Held(6, 1, stood(5))}
+    findings = look(beginning, sinks)
+    assert findings.case.letter == "T"
+    header = begun(beginning, sinks, 21)
+    assert list(header.seek) == [stood(number) for number in range(HELD + 1)]
+    assert header.replayed == tuple((number, 900 if number == HELD else 800) for number in range(1, HELD + 1))
+    assert (header.seed, header.base) == ("", 22)
+
+
+def test_epochs_that_are_all_known_are_the_same_again(tmp_path: Path) -> None:
+    """As after a death before the first snapshot."""
+    beginning = accepting(nothing_left(tmp_path, "plain", recorded=range(1, 7)))
+    first = EpochSpan({}, EpochEnd(1, 1, at(1), 0))
+    beginning.store.delete(next(iter(beginning.store.keys("progress/"))))
+    progress.write(beginning.store, [first, *steps(2, 6)], 1)
+    header = begun(beginning, held(range(7, HELD + 1)), HELD)
+    assert header.replayed == tuple((number, 0) for number in range(1, HELD + 1))
+
+
+@pytest.mark.parametrize("gone", ["a source has left", "it began with state"])
+def test_state_that_the_sources_cannot_give_is_not_rebuilt(tmp_path: Path, gone: str) -> None:
+    beginning = accepting(nothing_left(tmp_path, "plain"))
+    sinks = held(range(HELD, HELD + 1))
+    if gone == "a source has left":
+        sinks = {"table": replace(sinks["table"], positions={**at(HELD), "former": {"log": 3}})}
+    else:
+        note_beginning(beginning.store, "state=...", DirectoryHeader(1, (at(0),), "snapshots/given"))
+    with pytest.raises(Diverged) as refused:
+        prepare(beginning, look(beginning, sinks), HELD)
+    wanted = {"a source has left": "source 'former'", "it began with state": "the pipeline began with state=..."}
+    assert wanted[gone] in refused.value.why
+    assert not list((tmp_path / "spark").glob("*")), "nothing is changed"
+
+
+def stood(position: int) -> Positions:
+    """Return a position as the source itself says it."""
+    return {"given": {"rows": position}}

@@ -151,7 +151,7 @@ class LookupVersions:
     def _version(self, name: str, epoch: int, batch_id: int, batch_us: int) -> str:
         of = self._logs[name]
         is_replay = batch_id <= self._planned
-        version = _counting(of.inherited, epoch) if is_replay else of.of(epoch)
+        version = (_counting(of.inherited, epoch) if is_replay else None) or of.of(epoch)
         if version is None or (not is_replay and self._is_due(of, batch_us)):
             version = self._loaded(name, of, version)
             of.loaded_us = batch_us

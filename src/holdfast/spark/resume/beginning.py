@@ -19,8 +19,9 @@ from holdfast.plan.cutting import epoch_driven
 from holdfast.plan.lookups.versions import look_ups_of, unknown_to
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, ascending_by_epoch
+from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import Spark, StateSource
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning
 from holdfast.resume.graph_record import state_fingerprint
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
@@ -129,6 +130,10 @@ class Beginning:
         Raises ``Fenced`` if a higher generation has taken the pipeline over.
     epoch_driven, look_ups : tuple of str
         Operators whose state depends on what epochs decided, and look-ups in tables whose versions are logged.
+    rebuild_state : bool
+        Whether state that is lost is to be computed again, as far as it can be.
+    backfill : Backfill, optional
+        Cuts what is computed again into epochs; None where nothing is started.
     restored : mapping of str to str
         Sources whose past is not looked up in the checkpoint but in this directory: where nothing is started, and a
         start would restore it.
@@ -152,6 +157,8 @@ class Beginning:
     check_fenced: Callable[[], None] = lambda: None
     epoch_driven: tuple[str, ...] = ()
     look_ups: tuple[str, ...] = ()
+    rebuild_state: bool = False
+    backfill: Backfill | None = None
     restored: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -168,6 +175,12 @@ class Beginning:
         """Whether there is anything of Spark's in the directory: a header, or an epoch that was planned."""
         spark = self.directory / self.below
         return (spark / FILE_NAME).exists() or bool(logged(spark, "offsets"))
+
+    @property
+    def began_with(self) -> str:
+        """The option by which the pipeline began with state, as it was written; empty where it began without."""
+        noted = noted_beginning(self.store)
+        return noted[0] if noted is not None and noted[1].seed else ""
 
     def known_steps(self, held: Iterable[Held]) -> list[EpochSpan]:
         """Return all epochs whose ends are known: of the directory before, of progress records, and of sinks."""
@@ -198,8 +211,9 @@ class Beginning:
         elif (every_epoch := self.recomputable(held, reached)) is not None:
             state, unsure = StateSource.EVERY_EPOCH, self._unsure(every_epoch[1], is_exact=True)
         else:
-            state = StateSource.GONE
-        if unsure:
+            is_rebuilt = self.rebuild_state and not self.began_with
+            state, unsure = (StateSource.SOURCES, self.epoch_driven) if is_rebuilt else (StateSource.GONE, ())
+        if unsure and not self.rebuild_state:
             state = StateSource.UNSURE
         return Anew(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over), unsure)
 
@@ -255,6 +269,7 @@ def beginning_of(
     first: StartElsewhere | None = None,
     drop_state: frozenset[str] = frozenset(),
     check_fenced: Callable[[], None] = lambda: None,
+    rebuild_state: bool = False,
     restored: Mapping[str, str] | None = None,
 ) -> Beginning:
     """Return what is needed to continue a Spark directory, or to begin one, for a pipeline as it is now.
@@ -267,7 +282,7 @@ def beginning_of(
         The checkpoint, and where it lies.
     chosen : Directory
         Spark's directory in it.
-    state_schemas, change, transfer, first, drop_state, check_fenced, restored
+    state_schemas, change, transfer, first, drop_state, check_fenced, rebuild_state, restored
         As in :class:`Beginning`.
     """
     return Beginning(
@@ -289,6 +304,8 @@ def beginning_of(
         check_fenced,
         tuple(epoch_driven(pipeline)),
         tuple(look_ups_of(pipeline)),
+        rebuild_state,
+        Backfill(pipeline, directory, bool(state_schemas)),
         restored or {},
     )
 

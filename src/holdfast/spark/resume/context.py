@@ -56,6 +56,7 @@ class StartOptions:
     follows: bool = False
     """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
     spark_checkpoint: str | None = None
+    rebuild_state: bool = False
 
     @property
     def is_stateful(self) -> bool:

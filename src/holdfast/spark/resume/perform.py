@@ -94,6 +94,8 @@ def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> Direc
         check_can_seek(beginning, findings, header)
     elif prepared.seed is not None:
         header = _seeded(beginning, prepared.seed, prepared.sources, header)
+    elif way is StartWay.REBUILD and not header.replayed:
+        header = _cut(beginning, findings, header)
     elif way is StartWay.NEW and findings.found.spark is Spark.NONE:
         _forget_unbegun(beginning)
     return header
@@ -124,7 +126,28 @@ def _seeded(
     return replace(header, seed=manifest.key.path, kept=header.kept if sources is None else tuple(sources))
 
 
+def _cut(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> DirectoryHeader:
+    """Return a header that rebuilds state in epochs as the sources cut them, at times that sinks tell.
+
+    Each has the time of the first known epoch at or after it: what was due by then is muted, and nothing later.
+    """
+    backfill = present(beginning.backfill, _lacks(findings, "way to cut epochs"), pipeline=beginning.pipeline)
+    seek = backfill.cuts(header.seek[-1], findings.holders)
+    ends = [step.ended for step in beginning.known_steps(findings.holders.values())]
+    times: list[tuple[int, int]] = []
+    for number, stop in enumerate(seek[1:], 1):
+        known = [ended.batch_us for ended in ends if covers_all(ended.positions, stop)]
+        if not known:
+            break
+        times.append((number, min(known)))
+    return replace(header, base=max(header.base, len(seek)), seek=seek, replayed=tuple(times))
+
+
 def _tell(findings: Findings, header: DirectoryHeader) -> None:
+    if findings.case.way is StartWay.REBUILD:
+        log.warning("state is computed again from the beginning of the sources, in %d epochs", header.replay_count)
+    if findings.anew.unsure:
+        log.warning("as was accepted, state may be another one than what is lost. %s", findings.anew.why_unsure())
     snapshot = findings.anew.snapshot
     if snapshot is not None:
         ended = snapshot.manifest.ended

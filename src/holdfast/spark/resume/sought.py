@@ -16,17 +16,20 @@ from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, Inva
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
-from holdfast.resume.decide import Begin, Sinks, Spark, StartWay
+from holdfast.resume.decide import Begin, Sinks, Spark, StartWay, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
 from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import is_behind_rewind
-from holdfast.resume.spark_log import check_logs, newest_positions, plain
+from holdfast.resume.spark_log import CONTROLS, check_logs, newest_positions, plain
 from holdfast.sources.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
+
+ANEW = (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE, StartWay.REBUILD)
+"""The ways in which a directory begins where sinks, or what state comes from, say that reading begins."""
 
 _STOPS_BY_LOG = 3
 """Where a log begins, the end of its finished batch, which is there too, and that of the one that is planned."""
@@ -82,7 +85,7 @@ def prepare(beginning: Beginning, findings: Findings, last_epoch: int) -> Prepar
     new = new_header(beginning, findings, last_epoch)
     if way is StartWay.AGAIN:
         return _begun_again(beginning, new)
-    if way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+    if way in ANEW:
         prepared = _seeding(beginning, sought(beginning, findings, new), findings.anew.snapshot)
         check_can_seek(beginning, findings, prepared.header)
         return prepared
@@ -161,6 +164,9 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
         return replace(_replaying(new, anew.snapshot.seek[0], anew.snapshot.replayed), seek=anew.snapshot.seek)
     if anew.every_epoch is not None:
         return _replaying(new, *anew.every_epoch)
+    if anew.state is StateSource.SOURCES:
+        ends = epochs_between([{}, *anew.stops], beginning.known_steps(findings.holders.values()))
+        return replace(new, seek=({}, *anew.stops)) if ends is None else _replaying(new, {}, ends)
     if beginning.has_spark_sources and new.seek and anew.reached is None:
         return _by_log(new)
     if len(anew.stops) > 1 and (anew.reached is not None or beginning.look_ups):
@@ -245,7 +251,7 @@ def refusal(beginning: Beginning, findings: Findings) -> HoldfastError:
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    if findings.anew.unsure:
+    if findings.found.state is StateSource.UNSURE:
         return _state_is_unsure(beginning, findings)
     if findings.holders:
         return _state_is_gone(beginning, findings)
@@ -270,7 +276,8 @@ def _state_is_unsure(beginning: Beginning, findings: Findings) -> Diverged:
     return Diverged(
         f"Spark's part of the checkpoint {beginning.directory} is lost, and state cannot be what it was.",
         why=findings.anew.why_unsure(),
-        do="restore the checkpoint's directories progress/ and lookups/ from a copy; or start over with a new "
+        do="restore the checkpoint's directories progress/ and lookups/ from a copy; or accept that these operators' "
+        "state will be another one: start once with --rebuild-state (rebuild_state=True); or start over with a new "
         "checkpoint and empty targets.",
         pipeline=beginning.pipeline,
         participant=findings.anew.unsure[0],
@@ -279,17 +286,34 @@ def _state_is_unsure(beginning: Beginning, findings: Findings) -> Diverged:
 
 def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
+    obstacle = why_not_rebuilt(beginning, findings.anew.stops[-1])
+    rebuild = (
+        "or let it be computed again from the sources, which still give everything: start once with --rebuild-state "
+        "(rebuild_state=True); "
+    )
     return Diverged(
         f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
         why=f"either the state of {', '.join(beginning.state_schemas)} was in it, and no snapshot serves; or the sink "
         "was written with another checkpoint. Without that state, what comes next would be wrong."
-        + "".join(f" {each}" for each in findings.anew.passed_over),
+        + "".join(f" {each}" for each in findings.anew.passed_over)
+        + (f" It cannot be computed again from the sources: {obstacle}" if obstacle else ""),
         do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
-        "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "
-        "_holdfast directory), and start over.",
+        f"snapshots/; {'' if obstacle else rebuild}or give the sinks new targets; or empty the targets and their "
+        "holdfast_ledger rows (files: the _holdfast directory), and start over.",
         participant=sink,
         epoch=held.epoch,
     )
+
+
+def why_not_rebuilt(beginning: Beginning, end: Positions) -> str:
+    """Return why state cannot be computed again from the sources, up to some positions; empty where it can."""
+    if beginning.began_with:
+        return f"the pipeline began with {beginning.began_with}."
+    here = {CONTROLS, *(node.name for node in beginning.sources)}
+    if left := sorted(end.keys() - here):
+        return f"source {left[0]!r}, whose rows are in it, has left the graph."
+    obstacles = [_obstacle(beginning, node, {}, _plain(end)) for node in beginning.sources]
+    return " ".join(each for each in obstacles if each)
 
 
 def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
@@ -305,6 +329,8 @@ def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHe
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
     start, end = (_plain(each) for each in (header.seek[0], header.seek[-1]))
     obstacles = [each for node in beginning.sources if (each := _obstacle(beginning, node, start, end))]
+    if findings.case.way is StartWay.REBUILD and (why := why_not_rebuilt(beginning, end)):
+        obstacles = [why]
     if beginning.has_spark_sources and not obstacles:
         obstacles = _not_by_log(findings, header)
     if obstacles:

@@ -247,6 +247,7 @@ class _Owned:
             first=self._first(transfer),
             drop_state=self.asked.settings.dropped,
             check_fenced=self.coordinator.check_fenced,
+            rebuild_state=self.asked.rebuild_state,
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:
