@@ -169,6 +169,19 @@ class ExplainedSpec(Protocol):
 
 
 @runtime_checkable
+class RecordedStartSpec(Protocol):
+    """What a declaration may offer beyond :class:`SourceSpec`, if reading need not begin with the first row there is:
+    to know where it began.
+    """
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began, as recorded; empty for the very first row, None where nobody knows.
+
+        Asked where everything is to be read again: what is there now may begin elsewhere.  Creates and changes nothing.
+        """
+
+
+@runtime_checkable
 class MeasuredSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to tell how far positions are behind."""
 

@@ -18,6 +18,7 @@ from holdfast.ports import (
     Explanation,
     Guarantee,
     Guaranteeing,
+    RecordedStartSpec,
     Source,
     SourceSpec,
 )
@@ -84,6 +85,10 @@ class WrappedSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the latest positions of the source."""
         return self.given.reached(name, workspace)
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where reading began."""
+        return self.given.recorded_start(name, workspace) if isinstance(self.given, RecordedStartSpec) else {}
 
     def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
         """Return what is durable of what its positions mean; nothing where they mean something by themselves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from holdfast.resume.directory_header import DirectoryHeader, note_beginning
 from holdfast.spark.resume.beginning import Beginning, beginning_of
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.resume.found import look
-from holdfast.spark.resume.sought import prepare
+from holdfast.spark.resume.sought import prepare, why_not_rebuilt
 from holdfast.store import checked_json
 from holdfast.store.local import LocalStore
 from tests.starts import begun
@@ -31,6 +32,7 @@ from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 PRICES = pa.table({"id": [1], "price": [5]})
 SNAPSHOT, HELD = 3, 9
+SEGMENT = "orders@28LoSSUP/0"
 
 
 def at(position: int) -> Positions:
@@ -181,6 +183,35 @@ def test_state_that_the_sources_cannot_give_is_not_rebuilt(tmp_path: Path, gone:
     wanted = {"a source has left": "source 'former'", "it began with state": "the pipeline began with state=..."}
     assert wanted[gone] in refused.value.why
     assert not list((tmp_path / "spark").glob("*")), "nothing is changed"
+
+
+@pytest.mark.parametrize(
+    ("start", "why"), [("latest", "where reading of source 'given' began is not known"), ("earliest", "")]
+)
+def test_where_nobody_knows_where_a_source_began_nothing_is_rebuilt_from_what_is_left_of_it(
+    tmp_path: Path, start: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there now may begin later: state would lack the rows before it."""
+    asked: list[dict[str, tuple[int, int]]] = []
+    monkeypatch.setattr("holdfast.sources.kafka.gone.gone", lambda cluster, wanted, **more: asked.append(wanted) or "")
+    kafka = hf.read.kafka("nowhere:1", "orders", schema="id BIGINT", start=start, name="given")
+    beginning = replace(nothing_left(tmp_path, "plain"), sources=[kafka.node])
+    said = why_not_rebuilt(beginning, {"given": {SEGMENT: 7}})
+    assert said.startswith(why) if why else said == ""
+    assert asked == ([] if why else [{SEGMENT: (0, 7)}]), "the first messages that there ever were"
+
+
+def test_a_sink_that_catches_up_without_state_sees_the_versions_of_then_or_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sinks = {"ahead": Held(4, 1, at(4), recent_ends=progress.to_text(steps(3, 4))), "late": Held(2, 1, at(2))}
+    beginning = replace(lost(tmp_path, "priced", recorded=range(0), versions=range(1, 2)), state_schemas={})
+    header = begun(beginning, sinks, 4)
+    assert (header.seek, header.replayed) == ((at(2), at(3), at(4)), ((3, 0), (4, 0)))
+    assert "as they are now" not in caplog.text
+    shutil.rmtree(tmp_path / "spark")
+    begun(beginning, {**sinks, "ahead": replace(sinks["ahead"], recent_ends="")}, 4)
+    assert "what sinks lack is looked up in tables as they are now, by priced" in caplog.text
 
 
 def stood(position: int) -> Positions:

@@ -122,6 +122,11 @@ class ByteStreamSourceSpec:
             return f"its store {self.path} is not there."
         return obstacle(self._streams(), positions, until)
 
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began in each stream that was there; its sinks keep that, too."""
+        recorded = Recorded(workspace, name)
+        return recorded.start if recorded.has_start else None
+
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the ends of the streams; the store may be an older copy as well."""
         return {segment: stream.state.next for segment, stream in self._streams().items()}

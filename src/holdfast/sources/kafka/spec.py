@@ -146,12 +146,20 @@ class KafkaSourceSpec:
             if segment in begun:
                 return int(begun[segment])
             found = appeared.begin(workspace, name, segment)
-            return found if found is not None else 0 if begun else end  # where nothing is known, nothing is claimed
+            is_known = begun or self.start == "earliest"
+            return found if found is not None else 0 if is_known else end  # else nothing is claimed
 
         wanted = {segment: (first(segment, end), end) for segment, end in ends.items()}
         if not wanted:
             return ""
         return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began; with ``start="earliest"``, the first messages that there ever were."""
+        from holdfast.sources.byte_stream.recorded import Recorded
+
+        recorded = Recorded(workspace, name)
+        return recorded.start if recorded.has_start else {} if self.start == "earliest" else None
 
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each partition is; the cluster is asked."""

@@ -14,7 +14,7 @@ before the header leaves objects that the next start writes again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,6 +24,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable, present
+from holdfast.plan.lookups.versions import unknown_to
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.decide import Spark, StartWay
@@ -74,7 +75,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
         _begin_log(beginning, prepared.header)
         return prepared.header
     header = _made(beginning, findings, prepared)
-    _tell(findings, header)
+    _tell(beginning, findings, header)
     return _written(beginning, findings, header)
 
 
@@ -143,11 +144,16 @@ def _cut(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> D
     return replace(header, base=max(header.base, len(seek)), seek=seek, replayed=tuple(times))
 
 
-def _tell(findings: Findings, header: DirectoryHeader) -> None:
+def _tell(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
     if findings.case.way is StartWay.REBUILD:
         log.warning("state is computed again from the beginning of the sources, in %d epochs", header.replay_count)
     if findings.anew.unsure:
         log.warning("as was accepted, state may be another one than what is lost. %s", findings.anew.why_unsure())
+    if findings.case.way is StartWay.SEEK and (seeing := _seeing_other_versions(beginning, findings, header)):
+        log.warning(
+            "what sinks lack is looked up in tables as they are now, by %s: which versions its epochs saw is not known",
+            ", ".join(seeing),
+        )
     snapshot = findings.anew.snapshot
     if snapshot is not None:
         ended = snapshot.manifest.ended
@@ -159,6 +165,17 @@ def _tell(findings: Findings, header: DirectoryHeader) -> None:
         )
     if findings.anew.every_epoch is not None:
         log.warning("state is computed again, from all %d epochs since the directory before began", header.replay_count)
+
+
+def _seeing_other_versions(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> Sequence[str]:
+    """Return the look-ups by which some sinks get other rows than those that others hold."""
+    if len(findings.anew.stops) == 1 or not beginning.look_ups:
+        return ()
+    return (
+        unknown_to(beginning.store, beginning.look_ups, header.replayed[0][0])
+        if header.replayed
+        else beginning.look_ups
+    )
 
 
 # --- what is written ----------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.source_history import last_positions
 from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
-from holdfast.ports import Held, SourceSpec
-from holdfast.positions import Positions
+from holdfast.ports import Held, RecordedStartSpec, SourceSpec
+from holdfast.positions import Positions, SourcePositions
 from holdfast.resume.decide import Begin, Sinks, Spark, StartWay, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
@@ -312,8 +312,16 @@ def why_not_rebuilt(beginning: Beginning, end: Positions) -> str:
     here = {CONTROLS, *(node.name for node in beginning.sources)}
     if left := sorted(end.keys() - here):
         return f"source {left[0]!r}, whose rows are in it, has left the graph."
-    obstacles = [_obstacle(beginning, node, {}, _plain(end)) for node in beginning.sources]
-    return " ".join(each for each in obstacles if each)
+    obstacles = []
+    for node in [node for node in beginning.sources if node.name in end]:
+        start: SourcePositions | None = {}
+        if isinstance(node.spec, RecordedStartSpec):
+            start = node.spec.recorded_start(node.name, beginning.workspace(node.name))
+        if start is None:
+            obstacles.append(f"where reading of source {node.name!r} began is not known any more.")
+        elif why := _obstacle(beginning, node, {node.name: start}, _plain(end)):
+            obstacles.append(why)
+    return " ".join(obstacles)
 
 
 def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
