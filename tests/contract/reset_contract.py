@@ -30,14 +30,14 @@ class LostLedgerContract:
     def test_what_nobody_holds_explains_nothing(self, target: LosableTarget) -> None:
         """Positions of a ledger that is gone mean nothing: they are forgotten, and replaced (design/0018)."""
         sink = opened(target)
-        sink.publish([epoch(1, told("lines", 1, 2), step_time=(1, 1_000))], Held())
+        sink.publish([epoch(1, told("lines", 1, 2), recent_ends="said")], Held())
         sink.close()
         target.lose_ledger()
         assert target.spec.ledger("target", PIPELINE) is None
         again = target.connect()
         assert kept(again) == {}, "asked before it is opened"
         held = again.open(RunIdentity(PIPELINE, 1))
-        assert (held.epoch, held.explained, held.step_time) == (0, {}, None)
+        assert (held.epoch, held.explained, held.recent_ends) == (0, {}, "")
         other = (Explanation("lines", 1, '{"of": "another log"}'),)
         again.publish([epoch(1, other)], held)
         assert kept(again) == {"lines": ['{"of": "another log"}']}

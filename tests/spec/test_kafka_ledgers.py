@@ -70,7 +70,7 @@ def victim(kafka_of_session: KafkaServer, new_topic: Callable[[], str]) -> Victi
     return Victim(kafka_of_session, new_topic())
 
 
-FORGED = json.dumps({"epoch": 1, "positions": "{}", "pts": None, "step_time": None, "generation": 1, "owner": ""})
+FORGED = json.dumps({"epoch": 1, "positions": "{}", "pts": None, "recent_ends": "", "generation": 1, "owner": ""})
 
 
 @pytest.mark.parametrize("way", ["carried", "staged"])

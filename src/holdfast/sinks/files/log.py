@@ -90,7 +90,9 @@ class LogEntry:
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
         known = dict(self.explained)
-        return Held(self.epoch, self.generation, self.positions, self.pts, recent_ends=self.recent_ends, explained=known)
+        return Held(
+            self.epoch, self.generation, self.positions, self.pts, recent_ends=self.recent_ends, explained=known
+        )
 
 
 class FilesLog(EntryLog[LogEntry]):
