@@ -19,7 +19,15 @@ from holdfast.operators.lookup.spec import TableLookup
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
 from holdfast.plan.chunks import ChunkTarget, Routing
-from holdfast.plan.feeds import Unchanged, bounding_of, bounds_ended, feeds_of, row_bounds_of, with_key
+from holdfast.plan.feeds import (
+    Unchanged,
+    bounding_of,
+    bounds_ended,
+    feeds_of,
+    inputs_by_bounds,
+    row_bounds_of,
+    with_key,
+)
 from holdfast.plan.gating import check_gated
 from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
@@ -39,7 +47,7 @@ from holdfast.plan.stages import (
 )
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.state.step import Selective
+from holdfast.state.step import Promising, Selective
 
 Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
@@ -401,6 +409,8 @@ class _Cutting:
             step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
             if isinstance(step, Selective):
                 step = step.giving(self._outputs_read(node))
+            if isinstance(step, Promising):
+                step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[_Way(node, ordinal)]

@@ -203,6 +203,14 @@ class Selective(Protocol):
 
 
 @runtime_checkable
+class Promising(Protocol):
+    """What a step offers for whose rows something is promised about those to come, by which some of them are late."""
+
+    def by_bounds(self, inputs: Collection[str]) -> Step:
+        """Return the step for which rows of these inputs promise nothing: only the bounds that they receive count."""
+
+
+@runtime_checkable
 class Growable(Protocol):
     """What a step may offer for the day on which its tables get columns (:mod:`holdfast.state.growth`)."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -107,6 +107,15 @@ class AggregateStep:
     def time_of(self, name: str) -> str | None:
         """Return the timestamp column of an input."""
         return self.time
+
+    def by_bounds(self, inputs: Collection[str]) -> AggregateStep:
+        """Return the step for which rows promise nothing.
+
+        Not where sessions are emitted as they change: a row between two of them would take back what was emitted.
+        """
+        if self.on_change and self.cut.kind == "session":
+            return self
+        return replace(self, promise=self.promise.silent()) if self.name in inputs else self
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -141,6 +141,12 @@ class ApplyStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """What ``fn`` returns."""
         return {"rows": self.out}
+
+    def by_bounds(self, inputs: Collection[str]) -> ApplyStep:
+        """Return the step for which rows promise nothing."""
+        if self.timers is None or self.name not in inputs:
+            return self
+        return replace(self, timers=self.timers.by_bounds())
 
     def time_of(self, name: str) -> str | None:
         """Return the timestamp column of an input."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class _Key:
     is_admitted: bool = False
     span: int = 0
     used: int = 0
+    below: dict[int, bool] = field(default_factory=dict)
+    """Timestamps of this epoch that are below the newest -> whether they were admitted."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class LimitStep:
     timeout: int | None
     per_us: int | None
     forget_us: int | None
+    is_by_bounds: bool = False
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
@@ -81,6 +84,10 @@ class LimitStep:
         schema = self.inputs[ROWS]
         late = keyed.late_schema(self.key, schema.field(self.times[ROWS]).type, {ROWS: schema})
         return {"rows": schema, "shed": schema, "late": late}
+
+    def by_bounds(self, inputs: Collection[str]) -> LimitStep:
+        """Return the step for which a row may be below the newest of its key, as far as bounds allow."""
+        return replace(self, is_by_bounds=ROWS in inputs)
 
     def time_of(self, name: str) -> str:
         """Return the timestamp column of an input."""
@@ -213,23 +220,33 @@ class LimitStep:
             if row < 0:
                 one.in_flight = [flying for flying in one.in_flight if flying > time]
                 continue
-            if time < limits[row] or time < one.newest:
-                fates[row], limits[row] = _LATE, max(limits[row], one.newest)
+            if time < limits[row] or (time < one.newest and not self.is_by_bounds):
+                fates[row], limits[row] = _LATE, max(limits[row], UNBOUNDED if self.is_by_bounds else one.newest)
+                continue
+            if time < one.newest:
+                if time not in one.below:
+                    one.below[time] = time in one.in_flight or self._admits(one, time, span)
+                fates[row] = _ADMITTED if one.below[time] else _SHED
                 continue
             if time > one.newest:
                 one.newest = time
                 if self.timeout is not None:
                     one.in_flight = [flying for flying in one.in_flight if flying >= time - self.timeout]
-                if self.per_us is not None:
-                    if one.span != span:
-                        one.span, one.used = span, 0
-                    one.is_admitted = one.used < self.n
-                    one.used += one.is_admitted
-                else:
-                    one.is_admitted = len(one.in_flight) < self.n
-                    if one.is_admitted:
-                        one.in_flight.append(time)
+                one.is_admitted = self._admits(one, time, span)
             fates[row] = _ADMITTED if one.is_admitted else _SHED
+
+    def _admits(self, one: _Key, time: int, span: int) -> bool:
+        """Return whether a new timestamp of a key is admitted, and note it."""
+        if self.per_us is not None:
+            if one.span != span:
+                one.span, one.used = span, 0
+            is_admitted = one.used < self.n
+            one.used += is_admitted
+            return is_admitted
+        is_admitted = len(one.in_flight) < self.n
+        if is_admitted:
+            one.in_flight.append(time)
+        return is_admitted
 
     def _silent(self, keys: pa.Table, at: StepTime) -> pa.Table:
         """Return the keys that are forgotten: no row or bound of them arrived for long."""

@@ -125,6 +125,11 @@ class MergeStep:
         """Return the step that seeks main rows without a slow row where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
 
+    def by_bounds(self, inputs: Collection[str]) -> MergeStep:
+        """Return the step for which rows of these inputs promise nothing."""
+        promises = {name: one.silent() if name in inputs else one for name, one in self.promises.items()}
+        return replace(self, promises=promises)
+
     @property
     def _with_structs(self) -> pa.Schema:
         return pa.schema([*self.inputs[MAIN], *(pa.field(name, self._struct(name)) for name in self.slow)])

@@ -208,7 +208,7 @@ def _input(
     late = Late(
         rows.filter(pa.array(is_late)) if len(below) else rows.slice(0, 0), times[is_late], below, below < below
     )
-    if promise.is_strict and promise.disorder is not None:
+    if promise.is_strict and promise.allows_repeats:
         pool, late = _without_repeats(pool, late)
     return event, pool, late, raised
 

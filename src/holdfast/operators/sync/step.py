@@ -159,6 +159,11 @@ class SyncStep:
         """Return the step that seeks rows without a partner where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
 
+    def by_bounds(self, inputs: Collection[str]) -> SyncStep:
+        """Return the step for which rows of these inputs promise nothing."""
+        named = zip(self.inputs, self.promises, strict=True)
+        return replace(self, promises=tuple(one.silent() if name in inputs else one for name, one in named))
+
     def _holds_one(self, promise: Promise) -> bool:
         if isinstance(self.policy, Within | Barrier):
             return True
