@@ -94,6 +94,7 @@ class KafkaSource:
         self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
+        self._said_to_hold: str | None = None
         self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -302,11 +303,25 @@ class KafkaSource:
         lows = {segment: self._low(segment, start) for segment in unseen}
         old = [self._parts[each] for each in unseen if lows[each] == positions[each] and each in self._parts]
         lows |= {part.segment: at for part, at in self._cluster().begins(old).items()}
-        bound = bounds.after(positions, ends, lows, time.monotonic_ns() // 1000)
+        now_us = time.monotonic_ns() // 1000
+        bound = bounds.after(positions, ends, lows, now_us)
+        self._say_who_holds(bounds.held_by(ends, now_us))
         known = start.get(BOUND)
         if bound is None or (known is not None and bound <= int(known)):
             return found
         return {**found, BOUND: bound}
+
+    def _say_who_holds(self, segment: str | None) -> None:
+        if segment is not None and segment != self._said_to_hold:
+            part = PartitionOf.of(segment)
+            log.warning(
+                "%s: partition %d of topic %s has been silent for a minute, and rows of all others wait for its next "
+                'message. Where it may stay silent, write idle_after="1 min", say',
+                self._node,
+                part.number,
+                part.topic,
+            )
+        self._said_to_hold = segment
 
     def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
         """Return the highest time of the messages in ranges, by segment."""
