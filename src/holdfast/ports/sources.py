@@ -211,6 +211,15 @@ class FollowedSpec(Protocol):
 
 
 @runtime_checkable
+class PartitionedSpec(Protocol):
+    """What a declaration says whose source reads partitions side by side: there is no order between their rows."""
+
+    @property
+    def partitions(self) -> str:
+        """What users call them, in the plural; empty where there are none."""
+
+
+@runtime_checkable
 class Confidential(Protocol):
     """What the declaration of a source or a sink may say besides: that executors are sent a secret."""
 

@@ -18,6 +18,7 @@ from holdfast.ports import (
     Explanation,
     Guarantee,
     Guaranteeing,
+    PartitionedSpec,
     RecordedStartSpec,
     Source,
     SourceSpec,
@@ -66,6 +67,11 @@ class WrappedSpec:
     def guarantee(self) -> Guarantee:
         """What it promises for each row."""
         return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
+
+    @property
+    def partitions(self) -> str:
+        """What users call its partitions; empty where it has none."""
+        return self.given.partitions if isinstance(self.given, PartitionedSpec) else ""
 
     @property
     def sends_secret(self) -> bool:

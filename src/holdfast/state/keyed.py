@@ -129,7 +129,7 @@ def check_duration(value: Any, argument: str, *, least: int = 1) -> str | int:
 
 
 def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
-    """Return a duration in the ticks of a timestamp column.
+    """Return a duration in the ticks of a timestamp column; a zero may be written as 0 for either kind.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
     """
     if isinstance(value, str) and time.type != pa.int64():
         return units.duration_us(value, argument=argument)
-    if isinstance(value, int) and time.type == pa.int64():
+    if isinstance(value, int) and (time.type == pa.int64() or value == 0):
         return value
     right = f"{argument}=5000000" if isinstance(value, str) else f'{argument}="5 s"'
     kind = "BIGINT ticks of your own unit" if isinstance(value, str) else "a TIMESTAMP"

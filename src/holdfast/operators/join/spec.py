@@ -125,17 +125,16 @@ class Join:
             low,
             high,
             self.how,
-            {name: Promise(False, self._ticks(name, time), is_whole=True) for name in SIDES},
+            {
+                name: Promise(False, keyed.duration_ticks(self.disorder.get(name, 0), time, "disorder"), is_whole=True)
+                for name in SIDES
+            },
             self.suffix,
             self.timestamp,
             limit_of(self.max_waiting_rows),
         )
         _ = step.outputs  # says now which names clash
         return step
-
-    def _ticks(self, name: str, time: pa.Field) -> int:
-        value = self.disorder.get(name, 0)
-        return keyed.duration_ticks(value, time, "disorder") if value else 0
 
 
 def _ticks(value: str | int, time: pa.Field) -> int:

@@ -169,14 +169,14 @@ def duration(text: Any, argument: str) -> int | None:
 
 
 def ticks(value: str | int, is_ticks: bool, argument: str) -> int:
-    """Return a distance in the ticks of the timestamps."""
+    """Return a distance in the ticks of the timestamps; a zero may be written as 0 for either kind."""
     if isinstance(value, str) and is_ticks:
         raise InvalidPipeline(
             f"{argument}={value!r} is a duration, but the timestamps are BIGINT.",
             why="the unit of a BIGINT is the user's own.",
             do=f"give a number of ticks: {argument}=5000",
         )
-    if isinstance(value, int) and not is_ticks:
+    if isinstance(value, int) and value and not is_ticks:
         raise InvalidPipeline(
             f"{argument}={value!r} has no unit.",
             why="the timestamps are TIMESTAMP.",

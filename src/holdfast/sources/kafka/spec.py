@@ -75,6 +75,7 @@ class KafkaSourceSpec:
     unread: frozenset[str] = frozenset()
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
+    partitions: ClassVar[str] = "partitions"
 
     @property
     def schema(self) -> pa.Schema:
