@@ -31,6 +31,7 @@ from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_
 from holdfast.sources.formats import csv_lines, json_lines
 from holdfast.sources.formats.convert import required_unless
 from holdfast.sources.identified import KnownPlace, Numbered
+from holdfast.sources.partitioned import own_bounds
 from holdfast.store import sealed
 from holdfast.types import units
 from holdfast.types.partition import is_partition_type
@@ -68,6 +69,8 @@ class FilesSourceSpec:
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
     before: int | None = None
     """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    has_bounds: bool = False
+    """Whether the times of blocks are looked up, for bounds; no argument of users."""
     marker: str | None = None
     """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="files", init=False)
@@ -211,6 +214,10 @@ class FilesSource:
         """Position after every file seen so far; one that is not split yet counts as one block."""
         return {SEGMENT: self._plan.newest}
 
+    def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no row follows positions, by the times of the files."""
+        return self._plan.bound_after(_ordinal(positions), disorder)
+
     def has_more(self, positions: SourcePositions) -> bool:
         """Return whether files were seen that are after these positions."""
         return _ordinal(positions) < self._plan.newest
@@ -293,6 +300,7 @@ def files(
     compare: Literal["identity", "size"] = "identity",
     partition_by: Sequence[str] = (),
     bounds: str | None = None,
+    disorder: str | int | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
 
@@ -340,6 +348,10 @@ def files(
         BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
         comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
         stream.
+    disorder : str or int, optional
+        With it the source gives bounds by itself: what is there and not read yet holds them back, and a file that
+        arrives later has no row that is further than this below the newest that was read.  The times of files are
+        looked up when they are found: in the footers of Parquet; others are read once more for it.
 
     Raises
     ------
@@ -410,6 +422,8 @@ def files(
                 why=f"{spec.where.root} is on a file system whose links cannot be compared.",
                 do="leave follow_links out.",
             )
+        if disorder is not None:
+            return stream_from(own_bounds(replace(spec, has_bounds=True), disorder, bounds), name=name)
         # What is declared NOT NULL is so in rows; a bound row holds for all keys where its columns are null.
         relaxed = columns if bounds is None else required_unless(columns, bounds, but=(timestamp or "",))
         read = with_bounds(replace(spec, schema=relaxed), bounds)

@@ -14,11 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.positions import SourcePositions
 from holdfast.sources.kafka.partitions import OffsetRange
-
-BOUND = "@bound"
-"""The segment of positions under which the bound stands."""
 
 HELD_US = 60_000_000
 """So long a partition has been silent when it is said that it holds the bound back."""
@@ -42,17 +38,6 @@ class PartitionTimes:
 
     disorder: int | None
     idle_after_us: int | None
-
-
-def of_partitions(positions: SourcePositions) -> dict[str, int]:
-    """Return positions without the bound.
-
-    Examples
-    --------
-    >>> of_partitions({"flights@28LoSSUP/3": 7, "@bound": 90})
-    {'flights@28LoSSUP/3': 7}
-    """
-    return {segment: int(at) for segment, at in positions.items() if segment != BOUND}
 
 
 class PartitionBounds:

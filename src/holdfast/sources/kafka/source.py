@@ -24,20 +24,20 @@ from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.fields import FIELDS
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.bounds import OWN
 from holdfast.sources.byte_stream.dealing import share
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.kafka import appeared, columns
-from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
+from holdfast.sources.kafka.bounds import PartitionBounds
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
+from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.spec import KafkaSourceSpec
@@ -169,7 +169,7 @@ class KafkaSource:
             size = None if self._row_size is None else round(count * self._row_size)
             found.append(Span(KafkaTask(address, ranges, registry=registry), count, size))
         if end.get(BOUND) != start.get(BOUND):
-            found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, _ROW_SIZE))
+            found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, BOUND_ROW_SIZE))
         return found
 
     def committed(self, end: SourcePositions) -> None:
@@ -197,7 +197,8 @@ class KafkaSource:
         task: KafkaTask = span.value
         if task.bound is not None:
             number = np.array([task.bound], np.int64).view(np.uint64)
-            yield Numbered((PlaceRun(BOUND, number),), self._bound_row(task.bound))
+            schema = RowRules(self.spec.schema, self.spec.rejects).read_schema
+            yield Numbered((PlaceRun(BOUND, number),), bound_row(schema, self.spec.timestamp, task.bound))
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
         read = self._payload_reader(task.registry)
         for chunk in chunks_of(access, task.ranges):
@@ -234,12 +235,6 @@ class KafkaSource:
         return pa.RecordBatch.from_arrays(
             [*payload, *beside, *rejects], schema=RowRules(spec.schema, spec.rejects).read_schema
         )
-
-    def _bound_row(self, bound: int) -> pa.RecordBatch:
-        schema = RowRules(self.spec.schema, self.spec.rejects).read_schema
-        said = {OWN: pa.array([True]), self.spec.timestamp: pa.array([bound], pa.int64())}
-        arrays = [said[each.name].cast(each.type) if each.name in said else pa.nulls(1, each.type) for each in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -306,10 +301,7 @@ class KafkaSource:
         now_us = time.monotonic_ns() // 1000
         bound = bounds.after(positions, ends, lows, now_us)
         self._say_who_holds(bounds.held_by(ends, now_us))
-        known = start.get(BOUND)
-        if bound is None or (known is not None and bound <= int(known)):
-            return found
-        return {**found, BOUND: bound}
+        return with_bound(found, start, bound)
 
     def _say_who_holds(self, segment: str | None) -> None:
         if segment is not None and segment != self._said_to_hold:
