@@ -12,8 +12,7 @@ import pytest
 from holdfast import read
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.bounds import OWN
-from holdfast.sources.kafka.bounds import TAIL, PartitionBounds, PartitionTimes
-from holdfast.sources.kafka.partitions import OffsetRange
+from holdfast.sources.partition_times import TAIL, OffsetRange, PartitionBounds, PartitionTimes
 from holdfast.sources.partitioned import BOUND, of_partitions
 from tests.contract.source_contract import rows_between
 from tests.kafka_topics import Topics

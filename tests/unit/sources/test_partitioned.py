@@ -15,6 +15,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.sinks.byte_stream.messages import MessageColumns
+from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
 from holdfast.sources.bounds import OWN
 from holdfast.sources.from_time import from_time
 from holdfast.sources.partitioned import BOUND, of_partitions
@@ -167,6 +170,55 @@ def test_positions_of_partitions_are_what_they_are_without_bounds(tmp_path: Path
     assert spec.obstacle("logs", os.fspath(tmp_path / "w"), end, end) == ""
     assert source.size_between(start, end) > 0
     source.committed(end)
+
+
+class Cameras:
+    """A store to which each call adds an epoch."""
+
+    def __init__(self, path: Path) -> None:
+        schema = pa.schema([("camera", pa.string()), ("timestamp", pa.int64()), ("data", pa.binary())])
+        columns = MessageColumns("timestamp", "data", "camera")
+        self._sink = ByteStreamSinkSpec(os.fspath(path), columns, index_every=1).connect("out", "p", schema)
+        self._sink.open(RunIdentity("p", 1))
+        self._epoch = 0
+
+    def put(self, **times: list[int]) -> None:
+        self._epoch += 1
+        rows = [{"camera": of, "timestamp": at, "data": b"x"} for of, each in times.items() for at in each]
+        schema = pa.schema([("camera", pa.string()), ("timestamp", pa.int64()), ("data", pa.binary())])
+        record = EpochRecord("p", self._epoch, 1, {"given": {"log": self._epoch}})
+        self._sink.publish([Publication(record, (Carried(pa.Table.from_pylist(rows, schema)),))], Held())
+
+
+@pytest.mark.slow
+def test_the_slowest_stream_holds_the_bound_of_a_byte_stream_back(tmp_path: Path) -> None:
+    cameras = Cameras(tmp_path / "store")
+    cameras.put(front=[10, 20, 30, 40], back=[5, 7])
+    given = {"timestamps": "bigint", "max_rows_per_epoch": 3, "disorder": 2, "name": "logs"}
+    source = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
+    positions = epochs_of(source, source.initial())
+    assert [at.get(BOUND) for at in positions[:2]] == [None, 3]
+    assert positions[-1][BOUND] == 5
+    cameras.put(back=[50], side=[9])
+    assert epochs_of(source, positions[-1])[-1][BOUND] == 7
+    again = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
+    for pair in pairwise(positions):
+        assert marked(again, *pair) == marked(source, *pair)
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_read_to_its_end_holds_no_bound_back(tmp_path: Path) -> None:
+    Cameras(tmp_path / "store").put(front=[10, 20, 30, 40], side=[1])
+    given = {"timestamps": "bigint", "max_rows_per_epoch": 2, "end": "latest", "disorder": 2, "name": "logs"}
+    source = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
+    positions = epochs_of(source, source.initial())
+    assert [at.get(BOUND) for at in positions] == [None, 8, 28, 28]
+    assert source.has_ended(positions[-1])
+
+
+def test_a_stream_without_an_order_cannot_be_idle() -> None:
+    with pytest.raises(InvalidPipeline, match="idle_after= without disorder="):
+        hf.read.byte_stream("store", idle_after="1 s")
 
 
 def test_what_the_stream_has_is_not_changed_by_bounds() -> None:

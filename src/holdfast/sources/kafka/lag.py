@@ -13,7 +13,7 @@ from holdfast.kafka.topics import Selection
 from holdfast.positions import SourcePositions
 from holdfast.sources.kafka.cluster import Cluster
 from holdfast.sources.kafka.consuming import Access, chunks_of
-from holdfast.sources.kafka.partitions import OffsetRange
+from holdfast.sources.partition_times import OffsetRange
 from holdfast.values import SegmentLag
 
 FIRST = 64

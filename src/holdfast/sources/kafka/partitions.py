@@ -37,11 +37,3 @@ class PartitionOf(NamedTuple):
         topic, _, rest = segment.partition("@")
         id_, _, number = rest.rpartition("/")
         return cls(topic, id_, int(number))
-
-
-class OffsetRange(NamedTuple):
-    """Messages of a partition: its segment, the first offset, and the one after the last."""
-
-    segment: str
-    first: int
-    last: int

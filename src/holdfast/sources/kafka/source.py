@@ -30,13 +30,13 @@ from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.kafka import appeared, columns
-from holdfast.sources.kafka.bounds import PartitionBounds
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
 from holdfast.sources.kafka.gone import diverged, gone
-from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
+from holdfast.sources.partition_times import OffsetRange, PartitionBounds
 from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
 
 if TYPE_CHECKING:

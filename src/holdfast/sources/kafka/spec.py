@@ -18,8 +18,8 @@ from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
-from holdfast.sources.kafka.bounds import PartitionTimes
 from holdfast.sources.kafka.partitions import PartitionOf
+from holdfast.sources.partition_times import PartitionTimes
 from holdfast.sources.partitioned import of_partitions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units

@@ -1,4 +1,4 @@
-"""The bound of a source that reads many partitions: what the times of their last messages promise together.
+"""The bound of a source that reads growing partitions: what the times of their last messages promise together.
 
 Within a partition times ascend, or are at most ``disorder`` below the highest before; so the last messages before a
 position say what may still follow.  The bound of the source is the lowest of its partitions'.  One that has no message
@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-
-from holdfast.sources.kafka.partitions import OffsetRange
+from typing import NamedTuple
 
 HELD_US = 60_000_000
 """So long a partition has been silent when it is said that it holds the bound back."""
 
 TAIL = 64
 """So many offsets before a position are looked at: some are marks of transactions."""
+
+
+class OffsetRange(NamedTuple):
+    """Messages of a partition: its segment, the first offset, and the one after the last."""
+
+    segment: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
