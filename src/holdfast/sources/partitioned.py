@@ -90,7 +90,7 @@ class BoundingSpec(WrappedSpec):
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
-        return {**self.given.arguments(), "disorder": self.disorder}
+        return {**self.given.arguments(), **({"disorder": self.disorder} if self.disorder else {})}
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""
