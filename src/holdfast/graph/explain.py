@@ -322,7 +322,7 @@ def say_what_releases(stream: Stream) -> Stream:
 
 
 _log = logging.getLogger("holdfast.graph")
-_BOUNDED = 'Let the source send bounds: bounds="is_bound".'
+_BOUNDED = 'Let the source give bounds: by itself (disorder= of the source, where it has that), or bounds="is_bound".'
 _INSTEAD = {
     "merge": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
     "sync": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,

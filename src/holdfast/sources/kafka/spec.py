@@ -250,7 +250,8 @@ def kafka(
         BOOLEAN column of the schema: a row in which it is true is a bound and no data.
     disorder : str or int, optional
         How far a message may be below the highest before it in its partition: with it, and with ``idle_after``, the
-        source gives bounds by itself, the lowest of its partitions'.  Left out, only times that the broker sets count.
+        source gives bounds by itself, the lowest of its partitions', and operators by time go by these alone: no row
+        within that is late, however partitions are read.  Left out, only times that the broker sets count.
     idle_after : str, optional
         After so long without a message a partition holds the bound of the source back no more; left out: never.
     name : str, optional
