@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from holdfast.kafka.brokers import Brokers
 from holdfast.positions import SourcePositions
-from holdfast.sources.kafka.bounds import of_partitions
 from holdfast.sources.kafka.partitions import PartitionOf
+from holdfast.sources.partitioned import of_partitions
 
 log = logging.getLogger("holdfast.sources.kafka")
 
