@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
@@ -17,11 +18,13 @@ from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Replay
-from holdfast.resume.graph_record import Graph, read_graph, write_graph
+from holdfast.resume.graph_record import Graph, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
+from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.state.shape import StateShape, noted_shape
+from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
@@ -109,7 +112,73 @@ def test_a_sink_that_cannot_take_rows_back_refuses_the_whole_rewind(tmp_path: Pa
     with pytest.raises(InvalidPipeline, match="sink 'table' cannot") as refused:
         flow.rewinding().do("2")
     assert "not declared rewindable=True" in refused.value.why
+    assert "--except table" in refused.value.do
     assert flow.delivered()[1] == expected((3, 1))
+
+
+def test_all_sinks_that_never_can_go_back_are_named_before_one_is_asked_or_a_row_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = hf.read.rows([[{"k": 1, "v": 2}]], schema="k BIGINT, v BIGINT", name="rows")
+    sinks = [
+        hf.write.sqlite(tmp_path / "a.db", table="t", mode="upsert", key="k", name="latest"),
+        hf.write.sqlite(tmp_path / "b.db", table="t", rewindable=True, name="table"),
+        hf.write.sqlite(tmp_path / "c.db", table="t", name="added"),
+        hf.write.segments(tmp_path / "segments", name="segments"),
+        hf.write.kafka("localhost:1", topic="alerts", name="alerts"),
+        hf.write.memory("kept"),
+    ]
+    pipeline = hf.Pipeline("flow", *(rows | sink for sink in sinks))
+    rewinding = rewind.Rewinding(pipeline, LocalStore(str(tmp_path)), tmp_path, Settings())
+    monkeypatch.setattr(rewind, "connected_sinks", None)
+    with pytest.raises(InvalidPipeline, match="sinks 'added', 'segments', 'alerts', 'kept' cannot") as refused:
+        rewinding.plan("2")
+    for why in ("kind 'segments' cannot withdraw rows", "kind 'kafka' cannot", "process of the run", "rewindable=True"):
+        assert why in refused.value.why
+    cure = "--except added --except segments --except alerts --except kept"
+    assert cure in refused.value.do
+    assert "another epoch" not in refused.value.do, "none would help"
+    left_out = cure.replace("--except ", "").split()
+    with pytest.raises(TypeError):  # now the sinks would be asked
+        rewinding.plan("2", left_out)
+    with pytest.raises(InvalidPipeline, match="no sink has that name"):
+        rewinding.plan("2", ["other"])
+    with pytest.raises(InvalidPipeline, match="no sink would go back"):
+        rewinding.plan("2", [sink.name for sink in sinks])
+
+
+def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_once_it_is_emptied(tmp_path: Path) -> None:
+    for number, crash in enumerate([None, *places(tmp_path)[::4]]):
+        flow = Flow(tmp_path / str(number), has_extra=True)
+        flow.run(5, version=1)
+        write_graph(flow.store, "spark/1", described(flow.pipeline, {}))
+        process = Process(crash)
+        try:
+            with process.counting_points():
+                done = flow.rewinding(FaultyStore(flow.store, process)).do("3", ["extra"])
+                assert (done.left_out, [*done.sinks]) == (("extra",), ["table", "archive"])
+        except SimulatedCrash:
+            flow.rewinding().carry_through()
+        if flow.delivered()[0] == expected((5, 1)):
+            assert crash is not None, "nothing has happened"
+            continue
+        whole = expected((3, 1))
+        assert (flow.delivered(), flow.rows_in("extra")) == ((whole, whole), expected((5, 1))), crash
+        graph = read_graph(flow.store, "spark/2")
+        assert ("extra" in graph.nodes, [*graph.left_out]) == (False, ["extra"]), crash
+        with pytest.raises(Diverged, match="sink 'extra' holds epoch 5") as refused:
+            flow.run(6, version=2)
+        assert "let backfill=True fill it" in refused.value.do
+        if crash is None:  # its kind can go back: the next rewind may take it along
+            shutil.copytree(flow.work, tmp_path / "again")
+            again = Flow(tmp_path / "again", has_extra=True)
+            again.rewinding().do("3")
+            assert "extra" in read_graph(again.store, "spark/3").nodes
+            again.run(6, version=2)
+            assert again.rows_in("extra") == expected((3, 1), (6, 2))
+        shutil.rmtree(flow.work / "extra")
+        flow.run(6, version=2)
+        assert flow.delivered()[0] == expected((3, 1), (6, 2)), crash
 
 
 def test_a_sink_that_was_never_opened_stands_in_nobodys_way(tmp_path: Path) -> None:

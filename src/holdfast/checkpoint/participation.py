@@ -130,6 +130,11 @@ def has_taken_part(store: Store, sink: str) -> bool:
         return True
 
 
+def forget_part(store: Store, sink: str) -> None:
+    """Count a sink as new from now on: if it is emptied, that is meant."""
+    store.delete(_key(sink))
+
+
 def have_taken_part(store: Store) -> list[str]:
     """Return the names of the sinks that have taken part, in whichever graph."""
     return [key.removeprefix("sinks/").removesuffix(".json") for key in store.keys("sinks/")]

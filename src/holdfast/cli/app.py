@@ -30,6 +30,7 @@ from holdfast.cli.frame import (
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.sinks.reset import reset
+from holdfast.cli.sinks.rewind import rewind_
 from holdfast.cli.sinks.trace import trace_
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standby.invocation import Invocation
@@ -66,6 +67,7 @@ app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
+app.command("rewind")(rewind_)
 app.command("trace")(trace_)
 app.command("check")(check_)
 app.command("promote")(promote)
@@ -307,47 +309,6 @@ def resolve_(
         frame.answer({**answer, **words.start_json(resolved.case, resolved.refusal)}, lines, as_json)
         if resolved.refusal is not None:
             raise resolved.refusal
-
-
-@app.command("rewind")
-def rewind_(
-    target: Target,
-    checkpoint: Checkpoint,
-    to: Annotated[
-        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time, or the name of a checkpoint.")
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Go back: withdraw from every sink what was published since, and let the next run start there."""
-    with frame.settings(as_json) as settings:
-        from holdfast.spark.resume.rewind import Rewinding
-
-        pipeline = load_target(target)
-        frame.check_has_run(checkpoint, pipeline.name)
-        inspection = frame.inspected(checkpoint, None)
-        frame.check_owner(inspection, pipeline)
-        frame.check_has_spark(directory := viewed_directory(checkpoint), "A rewind")
-        rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
-        if dry_run:
-            planned = rewinding.plan(to)
-            first = words.open_lines(inspection)
-            answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
-            frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
-            return
-        if not force:
-            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
-        with frame.log_file(directory, settings, as_json):
-            frame.note_start(f"rewind {target} --to {to}")
-            before = rewinding.carry_through()
-            done = rewinding.do(to)
-        answer = {
-            "dry_run": False,
-            "carried_through": None if before is None else before.rewound_to,
-            **inspected_json(done),
-        }
-        frame.answer(answer, words.rewind_lines(pipeline.name, done), as_json)
 
 
 @app.command("plan")

@@ -291,6 +291,10 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     for name in rewound.absent:
         left = "not in the graph: it keeps what it holds"
         yield f"{name}  {left}; after epoch {rewound.to}, it is refused if it is put back"
+    for name in rewound.left_out:
+        yield f"{name}  left out: what it holds from after epoch {rewound.to} stays, and the next graph makes it again:"
+        yield "       it is there twice, unless the sink is emptied with its ledger and filled by backfill=True; until"
+        yield "       then a start refuses the sink under this name"
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"

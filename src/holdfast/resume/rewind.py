@@ -15,8 +15,9 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
-from holdfast.ports import EpochRecord, Held, Store, Withdrawal
+from holdfast.ports import Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.restore import Restoration, restoration
 from holdfast.store import checked_json
@@ -70,6 +71,8 @@ class Rewound:
         What each sink withdraws.
     absent : tuple of str
         Sinks that have taken part and are not in the graph: what they hold from after the target stays in them.
+    left_out : tuple of str
+        Sinks of the graph that keep what they hold.
     """
 
     epoch: int
@@ -79,6 +82,7 @@ class Rewound:
     replayed: int
     sinks: Mapping[str, Withdrawal]
     absent: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool) -> RewindTarget:
@@ -152,7 +156,7 @@ def pts_of(store: Store, ended: EpochEnd) -> int | None:
     return ended.pts
 
 
-def unfinished(store: Store, base: int) -> EpochRecord | None:
+def unfinished(store: Store, base: int) -> Decided | Done | None:
     """Return the rewind that was decided, and after which no directory was begun yet; None when there is none.
 
     Parameters
@@ -162,11 +166,12 @@ def unfinished(store: Store, base: int) -> EpochRecord | None:
     base : int
         First epoch of the directory that counts; 0 when there is none.
     """
-    newest: EpochRecord | None = None
+    newest: Decided | Done | None = None
     for entry in survey(store):
         if entry.content is not None and entry.standing in (Standing.OPEN, Standing.DONE):
-            newest = entry.content.record
-    return newest if newest is not None and newest.rewound_to is not None and base <= newest.epoch else None
+            newest = entry.content
+    is_rewind = newest is not None and newest.record.rewound_to is not None and base <= newest.record.epoch
+    return newest if is_rewind else None
 
 
 def take_back(store: Store, to: Positions, generation: int, steps: Iterable[EpochSpan]) -> None:
@@ -293,8 +298,8 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
                 "in it, and its ledger says that it has everything up to there.",
                 do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
                 f"or restore sink {name!r} to a state after the rewind; or, where it cannot withdraw rows, "
-                "give it another name: it then begins at the present, or, with another target and backfill=True, "
-                "at the beginning.",
+                "empty it with its ledger and let backfill=True fill it from the beginning; or give it another name: "
+                "it then begins at the present, and what is made again is in its target twice.",
                 pipeline=pipeline,
                 participant=name,
                 epoch=number,

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Held, Reset, SinkLedger
+from holdfast.ports import Guarantee, Held, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.byte_stream.append import StreamRules
 from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
@@ -164,6 +164,10 @@ class ByteStreamSinkSpec:
             "retain_bytes": self.retain_bytes,
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return Withdrawal()
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the columns are there, where the columns are known."""

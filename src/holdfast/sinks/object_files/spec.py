@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.files import check
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.object_files.dataset import ObjectFilesDataset, check_existing
@@ -71,6 +71,10 @@ class ObjectFilesSpec:
             "partition_by": list(self.partition_by),
             "compression": self.compression,
         }
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return Withdrawal()
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns are there, where the columns are known."""

@@ -327,7 +327,7 @@ class PostgresSink:
         if record.rewound_to is not None:
             if self._epochs is not None:
                 self._epochs.withdraw(connection, record)
-            elif not rewinds.without_ends(self._table.mode).is_recomputed:
+            elif not rewinds.declared(self._table.mode).is_recomputed:
                 raise rewinds.cannot_go_back(self._node, record, [])
             return
         for part in publication.parts:
@@ -429,7 +429,7 @@ class PostgresSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return rewinds.without_ends(self._table.mode)
+            return rewinds.declared(self._table.mode)
         with self._session.explained():
             connection = self._session.connection()
             return self._epochs.withdrawal(connection, to, self._ledger.row_if_any(connection))

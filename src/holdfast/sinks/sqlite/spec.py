@@ -13,9 +13,10 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
+from holdfast.sinks.rewinds import declared
 from holdfast.sinks.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
 from holdfast.sinks.sqlite import ledger, lineage, reset
 from holdfast.sinks.sqlite.sink import SqliteSink
@@ -141,6 +142,10 @@ class SqliteSpec:
             **self.mode.arguments(),
             **control_arguments(self.control),
         }
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return declared(self.mode)
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""
