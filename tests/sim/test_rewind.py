@@ -181,6 +181,20 @@ def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_onc
         assert flow.delivered()[0] == expected((3, 1), (6, 2)), crash
 
 
+def test_no_snapshot_is_called_beyond_a_sink_because_it_is_beyond_the_target(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither was a run fenced nor a sink restored: it is what a rewind is for."""
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "0123", "counted")
+    later = replace(
+        read_manifest(flow.store, *snapshot_keys(flow.store)), ended=EpochEnd(5, 5, {"rows": {"log": 5}}, 5)
+    )
+    commit(flow.store, later)
+    flow.rewinding().do("4")
+    assert "passed over" not in caplog.text
+
+
 def test_a_sink_that_was_never_opened_stands_in_nobodys_way(tmp_path: Path) -> None:
     Flow(tmp_path).run(3, version=1)
     flow = Flow(tmp_path, has_extra=True)

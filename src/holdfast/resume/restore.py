@@ -67,6 +67,7 @@ def restoration(
     steps: Iterable[EpochSpan],
     at: Positions | None = None,
     *,
+    until: Positions | None = None,
     graph: str = "",
     reached: Positions | None = None,
     passed_over: Callable[[str], None] = lambda why: None,
@@ -85,6 +86,8 @@ def restoration(
         All epochs whose ends are known, what sinks tell included.
     at : Positions, optional
         The snapshot must be of exactly these positions, and of the graph.
+    until : Positions, optional
+        Snapshots beyond these are left aside: state of an earlier time is wanted.
     graph : str
         Fingerprint of a graph's state: of several snapshots of one epoch the one of this graph is taken.
     reached : Positions, optional
@@ -109,6 +112,8 @@ def restoration(
             positions = manifest.ended.positions
             if at is not None and not (_same(positions, at) and manifest.graph == graph):
                 continue  # not what was asked for, and no fault of it
+            if until is not None and not covers_all(until, positions):
+                continue
             if chosen is not None and manifest.graph != graph:
                 continue
             verify(store, manifest)  # last: it reads all of the state

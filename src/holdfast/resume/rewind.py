@@ -349,7 +349,8 @@ def _named(store: Store, pipeline: str, name: str) -> RewindTarget:
 
 def _restored(store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan]) -> Restoration | None:
     """Return the snapshot and the epochs after it that lead to exactly the end of an epoch."""
-    found = restoration(store, pipeline, [Held(ended.epoch, 0, ended.positions)], steps)
+    held = [Held(ended.epoch, 0, ended.positions)]
+    found = restoration(store, pipeline, held, steps, until=ended.positions)
     return None if found is None or found.stops else found
 
 
