@@ -23,6 +23,7 @@ from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
+from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
@@ -182,11 +183,12 @@ def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_onc
 
 
 def test_no_snapshot_is_called_beyond_a_sink_because_it_is_beyond_the_target(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither was a run fenced nor a sink restored: it is what a rewind is for."""
     flow = Flow(tmp_path)
     with_state(flow, "0123", "0123", "counted")
+    evaluated_by(monkeypatch, "0123")
     later = replace(
         read_manifest(flow.store, *snapshot_keys(flow.store)), ended=EpochEnd(5, 5, {"rows": {"log": 5}}, 5)
     )
@@ -435,38 +437,85 @@ def test_what_an_older_version_knew_of_sources_that_are_gone_is_remembered(tmp_p
     assert retired == {"gone": {"log": 7}, "rows": {"log": 2}}
 
 
-def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str) -> None:
+def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str, since: int = 1) -> None:
     """Let five epochs be those of a graph with state, and the second have a snapshot."""
     flow.run(5, version=1)
     first = flow.work / "checkpoint" / "spark" / "1" / FILE_NAME
-    first.write_bytes(replace(read_origin(first), graph=graph).to_json())
+    first.write_bytes(replace(read_origin(first), graph=graph, graph_since=since).to_json())
     write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 2))
     ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     states = {name: OperatorState(KEEPS, {}) for name in operators}
     commit(flow.store, Manifest("flow", 1, 0, of_snapshot, ended, 2, states))
 
 
-@pytest.mark.parametrize("then", ["0123", "4567"], ids=["the same graph", "another one"])
-def test_a_rewind_leaves_what_is_behind_the_snapshot_to_the_graph_that_is_started_next(
-    tmp_path: Path, then: str
+def evaluated_by(monkeypatch: pytest.MonkeyPatch, graph: str) -> list[tuple[int, ...]]:
+    """Let the pipeline be of a graph with state; return which epochs are evaluated again, without an engine."""
+    evaluated: list[tuple[int, ...]] = []
+    monkeypatch.setattr(target_state, "state_fingerprint", lambda pipeline: graph)
+    monkeypatch.setattr(target_state, "require_java", lambda: None)
+    monkeypatch.setattr(
+        target_state.TargetState,
+        "evaluate",
+        lambda self, to, replayed, left_out: evaluated.append(tuple(each.epoch for each in replayed)),
+    )
+    return evaluated
+
+
+def test_what_follows_the_snapshot_is_evaluated_by_the_graph_that_published_it_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever graph has evaluated it: the next one may be another again."""
-    flow = Flow(tmp_path)
-    with_state(flow, "0123", then, "counted")
+    flow, directory = Flow(tmp_path), tmp_path / "checkpoint"
+    with_state(flow, "0123", "0123", "counted")
+    evaluated = evaluated_by(monkeypatch, "0123")
     done = flow.rewinding().do("4")
-    assert (done.snapshot, done.replayed) == (2, 2)
-    origin = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME)
+    assert (done.snapshot, done.replayed, evaluated) == (2, 2, [(3, 4)])
+    origin = read_origin(directory / "spark" / "2" / FILE_NAME)
     assert [stop["rows"]["log"] for stop in origin.seek] == [2, 3, 4]
     assert (len(origin.replayed), origin.graph) == (2, "0123")
-    for graph in ("0123", "89ab"):
-        assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/2", graph) == Replay(2)
+    # Dead before they are evaluated.
+    assert left_to_replay(directory, "spark/2", "0123") == Replay(2)
+    assert left_to_replay(directory, "spark/2", "89ab") == Replay(2, is_of_old_graph=True)
     # And when Spark's part is lost before that graph has come so far.
-    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    shutil.rmtree(directory / "spark")
     held = {"table": Held(done.epoch, 1, done.positions)}
-    mended = Beginning(flow.store, tmp_path / "checkpoint", "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
-    again = begun(mended, held, done.epoch)
+    mended = Beginning(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
+    with pytest.raises(Diverged, match="the graph has changed"):
+        begun(mended, held, done.epoch)
+    again = begun(replace(mended, graph="0123"), held, done.epoch)
     assert (again.seek, again.replayed, again.seed) == (origin.seek, origin.replayed, origin.seed)
-    assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/1", "cdef") == Replay(2)
+
+
+def test_a_rewind_that_has_to_evaluate_by_another_graph_is_refused_and_nothing_is_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "0123", "counted")
+    generations = flow.generations()
+    evaluated_by(monkeypatch, "89ab")
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+        flow.rewinding().do("4")
+    assert "2 epochs after that of epoch 2 have to be evaluated again" in refused.value.why
+    assert "rewind with the graph that ran last" in refused.value.do
+    assert "go back to epoch 2, where nothing is evaluated" in refused.value.do
+    assert flow.generations() == generations
+    assert flow.rewinding().do("2").replayed == 0, "nothing is evaluated there"
+
+
+def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph that ran last is given, and would make other state of them."""
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "4567", "counted", since=5)
+    evaluated_by(monkeypatch, "0123")
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+        flow.rewinding().plan("4")
+    assert "the graph that ran last has published none before epoch 5" in refused.value.why
+    assert "choose a later epoch than 4" in refused.value.do
+    first = tmp_path / "checkpoint" / "spark" / "1" / FILE_NAME
+    first.write_bytes(replace(read_origin(first), graph_since=3).to_json())
+    assert flow.rewinding().do("4").replayed == 2, "the snapshot is of the change point"
+    assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).graph_since == 3, "it is known further on"
 
 
 def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -477,9 +526,10 @@ def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused
     assert "an operator that the graph has no more" in refused.value.why
 
 
-def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -> None:
+def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are found where the hash of so many buckets has put them: the next start divides them anew, if asked to."""
     flow = Flow(tmp_path)
+    evaluated_by(monkeypatch, "0123")
     flow.run(5, version=1)
     spark = tmp_path / "checkpoint" / "spark"
     first = spark / "1" / FILE_NAME

@@ -140,11 +140,6 @@ def have_taken_part(store: Store) -> list[str]:
     return [key.removeprefix("sinks/").removesuffix(".json") for key in store.keys("sinks/")]
 
 
-def forget_part(store: Store, sink: str) -> None:
-    """Remove a sink's note: it was reset, and is new to the next start."""
-    store.delete(_key(sink))
-
-
 def _first_epoch(store: Store, name: str) -> int | None:
     """Return the epoch in a note; None where there is none.  Raises ValueError where it cannot be read."""
     data = store.get(_key(name))

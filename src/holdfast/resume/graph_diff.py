@@ -77,7 +77,7 @@ class Replay:
     count : int
         How many.
     is_of_old_graph : bool
-        Whether only the old graph may evaluate them: neither after a rewind nor of a backfill.
+        Whether only the old graph may evaluate them: they are not of a backfill.
     """
 
     count: int

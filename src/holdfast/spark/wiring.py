@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import progress
@@ -133,6 +134,8 @@ class Wiring:
         )
         given = recovered(self.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
+        if self.asked.only_replays:
+            Path(self.context.stop_file).touch()  # no stop comes between two epochs that are replayed
         run.begin(loop, self.physical.compiled.frame, self.asked.trigger, str(self.context.spark))
         return run
 

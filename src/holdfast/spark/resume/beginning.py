@@ -12,7 +12,7 @@ from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.errors import HoldfastError
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import epoch_driven
@@ -21,7 +21,7 @@ from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, ascending_by_epoch
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import Spark, StateSource
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_record import state_fingerprint
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
@@ -177,6 +177,15 @@ class Beginning:
         return (spark / FILE_NAME).exists() or bool(logged(spark, "offsets"))
 
     @property
+    def graph_since(self) -> int:
+        """The first epoch that this graph has evaluated in the directory before; 0 where that was another graph."""
+        try:
+            before = read_origin(self.directory / self.previous / FILE_NAME)
+        except Corrupt:
+            return 0
+        return before.graph_since if self.previous and before.graph == self.graph else 0
+
+    @property
     def began_with(self) -> str:
         """The option by which the pipeline began with state, as it was written; empty where it began without."""
         noted = noted_beginning(self.store)
@@ -251,6 +260,9 @@ class Beginning:
         manifest: Manifest = found.manifest
         if manifest.graph == self.graph or not (found.replayed or found.stops):
             return ""
+        since = self.graph_since
+        if since and not found.stops and all(each.epoch >= since for each in found.replayed):
+            return ""  # it is of the change point
         return (
             f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
             "graph would evaluate again what the old one has published."

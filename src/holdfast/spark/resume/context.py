@@ -57,6 +57,8 @@ class StartOptions:
     """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
     spark_checkpoint: str | None = None
     rebuild_state: bool = False
+    only_replays: bool = False
+    """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
     @property
     def is_stateful(self) -> bool:

@@ -1,8 +1,11 @@
 """``holdfast rewind``: go back on purpose, and make the sinks right (design/0012).
 
-A rewind needs neither Spark nor Java.  It takes the pipeline over, resolves what is in doubt, and commits an epoch
-that withdraws rows; then it begins a Spark directory that starts at the target.  If it is interrupted, the next start,
-or the next rewind, first carries it through.
+A rewind takes the pipeline over, resolves what is in doubt, and commits an epoch that withdraws rows; then it begins a
+Spark directory that starts at the target.  If it is interrupted, the next start, or the next rewind, first carries it
+through.
+
+The state at the target is that with which the rows were published that stay: a snapshot of it is made from the journal,
+or the epochs after an older snapshot are evaluated again by the graph that published them.  Only that needs Java.
 """
 
 from __future__ import annotations
@@ -14,10 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import forget_part, have_taken_part
-from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.source_history import forget_after, last_positions
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.records import Decided, Done
@@ -49,6 +50,7 @@ from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
+from holdfast.spark.state.target_state import TargetState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,19 +120,17 @@ class Rewinding:
 
         Notes
         -----
-        Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
-        happens; 3. one transaction for each sink; 4. "done"; a repair of each
-        table of rows that replace others; 5. a record of the rewind; what no longer holds is
-        removed from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
+        Durable writes: those of a takeover; 1. a snapshot of the target, from a name or the journal; 2. the decision:
+        from here on the rewind happens; 3. one transaction for each sink; 4. "done"; a repair of each table of rows
+        that replace others; 5. a record of the rewind; what no longer holds is removed from the checkpoint; 6. the
+        next directory, whose ``origin.json`` comes last; 7. where state is evaluated again, what a run writes that
+        ends with a snapshot.
         """
         withdrawing = self._withdrawing(left_out)
         self._plan(to, withdrawing)  # no run is fenced for something that cannot be done
         with self._opened() as (coordinator, sinks, last_epoch):
             found, planned = self._planned(to, sinks, withdrawing)
-            if found.named is not None and found.restored is not None:
-                for key, data in portable.kept(self.store, to).files():
-                    self.store.put(key, data)
-                commit(self.store, portable.kept(self.store, to).plain)
+            self._state.keep(to, found, coordinator)
             record = EpochRecord(
                 self.pipeline.name,
                 self._next_epoch(last_epoch),
@@ -143,6 +143,8 @@ class Rewinding:
             coordinator.rewind(record, left_out)
             withdrawing.repair(sinks, record.positions)
             self._begin(record, {*planned.sinks}, number, coordinator.check_fenced)
+        if found.replayed:
+            self._state.evaluate(to, found.replayed, left_out)
         return replace(planned, epoch=record.epoch)
 
     def carry_through(self) -> EpochRecord | None:
@@ -234,8 +236,13 @@ class Rewinding:
         below = f"spark/{number}"
         steps = known_steps(self.store, all_steps(self.directory))
         state_schemas = read_graph(self.store, below).state_schemas
-        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas))
-        self._check_state(to, found, state_schemas, read_origin(self.directory / below / FILE_NAME).graph)
+        header = read_origin(self.directory / below / FILE_NAME)
+        found = target(
+            self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas), graph=header.graph or ""
+        )
+        found = replace(found, batch_id=self._state.batch_in_journal(found, below, header))
+        self._check_state(to, found, state_schemas, header.graph)
+        self._state.check_evaluable(to, found, header)
         self._check_sources(to, found.read_from, newest_positions(self.directory / below))
         self._check_ran(withdrawing.recomputed)
         withdrawn = withdrawing.asked(sinks, found.ended)
@@ -246,7 +253,7 @@ class Rewinding:
     ) -> None:
         """Refuse a snapshot of another graph, unless its state fits: the next graph replays what comes after it."""
         restored = found.restored
-        if restored is None and not state_schemas:
+        if found.batch_id is not None or (restored is None and not state_schemas):
             return
         fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, state_schemas))
         if not fits:
@@ -258,6 +265,10 @@ class Rewinding:
                 "old name), and rewind to a named checkpoint of that time after it.",
                 pipeline=self.pipeline.name,
             )
+
+    @property
+    def _state(self) -> TargetState:
+        return TargetState(self.pipeline, self.store, self.directory, self.settings, self.session)
 
     def _check_ran(self, recomputed: Sequence[str]) -> None:
         """Refuse to compute what tables held by another graph than the one that filled them."""
@@ -364,16 +375,18 @@ class Rewinding:
         )
 
     def _rewound(self, found: RewindTarget, withdrawn: Mapping[str, Withdrawal], left_out: Collection[str]) -> Rewound:
-        restored = found.restored
+        restored, is_from_journal = found.restored, found.batch_id is not None
+        snapshot = found.ended.epoch if is_from_journal or restored is None else restored.manifest.ended.epoch
         return Rewound(
             0,
             found.ended.epoch,
             found.ended.positions,
-            None if restored is None else restored.manifest.ended.epoch,
-            0 if restored is None else len(restored.replayed),
+            None if restored is None else snapshot,
+            len(found.replayed),
             withdrawn,
             tuple(sorted({*have_taken_part(self.store)} - {node.name for node in self.pipeline.sinks})),
             tuple(sorted(left_out)),
+            is_from_journal,
         )
 
 

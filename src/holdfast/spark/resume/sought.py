@@ -22,7 +22,6 @@ from holdfast.resume.graph_diff import unclaimed
 from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
-from holdfast.resume.rewind import is_behind_rewind
 from holdfast.resume.spark_log import CONTROLS, check_logs, newest_positions, plain
 from holdfast.sources.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
@@ -103,12 +102,12 @@ def _gone_on_with(beginning: Beginning) -> DirectoryHeader:
 def _begun_again(beginning: Beginning, new: DirectoryHeader) -> Prepared:
     """Begin where the first start noted, for a graph or buckets that may have changed since."""
     _, first = present(noted_beginning(beginning.store), "no beginning is recorded.", pipeline=beginning.pipeline)
-    header = replace(first, base=max(new.base, first.base), graph=beginning.graph)
+    header = replace(first, base=max(new.base, first.base), graph=beginning.graph, graph_since=new.graph_since)
     return _seeding(beginning, header, noted_seed(beginning, header) if header.seed else None)
 
 
 def _seeding(beginning: Beginning, header: DirectoryHeader, seed: Restoration | None) -> Prepared:
-    return Prepared(header, seed, None if seed is None else seeds(beginning, seed, header.base))
+    return Prepared(header, seed, None if seed is None else seeds(beginning, seed))
 
 
 def noted_seed(beginning: Beginning, header: DirectoryHeader) -> Restoration:
@@ -147,7 +146,8 @@ def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> Dir
     base = above_all(beginning.store, last_epoch) + 1
     if findings.anew.reached is not None:  # planned in the directory that was left: such a number is not used again
         base = max(base, planned_in(beginning.directory / beginning.previous) + 1)
-    return DirectoryHeader(base, findings.anew.stops, graph=beginning.graph)
+    since = beginning.graph_since or base
+    return DirectoryHeader(base, findings.anew.stops, graph=beginning.graph, graph_since=since)
 
 
 def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
@@ -190,16 +190,13 @@ def _by_log(new: DirectoryHeader) -> DirectoryHeader:
     return replace(new, base=new.base - 1, seek=(new.seek[0], *new.seek))
 
 
-def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str] | None:
+def seeds(beginning: Beginning, found: Restoration) -> dict[str, str] | None:
     """Return operator -> the one whose state in a snapshot it takes; None: the snapshot is of the same graph.
-
-    ``base`` is the first epoch of the directory that begins.
 
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what comes after
-        it to the graph that is started next.
+        If the graph has changed, and the snapshot is not of the change point.
     InvalidPipeline
         If the state of an operator does not fit, or would be dropped.
     """
@@ -207,7 +204,7 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
     transfer = beginning.transfer
     if manifest.graph == beginning.graph:
         return None
-    if (why := beginning.other_graph(found)) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
+    if why := beginning.other_graph(found):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
             why=why,
