@@ -208,7 +208,7 @@ def test_a_new_sink_where_one_wrote_that_a_rewind_left_out_is_told_that_rows_com
     """Messages stay in a topic: who reads it sees those of both graphs."""
 
     def alerts(name: str, topic: str | None = "alerts") -> Graph:
-        to = {"topic": topic} if topic else {"topic_by": "k"}
+        to = {"topic": topic} if topic else {"topic_by": "k", "topics": ["alerts"]}
         return described(hf.Pipeline("sums", rows() | hf.write.kafka("localhost:1", **to, name=name)), {})
 
     for topic in ("alerts", None):
