@@ -47,6 +47,16 @@ def test_the_rows_of_a_query_arrive_with_their_types(postgres_plain):
 
 
 @pytest.mark.postgres
+def test_line_ends_within_a_text_arrive_as_they_are_wherever_arrow_divides_what_is_sent(postgres_plain):
+    """A CR as the last byte of a block of Arrow's, a megabyte, took the LF after it away."""
+    query = r"SELECT id, repeat(E'\r\n', 500) || repeat('x', id) AS name FROM generate_series(1, 40) AS id"
+    query = f"{query}, generate_series(1, 80)"
+    rows = hf.lookup_table.postgres(postgres_plain, query).load(["id", "name"]).to_pylist()
+    assert len(rows) == 40 * 80
+    assert [row for row in rows if row["name"] != "\r\n" * 500 + "x" * row["id"]] == []
+
+
+@pytest.mark.postgres
 def test_what_is_wrong_with_a_query_is_said_with_its_cure_and_nothing_is_written(postgres_plain):
     dsn = postgres_plain
     for query, says in (

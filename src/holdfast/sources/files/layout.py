@@ -17,7 +17,8 @@ from holdfast.sources.formats.csv_lines import CsvParser
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RefusedRecord, RowRules, Text, too_long
-from holdfast.sources.formats.pieces import BYTE_ORDER_MARK, Cutter, Piece
+from holdfast.sources.formats.pieces import Cutter, Piece
+from holdfast.types.csv_text import BYTE_ORDER_MARK
 
 # An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
 _BLOCKS_PER_EPOCH = 4

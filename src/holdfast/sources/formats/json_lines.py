@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from holdfast.errors import InvalidPipeline
@@ -20,6 +21,8 @@ _ARROW_BLOCK = 1 << 21
 _PIECE = 1 << 18
 _SPACE = b" \t\r\n"
 _TURNED = re.compile(r"Column\(/(.*)\) changed from (\w+) to (\w+)")
+_LARGE = r"[0-9]{39}|[0-9][eE]\+?[0-9]"
+"""A number that may be beyond a FLOAT."""
 _IN_ROW = re.compile(r"\.? in row \d+$")
 
 
@@ -88,6 +91,10 @@ class JsonParser:
         """Say why a line cannot be read, naming the column where one is the cause."""
         if not is_utf8(record):
             return json_verdicts.NOT_UTF8
+        try:
+            _read(record, pa.schema([]), len(record) + 1)
+        except pa.ArrowInvalid as of_text:  # no column is the cause
+            return json_verdicts.too_large(record) or _plain(str(of_text))
         for field in self.schema:
             try:
                 replace(self, schema=pa.schema([field])).parse(record)
@@ -163,6 +170,7 @@ class JsonParser:
                 raise Unreadable(str(again)) from again
         if table.num_rows != count:
             raise Unreadable(json_verdicts.SEVERAL)
+        _check_infinite(table, data)
         return [self._declared(batch) for batch in table.to_batches()]
 
     def _declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -170,7 +178,7 @@ class JsonParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
-                convert.check_precision(column)
+                convert.check_range(column)
             except convert.Unfit as error:
                 raise Unreadable(str(error)) from error
             if path := convert.forbidden_null(column, field):
@@ -215,6 +223,27 @@ def _read(data: bytes, schema: pa.Schema, block_size: int) -> pa.Table:
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=block_size),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
+
+
+def _check_infinite(table: pa.Table, data: bytes) -> None:
+    """Check that what is infinite is so in the text: Arrow's reader makes it of what is beyond a FLOAT or DOUBLE.
+
+    Raises
+    ------
+    Unreadable
+        If some number is.
+    """
+    rows = {field.name: convert.infinite_rows(table[field.name].combine_chunks()) for field in table.schema}
+    names = [name for name, found in rows.items() if len(found)]
+    if names:
+        some = np.unique(np.concatenate([rows[name] for name in names]))
+        starts, ends = (places[some].tolist() for places in blocks.lines(data))
+        lines = pa.array([data[start:end] for start, end in zip(starts, ends, strict=True)], pa.binary())
+        lines = lines.filter(pc.match_substring_regex(lines, _LARGE))
+        schema = pa.schema([table.schema.field(name) for name in names])
+        reasons = json_verdicts.judge(lines.to_pylist(), schema, Unreadable(json_verdicts.TOO_LARGE))
+        if reasons:
+            raise Unreadable(f"{json_verdicts.TOO_LARGE}: {reasons[min(reasons)]}")
 
 
 def _checked_line_count(data: bytes) -> int:

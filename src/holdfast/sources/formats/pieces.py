@@ -16,6 +16,7 @@ from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import blocks
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.lines import too_long
+from holdfast.types.csv_text import BYTE_ORDER_MARK
 
 AT_ONCE = 1 << 26
 """Bytes up to which a part that is not compressed is one piece."""
@@ -26,7 +27,6 @@ RAW_KEPT = 1000
 _READ = 1 << 23
 _NEWLINE = ord("\n")
 _NONE = np.zeros(0, np.int64)
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Piece(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,8 +64,9 @@ class PostgresLookupTable:
 
     def load(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows of the query."""
-        import pyarrow.csv as csv
         from psycopg import sql
+
+        from holdfast.types.csv_text import read_csv
 
         with self._connection() as connection:
             schema = self._described(connection)
@@ -78,27 +78,13 @@ class PostgresLookupTable:
                 )
             chosen = sql.SQL(", ").join(map(sql.Identifier, columns))
             statement = sql.SQL("COPY (SELECT {} FROM ({}) AS looked_up) TO STDOUT (FORMAT csv)")
-            data = io.BytesIO()
             with connection.cursor() as cursor, cursor.copy(statement.format(chosen, self._query())) as copy:
-                for part in copy:
-                    data.write(part)
+                data = b"".join(copy)
         wanted = pa.schema([schema.field(name) for name in columns])
-        if not data.tell():
+        if not data:
             return wanted.empty_table()
-        data.seek(0)
-        return csv.read_csv(
-            data,
-            read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=wanted,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=["t"],
-                false_values=["f"],
-            ),
-        ).cast(wanted)
+        types = {field.name: field.type for field in wanted}
+        return read_csv(data, columns, types, true_values=["t"], false_values=["f"]).cast(wanted)
 
     def _query(self) -> Any:
         from psycopg import sql
