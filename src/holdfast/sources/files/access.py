@@ -73,6 +73,11 @@ class FilePart(NamedTuple):
         return compression(self.path) is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the file."""
+        return self.start == 0 and self.end in (-1, self.file_size)
+
+    @property
     def size(self) -> int:
         """Bytes of the part, compressed where the file is."""
         return (self.file_size if self.end < 0 else self.end) - self.start
@@ -128,6 +133,10 @@ class FilePart(NamedTuple):
             held = [*held, data] if total <= _HELD else []
         yield from held if total <= _HELD else self.stream(size)
 
+    def line_of(self, offset: int, line: int | None) -> int:
+        """Return the line, from 1, of an offset in the file; ``line`` is that in the part, where it was counted."""
+        return self.lines_before(offset) + 1 if line is None else self.lines_before(self.start) + line
+
     def lines_before(self, offset: int) -> int:
         """Return the number of newlines before an offset of a file that is not compressed.
 
@@ -136,6 +145,8 @@ class FilePart(NamedTuple):
         Only asked for where a row is bad.  Blocks are read in order, so counting continues where it last stopped.
         """
         file_itself = self._replace(start=0, end=0)
+        if not offset:
+            return 0
         at, count = _COUNTED.get(file_itself, (0, 0))
         if at > offset:
             at, count = 0, 0

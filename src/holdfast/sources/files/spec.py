@@ -30,6 +30,7 @@ from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.sources.formats import csv_lines, json_lines
 from holdfast.sources.formats.convert import required_unless
+from holdfast.sources.formats.encodings import UTF_8, encoding_of
 from holdfast.sources.identified import KnownPlace, Numbered
 from holdfast.sources.partitioned import own_bounds
 from holdfast.store import sealed
@@ -92,6 +93,7 @@ class FilesSourceSpec:
             # Only where it differs from the behaviour without the argument: older graphs are still the same.
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
+            "encoding": None if self.layout.encoding == UTF_8 else self.layout.encoding,
             "compare": None if self.compare == "identity" else self.compare,
             "partition_by": list(self.partition_by) or None,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
@@ -293,6 +295,7 @@ def files(
     bounded: bool = False,
     header: bool = True,
     separator: str = ",",
+    encoding: str = "utf-8",
     block_size: str = "32 MB",
     max_record_size: str = "64 MB",
     start: Literal["earliest", "latest"] = "earliest",
@@ -328,6 +331,8 @@ def files(
         ended without a row.
     header, separator
         CSV: whether the first line names the columns; the field separator.
+    encoding : str
+        JSON, CSV: the encoding of the files, by Python's name of it: ``"utf-16"``, ``"latin-1"``, ``"cp1252"``.
     block_size : str
         Larger files are split into blocks that are read in parallel.
     max_record_size : str
@@ -372,7 +377,7 @@ def files(
 
     with building("source", name):
         columns = to_arrow(schema)
-        layout = _layout(format, header, separator, block_size, max_record_size)
+        layout = _layout(format, header, separator, block_size, max_record_size, encoding)
         {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
         for argument, limit in {
             "max_rows_per_epoch": max_rows_per_epoch,
@@ -430,7 +435,7 @@ def files(
     return stream_from(read, name=name)
 
 
-def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str) -> Layout:
+def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str, encoding: str) -> Layout:
     _check_choice("format", format, ("json", "csv", "parquet"))
     size = units.size_bytes(block_size, argument="block_size")
     if not 0 < size <= _BLOCK_SIZE_MAX:
@@ -451,7 +456,12 @@ def _layout(format: str, header: bool, separator: str, block_size: str, max_reco
             f"separator={separator!r} is not a separator.",
             do="write one ASCII character, neither a quote nor a line end.",
         )
-    return Layout(format, header, separator, size, longest)
+    found = encoding_of(encoding)
+    if format == "parquet" and found != UTF_8:
+        raise InvalidPipeline(
+            f"encoding={encoding!r} is for JSON lines and CSV.", why="texts in Parquet are UTF-8.", do="leave it out."
+        )
+    return Layout(format, header, separator, size, longest, found)
 
 
 def _check_partition_by(columns: pa.Schema, names: Sequence[str]) -> None:

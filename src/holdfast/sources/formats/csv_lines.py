@@ -13,7 +13,7 @@ from pyarrow import csv as arrow_csv
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.formats import blocks, convert, csv_verdicts
 from holdfast.sources.formats.csv_records import Walk
-from holdfast.sources.formats.lines import Records, Unreadable, cut_short, too_long
+from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8, too_long
 from holdfast.types.csv_text import read_csv
 
 _ARROW_BLOCK = 1 << 21
@@ -37,6 +37,8 @@ class CsvParser:
         What is wrong with the file's header: then no record can be read.
     longest : int
         Bytes that a record may have.
+    encoding : str
+        What the text was before it became UTF-8, for reasons.
 
     Notes
     -----
@@ -49,6 +51,7 @@ class CsvParser:
     separator: str
     problem: str = ""
     longest: int = 1 << 62
+    encoding: str = "UTF-8"
 
     def parse(self, data: bytes) -> list[pa.RecordBatch]:
         """Return the rows, one for each record."""
@@ -102,7 +105,7 @@ class CsvParser:
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why records are surely bad, by index."""
-        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts)
+        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts, self.encoding)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a record cannot be read, naming the column where one is the cause."""
@@ -142,7 +145,7 @@ class CsvParser:
         texts = self._texts(block, infinite) if infinite else None
         for name in infinite:
             assert texts is not None
-            reasons = csv_verdicts.of_column(self.schema.field(name), texts[name].combine_chunks(), None)
+            reasons = csv_verdicts.of_column(self.schema.field(name), texts[name].combine_chunks(), None, self.encoding)
             if reasons:
                 raise Unreadable(reasons[min(reasons)])
         return table
@@ -181,9 +184,14 @@ def _blocks(data: bytes, ends: blocks.Offsets) -> Iterator[bytes]:
 
 def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tuple[str, ...], str]:
     """Return the columns that a header line names, and what is wrong with them or an empty text."""
+    header = header.rstrip(b"\r\n")
+    if not is_utf8(header):
+        return (), "the header is not text in the encoding that is read: write encoding= where the source is built"
+    if csv_verdicts.is_broken(header, separator):
+        return (), "the header contains a carriage return (lines that end in it alone are not read: write LF, or CR LF)"
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader(header.rstrip(b"\r\n") + b"\n"),
+            pa.BufferReader(header + b"\n"),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         )
         columns = tuple(table.column_names)
@@ -193,7 +201,7 @@ def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tu
         if columns.count(name) != 1:
             what = "names it twice" if name in columns else "does not name it"
             named = ", ".join(map(repr, columns)) or "nothing"
-            return columns, f"the file has no column {name!r}: its header {what}; it names {named}"
+            return columns, f"the file has no column {name!r}: its header {what}; it names {cut_short(named, 500)}"
     return columns, ""
 
 

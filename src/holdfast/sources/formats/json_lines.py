@@ -13,7 +13,7 @@ from pyarrow import json as arrow_json
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.formats import blocks, convert, json_verdicts
-from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8
+from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8, not_encoded
 
 _OPEN, _CLOSE, _NEWLINE = ord("{"), ord("}"), ord("\n")
 # Measured: 1.06 million rows/s with 64 kB, 1.34 with 2 MB, 1.26 with 32 MB (8 columns, one core).
@@ -30,6 +30,13 @@ _IN_ROW = re.compile(r"\.? in row \d+$")
 class JsonParser:
     """Parses objects, one a line, into the columns of a schema.  Members that are no column are ignored.
 
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Columns wanted.
+    encoding : str
+        What the text was before it became UTF-8, for reasons.
+
     Notes
     -----
     Numbers, booleans, texts, decimals and ISO times are read by Arrow itself; dates are read as texts and converted
@@ -37,9 +44,12 @@ class JsonParser:
     """
 
     schema: pa.Schema
+    encoding: str = "UTF-8"
 
     def parse(self, data: bytes) -> list[pa.RecordBatch]:
         """Return the rows, one for each line."""
+        if not is_utf8(data):
+            raise Unreadable(not_encoded(self.encoding))
         count = _checked_line_count(data)
         if count == 0:
             return []
@@ -85,12 +95,12 @@ class JsonParser:
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why lines are surely bad, by index."""
-        return json_verdicts.judge(contents, self.schema, error)
+        return json_verdicts.judge(contents, self.schema, error, encoding=self.encoding)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a line cannot be read, naming the column where one is the cause."""
         if not is_utf8(record):
-            return json_verdicts.NOT_UTF8
+            return not_encoded(self.encoding)
         try:
             _read(record, pa.schema([]), len(record) + 1)
         except pa.ArrowInvalid as of_text:  # no column is the cause
@@ -247,7 +257,7 @@ def _check_infinite(table: pa.Table, data: bytes) -> None:
 
 
 def _checked_line_count(data: bytes) -> int:
-    """Return the number of lines that are not empty, each of which looks like one object.
+    """Return the number of lines that are not empty, each of which looks like one object; the text is UTF-8.
 
     Arrow's reader crashes on a first line ``null``, takes a later one for a row, joins an object that spans lines, and
     takes bytes that are not UTF-8.  A line that begins with ``{`` and ends with ``}`` leaves it no such freedom: then
@@ -260,8 +270,6 @@ def _checked_line_count(data: bytes) -> int:
     """
     if not data:
         return 0
-    if not is_utf8(data):
-        raise Unreadable(json_verdicts.NOT_UTF8)
     view = blocks.as_bytes(data)
     body = view[:-1] if view[-1] == _NEWLINE else view
     if len(body) == 0 or body[0] != _OPEN or body[-1] != _CLOSE:

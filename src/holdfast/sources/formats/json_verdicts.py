@@ -1,8 +1,8 @@
 """Which JSON lines are surely bad, and why: each read on its own, its values compared with the declared types.
 
 Python's scanner accepts everything that Arrow's reader accepts, except for a few spellings of NaN and infinity; lines
-that hold those are left to Arrow.  The other way round some is left over until Arrow has named it: numbers beyond a DOUBLE,
-and exponents of a DECIMAL.
+that hold those are left to Arrow.  The other way round some is left over until Arrow has named it: numbers beyond a
+DOUBLE, and exponents of a DECIMAL.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from holdfast.sources.formats import convert
-from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short
+from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short, not_encoded
 from holdfast.sources.formats.unfit import limits, unfit
 
-NOT_UTF8 = "it is not UTF-8"
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"
 
@@ -89,7 +88,9 @@ def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _NOTING_DECODER = json.JSONDecoder(object_pairs_hook=_noting_twice, parse_float=_Number, parse_constant=_Number)
 
 
-def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None) -> dict[int, str]:
+def judge(
+    contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None, *, encoding: str = "UTF-8"
+) -> dict[int, str]:
     """Return why lines are surely bad, by index; see :class:`~holdfast.sources.formats.lines.Parser`."""
     said = "" if error is None else str(error)
     notes_twice = "specified twice" in said
@@ -97,7 +98,7 @@ def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None
     lines: Sequence[int] = range(len(contents))
     is_exact = TOO_LARGE in said or _is_exact(schema)
     if notes_twice or is_exact or (objects := _read_at_once(contents)) is None:
-        lines, objects = _read_each(contents, reasons, notes_twice=notes_twice)
+        lines, objects = _read_each(contents, reasons, not_encoded(encoding), notes_twice=notes_twice)
     columns = dict(zip(schema.names, _columns(objects, schema.names), strict=True))
     for field, values in zip(schema, columns.values(), strict=True):
         for at, problem in _of_column(field, values, columns.get(str(convert.unless_of(field)))):
@@ -142,7 +143,7 @@ def _read_at_once(contents: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _read_each(
-    contents: Sequence[bytes], reasons: dict[int, str], *, notes_twice: bool
+    contents: Sequence[bytes], reasons: dict[int, str], not_text: str, *, notes_twice: bool
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return which lines can be read and what they hold; say why the others cannot."""
     decoder: Any = _NOTING_DECODER if notes_twice else _DECODER
@@ -154,7 +155,7 @@ def _read_each(
             text = content.decode()
             value, end = scan(text, 0)
         except UnicodeDecodeError:
-            reasons[at] = NOT_UTF8
+            reasons[at] = not_text
         except (StopIteration, json.JSONDecodeError) as wrong:
             if not _is_of_arrow(content):
                 message = getattr(wrong, "msg", "Expecting value")
