@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import os
 import shlex
@@ -283,15 +284,33 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
 
 
 def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
-    with pa.PythonFile(file, mode="r") as compressed:
-        try:
-            with pa.CompressedInputStream(compressed, codec) as stream:
-                while data := stream.read(size):
-                    yield bytes(data)
-        except (OSError, pa.ArrowException) as error:
-            if is_of_data(error):
-                raise Undecodable(str(error).strip().rstrip(".")) from error
-            raise
+    try:
+        yield from _of_bz2(file, size) if codec == "bz2" else _by_arrow(file, codec, size)
+    except (OSError, pa.ArrowException) as error:
+        if is_of_data(error):
+            raise Undecodable(str(error).strip().rstrip(".")) from error
+        raise
+
+
+def _by_arrow(file: Any, codec: str, size: int) -> Iterator[bytes]:
+    with pa.PythonFile(file, mode="r") as compressed, pa.CompressedInputStream(compressed, codec) as stream:
+        while data := stream.read(size):
+            yield bytes(data)
+
+
+def _of_bz2(file: Any, size: int) -> Iterator[bytes]:
+    """Yield what the members of a file hold; Arrow's stream fails where one between two others is empty."""
+    member = bz2.BZ2Decompressor()
+    while True:
+        packed = b""
+        if member.eof:
+            if not (packed := member.unused_data or file.read(_READ)):
+                return
+            member = bz2.BZ2Decompressor()
+        elif member.needs_input and not (packed := file.read(_READ)):
+            raise OSError("Truncated compressed stream")
+        if data := member.decompress(packed, size):
+            yield data
 
 
 def _changed(part: FilePart, what: str) -> Corrupt:
