@@ -57,6 +57,18 @@ def test_line_ends_within_a_text_arrive_as_they_are_wherever_arrow_divides_what_
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("number", ["7e20", "1e30", "'NaN'", "1e-19", "1e-90"])
+def test_a_number_of_more_digits_than_its_column_is_an_error_and_no_other_number(postgres_plain, number):
+    """Seven times ten to the twentieth was 19435266158123073073.25."""
+    query = f"SELECT 1 AS id, {number}::numeric AS n UNION ALL SELECT 2, 99999999999999999999.5"
+    with pytest.raises(hf.InvalidPipeline, match="column 'n' of the query has numbers") as raised:
+        hf.lookup_table.postgres(postgres_plain, query).load(["id", "n"])
+    assert "SELECT CAST(n AS numeric(38, 6)) AS n" in raised.value.do
+    fits = hf.lookup_table.postgres(postgres_plain, "SELECT 99999999999999999999.5 AS n")
+    assert fits.load(["n"]).to_pylist() == [{"n": Decimal("99999999999999999999.5")}]
+
+
+@pytest.mark.postgres
 def test_what_is_wrong_with_a_query_is_said_with_its_cure_and_nothing_is_written(postgres_plain):
     dsn = postgres_plain
     for query, says in (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import masked
@@ -29,6 +30,7 @@ _TYPES = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
 }
+_DIGITS = 76  # of the powers of ten that Arrow knows
 _TEXTS = ("text", "varchar", "bpchar", "name", "uuid", "json", "jsonb")
 _SETTINGS = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET default_transaction_read_only = on"
 
@@ -83,8 +85,12 @@ class PostgresLookupTable:
         wanted = pa.schema([schema.field(name) for name in columns])
         if not data:
             return wanted.empty_table()
-        types = {field.name: field.type for field in wanted}
-        return read_csv(data, columns, types, true_values=["t"], false_values=["f"]).cast(wanted)
+        types = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in wanted}
+        table = read_csv(data, columns, types, true_values=["t"], false_values=["f"])
+        for at, field in enumerate(wanted):
+            if pa.types.is_decimal(field.type):
+                table = table.set_column(at, field.name, _numbers(field, table.column(at)))
+        return table.cast(wanted)
 
     def _query(self) -> Any:
         from psycopg import sql
@@ -164,3 +170,16 @@ def postgres(dsn: str, query: str) -> PostgresLookupTable:
         if not isinstance(value, str) or not value.strip():
             raise InvalidPipeline(f"{argument}= is no text.", do=f"write for instance {_RIGHT}")
     return PostgresLookupTable(Dsn(dsn), query)
+
+
+def _numbers(field: pa.Field, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return numbers of a query: by decimals of more bits, for Arrow scales those of 128 modulo 2**128."""
+    try:
+        if (pc.max(pc.binary_length(texts)).as_py() or 0) > _DIGITS:
+            raise pa.ArrowInvalid(f"one has more than {_DIGITS} digits")
+        return texts.cast(pa.decimal256(field.type.precision, field.type.scale)).cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidPipeline(
+            f"column {field.name!r} of the query has numbers that {field.type} does not hold ({error}).",
+            do=f"choose their digits in the query: SELECT CAST({field.name} AS numeric(38, 6)) AS {field.name}.",
+        ) from error
