@@ -70,9 +70,9 @@ class KafkaTarget:
         self.outside = KafkaTopic(bootstrap, topic)
         self.outside.create()
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
         assert isinstance(self.spec, KafkaSpec)
-        return self.spec.connect(name, pipeline, SCHEMA)
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return self.progress in AdminClient(self.place).list_topics(timeout=30).topics

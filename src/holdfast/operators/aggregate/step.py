@@ -220,7 +220,7 @@ class AggregateStep:
         flags = pa.array(np.zeros(len(advanced), np.bool_))
         rows = pa.Table.from_arrays([*keys.arrays(advanced), flags, pa.array(bounds[advanced])], schema=schema)
         for_all = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: bound} for bound in shared], schema=schema)
-        return pa.concat_tables([rows, for_all])
+        return tables.united([rows, for_all])
 
     # --- what follows from the declaration ----------------------------------------------------------------------------
 

@@ -236,7 +236,7 @@ class JoinStep:
             below = rises[name].below[is_late]
             parts.append(keyed.late_rows(self.outputs["late"], name, rows, self.times[name], below, f"of {name}"))
             places.append(keyed.ticks(rows.column(PLACE)))
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        return tables.united(parts).take(pa.array(np.argsort(np.concatenate(places))))
 
     def _bounds(self, rises: Mapping[str, Rise]) -> pa.Table | None:
         """Return the bound of the output: no row of it below this follows."""

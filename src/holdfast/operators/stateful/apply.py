@@ -196,7 +196,7 @@ class ApplyStep:
         values, gone = calls.states()
         deletes = _table(gone, tables.key_schema(declared), "a key")
         if old is not None:
-            deletes = pa.concat_tables([deletes, tables.fitted(old.select(self.key.names), deletes.schema)])
+            deletes = tables.united([deletes, old.select(self.key.names)], deletes.schema)
         change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
         return {"keys": change} if change.upserts.num_rows or change.deletes.num_rows else {}
 

@@ -177,7 +177,7 @@ class _Rows:
         first = int(waiting.column(SEQ)[-1].as_py()) + 1 if waiting.num_rows else 0
         order = pa.array(np.arange(first, first + plain.num_rows, dtype=np.int64))
         came = pa.Table.from_arrays([*plain.columns, order], schema=waiting.schema)
-        rows = pa.concat_tables([waiting, came])
+        rows = tables.united([waiting, came])
         ticks = np.full(rows.num_rows, UNBOUNDED, np.int64) if time is None else keyed.ticks(rows.column(time))
         return cls(rows, ticks, waiting.num_rows)
 

@@ -99,7 +99,7 @@ class LimitStep:
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         names = self.key.names
         rows = arrivals[ROWS].rows
-        touched = joins.distinct_keys(pa.concat_tables([self._keys(given) for given in arrivals.values()]), names)
+        touched = joins.distinct_keys(tables.united([self._keys(given) for given in arrivals.values()]), names)
         flying = joins.semi_join(state["in_flight"], touched, names)
         known = self._known(state, flying, touched, at)
         codes = joins.index_in(rows, touched, names)
@@ -154,7 +154,7 @@ class LimitStep:
         schema = pa.schema([field.with_nullable(True) for field in self.key])
         of_bounds = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
         parts = (given.rows.select(self.key.names), of_bounds.select(self.key.names))
-        return pa.concat_tables([tables.fitted(part, schema) for part in parts])
+        return tables.united(parts, schema)
 
     def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: StepTime) -> list[_Key]:
         names = self.key.names
@@ -287,7 +287,7 @@ class LimitStep:
         )
         if done > UNBOUNDED:
             elsewhere = state["in_flight"].filter(pc.less(state["in_flight"].column(TICKS), done))
-            stored = pa.concat_tables([stored, joins.anti_join(elsewhere, touched, names)])
+            stored = tables.united([stored, joins.anti_join(elsewhere, touched, names)])
         gone = joins.anti_join(stored, now, flying.key)
         added = joins.anti_join(now, stored, flying.key)
         columns = [
@@ -301,7 +301,7 @@ class LimitStep:
         deletes = tables.fitted(old, tables.key_schema(last))
         if old.num_rows:
             gone = joins.distinct_keys(
-                pa.concat_tables([gone, joins.semi_join(state["in_flight"], old, names)]), list(flying.key)
+                tables.united([gone, joins.semi_join(state["in_flight"], old, names)]), list(flying.key)
             )
             gone = joins.anti_join(gone, now, flying.key)
         changes = {"in_flight": Change(added, gone), "keys": Change(upserts, deletes)}
@@ -317,4 +317,4 @@ def _without(keys: pa.Table, bounds: pa.Table, change: Change | None, names: Seq
     deletes = gone.drop_columns([BOUND])
     if change is None:
         return Change(tables.empty(bounds.schema), deletes)
-    return Change(change.upserts, pa.concat_tables([change.deletes, deletes]))
+    return Change(change.upserts, tables.united([change.deletes, deletes]))

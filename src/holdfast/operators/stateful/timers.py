@@ -281,7 +281,7 @@ class EpochTimers:
         self._everywhere = _everywhere(bounds)
         names = table.key.names
         due = timers.filter(pa.array(self._is_due())).select(names)
-        wanted = joins.distinct_keys(pa.concat_tables([tables.fitted(rows.select(names), due.schema), due]), names)
+        wanted = joins.distinct_keys(tables.united([rows.select(names), due], due.schema), names)
         known = joins.semi_join(timers, wanted, names)
         before_of: dict[Key, set[tuple[str, int]]] = {}
         for row in known.to_pylist():

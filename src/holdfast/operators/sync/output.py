@@ -152,7 +152,7 @@ def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
         if len(dropped):
             dropped = dropped[np.argsort(pool.order[dropped], kind="stable")]
             parts.append(side_rows(step, place, pool.table.take(pa.array(dropped)), decision.dropped_because))
-    return pa.concat_tables(parts) if parts else tables.empty(schema)
+    return tables.united(parts) if parts else tables.empty(schema)
 
 
 def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
@@ -172,7 +172,7 @@ def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
             if len(found):
                 inorder = found[np.argsort(pool.order[found], kind="stable")]
                 parts.append(side_rows(step, i, pool.table.take(pa.array(inorder)), reason))
-    return in_time_order(pa.concat_tables(parts))
+    return in_time_order(tables.united(parts))
 
 
 def in_time_order(rows: pa.Table) -> pa.Table:
@@ -235,4 +235,4 @@ def bounds_rows(step: SyncStep, keys: pa.Table, bounds: Ints, for_all: int | Non
         ALL_KEYS: [True],
         BOUND: [for_all],
     }
-    return pa.concat_tables([of_keys, pa.table(of_all, schema=schema)])
+    return tables.united([of_keys, pa.table(of_all, schema=schema)])

@@ -224,7 +224,7 @@ class SyncStep:
                 counts["forgotten"] = rows.num_rows
                 fates["late"] = fates.get("late", 0) + rows.num_rows
                 for name in ("late", "unmatched") if self.gives_unmatched else ("late",):
-                    outputs[name] = pa.concat_tables([outputs[name], rows]) if name in outputs else rows
+                    outputs[name] = tables.united([outputs[name], rows]) if name in outputs else rows
                 if self.gives_unmatched and rows.num_rows:
                     known = counts.get("unmatched", 0)
                     counts |= reasons.counted("unmatched", {reasons.FORGOTTEN: rows.num_rows})
@@ -406,7 +406,7 @@ def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decisio
         return None if highest == UNBOUNDED else output.bounds_rows(step, epoch.keys.slice(0, 0), bounds[:0], highest)
     if (epoch.all_bounds > epoch.all_before).any() and not isinstance(step.policy, TimestampAlign):
         others, theirs = _quiet_keys(step, state, epoch, for_all)
-        keys, bounds = pa.concat_tables([keys, others]), np.r_[bounds, theirs]
+        keys, bounds = tables.united([keys, others]), np.r_[bounds, theirs]
     if len(bounds) == 0 and for_all <= for_all_before:
         return None
     return output.bounds_rows(step, keys, bounds, for_all if for_all > for_all_before else None)
