@@ -216,7 +216,7 @@ OPERATORS: dict[str, Callable[[Order], Stream]] = {
 def pipeline_of(build: Callable[[Order], Stream], order: Order) -> hf.Pipeline:
     """Return the graph of an operator, with a sink for each of its outputs."""
     stream = build(order)
-    sinks = {"all": stream, **{name: getattr(stream, name) for name in getattr(stream.node.spec, "side_outputs", ())}}
+    sinks = {"rows": stream, **{name: getattr(stream, name) for name in getattr(stream.node.spec, "side_outputs", ())}}
     listed = order.of("sinks", *(each | hf.write.memory(name) for name, each in sinks.items()))
     return hf.Pipeline("p", *listed, commit_at="pts" if build is gated else None)
 

@@ -47,6 +47,7 @@ from holdfast.plan.stages import (
 )
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.state import checks
 from holdfast.state.step import Promising, Selective
 
 Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
@@ -411,6 +412,7 @@ class _Cutting:
                 step = step.giving(self._outputs_read(node))
             if isinstance(step, Promising):
                 step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
+            checks.require_distinct_columns(step)
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[_Way(node, ordinal)]

@@ -19,6 +19,7 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream, is_stateful
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
+from holdfast.operators.stateful.gate_step import output_for
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of, reports_progress
 from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
@@ -116,7 +117,7 @@ def gate_of(nodes: Sequence[Node]) -> Node | None:
 
 def _behind(gate: Node, sink: SinkNode) -> SinkNode:
     before = sink.inputs[0]
-    spec = Released(sink.name, before.columns, before.timestamp)
+    spec = Released(output_for(sink.name), before.columns, before.timestamp)
     released = Node(spec, (gate,), naming.extended(sink.name, "rows"), True, sink.origin, spec.shape([]))
     return replace(sink, stream=Stream(released))
 

@@ -353,10 +353,10 @@ class MergeStep:
 
     def _unmatched(self, rows: pa.Table) -> pa.Table:
         """Return those of the merged rows that no slow row was found for."""
-        is_alone = np.ones(rows.num_rows, bool)
-        for name in self.slow:
-            is_alone &= np.asarray(rows.column(name).is_null())
-        main = rows.filter(pa.array(is_alone))
+        is_alone, main_count = np.ones(rows.num_rows, bool), len(self.inputs[MAIN])
+        for place in range(main_count, rows.num_columns):  # a main column may have the name of a look-up's table
+            is_alone &= np.asarray(rows.column(place).is_null())
+        main = rows.select(list(range(main_count))).filter(pa.array(is_alone))
         within = "" if self.tolerance is None else ", within the tolerance"
         reason = f"no row of {', '.join(self.slow)} at or before its timestamp{within}"
         why = pa.repeat(reason, main.num_rows)

@@ -37,7 +37,7 @@ from holdfast.operators.sync.policy import (
     Within,
     ascends,
 )
-from holdfast.state import joins, reasons, tables, timeline
+from holdfast.state import joins, keyed, reasons, tables, timeline
 from holdfast.state.step import ABSORBED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
@@ -145,13 +145,11 @@ class SyncStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """``rows``: the sets; ``late``: rows that reached none; ``unmatched``: those without a row of another input."""
         time = pa.field("timestamp", self.time_type)
-        columns, late = [], []
+        columns = []
         for name, promise in zip(self.inputs, self.promises, strict=True):
             kind = struct_of(self, name)
-            late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
             columns.append(pa.field(name, kind if self._holds_one(promise) else pa.list_(kind)))
-        reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]
-        beside = pa.schema([*self.key, time, *reason, *late])
+        beside = keyed.late_schema(self.key, self.time_type, self.inputs)
         found = {"rows": pa.schema([*self.key, time, *columns]), "late": beside}
         return found | ({"unmatched": beside} if self.gives_unmatched else {})
 
