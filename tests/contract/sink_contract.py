@@ -204,7 +204,7 @@ class SinkContract:
         publication = _publication(2, [part], generation=1)
         alive.admit(publication)
         alive.publish([publication], held)
-        alive.publish([_carried(3, [(4, "four")], generation=2)], held)
+        alive.publish([carried(3, [(4, "four")], generation=2)], held)
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
         alive.close()
 
