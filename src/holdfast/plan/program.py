@@ -93,7 +93,8 @@ class Program:
     routes : Routes
         The sinks, with the schemas of their rows.
     runs_user_code : bool
-        Whether a user's function (``map_batches``) is part of it: such a program runs in workers only.
+        Whether a user's function (``map_batches``) is part of it: such a program does not run in the driver, nor where
+        a source is planned.
     """
 
     schemas: Mapping[str, pa.Schema]

@@ -195,6 +195,16 @@ class EpochLoop:
             generation=self._coordinator.generation,
         )
 
+    def begin(self) -> None:
+        """Begin what evaluates beside Spark's jobs, for the first epoch."""
+        if (here := self._evaluation.here) is not None:
+            here.begin()
+
+    def end(self) -> None:
+        """End it, whatever it does; called from any thread."""
+        if (here := self._evaluation.here) is not None:
+            here.end()
+
     def begin_again(self) -> None:
         """Forget the failure: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
         self.failure = None
@@ -324,7 +334,7 @@ class EpochLoop:
     def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
         size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
         # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
-        times = self._evaluation.carried_times
+        times = 1 if self._evaluation.here is None else self._evaluation.here.times
         return size is not None and size <= times * self._limits.carry_bytes and (rows or 0) <= times * CARRY_ROWS_MAX
 
     def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
@@ -332,7 +342,7 @@ class EpochLoop:
 
         def once() -> T:
             try:
-                with limited(self._limits.evaluate_s, f"epoch {epoch}"):
+                with limited(self._limits.evaluate_s, f"epoch {epoch}", self.end):
                     return evaluate()
             except Exception as error:
                 # What the finished tasks of a failed job staged would block the next attempt (locks on unique keys):

@@ -36,7 +36,10 @@ import pyspark
 
 from holdfast.spark.launch.forked_python import LENGTH_BYTES, MODULES, SIGNALS
 
-IMPORTED = (*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet", "holdfast.spark.datasource")
+IMPORTED = (
+    *(*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet"),
+    *("holdfast.spark.datasource", "holdfast.spark.state.evaluation_here"),
+)
 """What the processes need, whatever the graph."""
 
 _OWN = (

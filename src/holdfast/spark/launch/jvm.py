@@ -42,8 +42,8 @@ POLL_S = 0.005
 READY_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 30.0
 
-_WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
-"""A shell's script: the JVM is stopped by the driver alone, also where a signal is sent to all processes of a run."""
+WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
+"""A shell's script: its program is stopped by the driver alone, also where all processes of a run get a signal."""
 
 
 class JvmEnded(Exception):
@@ -172,7 +172,7 @@ def _started(line: list[str], environment: dict[str, str]) -> _Begun:
     place = Path(tempfile.mkdtemp(prefix="holdfast-jvm-"))
     output = JvmOutput()
     process = subprocess.Popen(
-        ["/bin/sh", "-c", _WITHOUT_SIGNALS, "sh", *line],
+        ["/bin/sh", "-c", WITHOUT_SIGNALS, "sh", *line],
         stdin=subprocess.PIPE,
         stdout=output.write_end,
         stderr=output.write_end,
