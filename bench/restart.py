@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from bench.checkpoint import LOADING, pipeline_of, write_file, write_input
+from bench.lives import Life, life_of, until
 from bench.sides import WORK, median, print_result
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
@@ -118,11 +119,11 @@ def restarted(kind: str, side: str, keys: int) -> float:
     """Let a life read half of the files, kill it, start it again; return the seconds to the first new row."""
     inputs, out = _prepared(kind, side, keys)
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2, process)
+        until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2, process)
     killed, held = time.perf_counter(), _rows(out)
     write_file(inputs, LOADING + EPOCHS, [*range(0, ROWS * 1000, 1000)])  # there is one it has not seen
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _rows(out) > held, process)
+        until(lambda: _rows(out) > held, process)
         return time.perf_counter() - killed
 
 
@@ -131,7 +132,7 @@ def cold(kind: str, side: str, keys: int) -> float:
     inputs, out = _prepared(kind, side, keys)
     began = time.perf_counter()
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _rows(out) > 0, process)
+        until(lambda: _rows(out) > 0, process)
         return time.perf_counter() - began
 
 
@@ -141,15 +142,15 @@ def taken_over(kind: str, side: str, keys: int) -> float:
     program = out / "program.py"
     program.write_text(PROGRAM.format(inputs=str(inputs), table=str(out / "out.db")))
     command = [sys.executable, "-m", "holdfast", "run", str(program), "--checkpoint", str(out / "ckpt")]
-    with _Life([*command, "--every", "50ms", "--master", "local[2]", "--supervise", "--spare"], out) as supervisor:
-        _until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2 and _spare_of(supervisor) is not None, supervisor)
+    with Life([*command, "--every", "50ms", "--master", "local[2]", "--supervise", "--spare"], out) as supervisor:
+        until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2 and _spare_of(supervisor) is not None, supervisor)
         held = _rows(out)
         spare = _spare_of(supervisor)
         run = next(child for child in psutil.Process(supervisor.pid).children() if child != spare)
         os.killpg(run.pid, signal.SIGKILL)
         killed = time.perf_counter()
         write_file(inputs, LOADING + EPOCHS, [*range(0, ROWS * 1000, 1000)])
-        _until(lambda: _rows(out) > held, supervisor)
+        until(lambda: _rows(out) > held, supervisor)
         seconds = time.perf_counter() - killed
         supervisor.terminate()
         supervisor.wait()
@@ -174,32 +175,8 @@ def _prepared(kind: str, side: str, keys: int) -> tuple[Path, Path]:
     return inputs, out
 
 
-def _life(kind: str, side: str, inputs: Path, out: Path) -> _Life:
-    arguments = f'{{"side": "{side}", "inputs": "{inputs}", "out": "{out}"}}'
-    return _Life([sys.executable, "-m", "bench.sides", "bench.restart", kind, arguments], out)
-
-
-class _Life:
-    """A process that is killed with everything it started when its block ends."""
-
-    def __init__(self, command: list[str], out: Path) -> None:
-        with (out / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=WORK.parent.parent,
-            )
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self.process
-
-    def __exit__(self, *exception: object) -> None:
-        with suppress(ProcessLookupError):  # a supervisor that has been asked to end
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+def _life(kind: str, side: str, inputs: Path, out: Path) -> Life:
+    return life_of("bench.restart", kind, {"side": side, "inputs": str(inputs), "out": str(out)}, out)
 
 
 def _epochs(out: Path, side: str) -> int:
@@ -214,14 +191,6 @@ def _rows(out: Path) -> int:
             return int(connection.execute("SELECT count(*) FROM sums").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
-
-
-def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 300
-    while not holds():
-        if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the process {process.args!r} ended, or took too long: see its log")
-        time.sleep(0.005)
 
 
 def main() -> None:
