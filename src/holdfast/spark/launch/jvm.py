@@ -30,9 +30,9 @@ from pyspark import SparkConf
 
 import holdfast
 from holdfast.spark import private
-from holdfast.spark.launch import class_archive, command, forking
+from holdfast.spark.launch import class_archive, command, forking, stop_directory
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
+from holdfast.spark.launch.jvm_options import OPTIONS_OF_JAVA, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
 from holdfast.store import encodings
 
@@ -41,6 +41,9 @@ log = logging.getLogger("holdfast.run")
 POLL_S = 0.005
 READY_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 30.0
+
+TEMPORARY_FILES = "java.io.tmpdir"
+"""Java's property; what is Spark's stands there too, unless ``SPARK_LOCAL_DIRS`` or ``spark.local.dir`` is set."""
 
 WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
 """A shell's script: its program is stopped by the driver alone, also where all processes of a run get a signal."""
@@ -70,7 +73,7 @@ def plain_options(memory: str) -> JvmOptions:
     """
     # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
     own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    return JvmOptions(memory, (own_log,))
+    return JvmOptions(memory, (own_log, *_temporary_files()))
 
 
 def options_for(memory: str, *, rows: RowsInJvm, has_archive: bool) -> JvmOptions:
@@ -89,6 +92,15 @@ def options_for(memory: str, *, rows: RowsInJvm, has_archive: bool) -> JvmOption
     chosen = options_of_java(rows, os.environ, os.cpu_count() or 1)
     archive = class_archive.options(os.environ) if has_archive else ()
     return JvmOptions(memory, (*plain.for_java, *chosen, *archive))
+
+
+def _temporary_files() -> tuple[str, ...]:
+    """Return where a JVM puts what it removes only when it ends in order, unless the user has said where.
+
+    Spark's blocks, files of its driver, native libraries: those of a killed run are swept with its directory.
+    """
+    given = " ".join(os.environ.get(name, "") for name in OPTIONS_OF_JAVA)
+    return () if TEMPORARY_FILES in given else (f"-D{TEMPORARY_FILES}={stop_directory.of_process()}",)
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ def _composed(options: JvmOptions) -> tuple[list[str], dict[str, str]]:
 
 
 def _started(line: list[str], environment: dict[str, str]) -> _Begun:
-    place = Path(tempfile.mkdtemp(prefix="holdfast-jvm-"))
+    place = Path(tempfile.mkdtemp(prefix="jvm-", dir=stop_directory.of_process()))
     output = JvmOutput()
     process = subprocess.Popen(
         ["/bin/sh", "-c", WITHOUT_SIGNALS, "sh", *line],
