@@ -2,6 +2,7 @@
 
 - *stateless*: files, a filter and a derived column, into SQLite.
 - *state*: count and sum of a million keys (``hf.reduce``), which an epoch of random keys changes.
+- *loaded*: as *stateless*, beside two processes that never wait; Holdfast alone.  ``loaded_ratio`` is what that costs.
 - *cold*: the stateless pipeline on a checkpoint that does not exist yet.
 - *spare*: the stateless pipeline below ``holdfast run --supervise --spare``; Holdfast alone.
 
@@ -37,6 +38,8 @@ from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
 
 SIDES = ("holdfast", "spark")
+BUSY = 2
+"""Processes beside a loaded start, as many as cores that the figures are of."""
 EPOCHS = 12
 ROWS = 200_000
 """Rows of a file; an epoch takes one."""
@@ -127,6 +130,17 @@ def restarted(kind: str, side: str, keys: int) -> float:
         return time.perf_counter() - killed
 
 
+def restarted_beside_others(kind: str, side: str, keys: int) -> float:
+    """Return what :func:`restarted` does, while other programs take all the cores that they can get."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        return restarted(kind, side, keys)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+
 def cold(kind: str, side: str, keys: int) -> float:
     """Return the seconds from the start of a process to the first row, on a new checkpoint."""
     inputs, out = _prepared(kind, side, keys)
@@ -198,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("stateless", "state", "cold", "spare"))
+    parser.add_argument("--only", choices=("stateless", "loaded", "state", "cold", "spare"))
     parser.add_argument("--without-archive", action="store_true", help="as the first start on a machine")
     options = parser.parse_args()
     # Not the user's archive: the benchmark leaves nothing behind, and finds nothing.
@@ -212,6 +226,7 @@ def main() -> None:
         class_archive.make(archive)
     measured: dict[str, tuple[str, Callable[[str, str, int], float]]] = {
         "stateless": ("stateless", restarted),
+        "loaded": ("stateless", restarted_beside_others),
         "state": ("state", restarted),
         "cold": ("stateless", cold),
         "spare": ("stateless", taken_over),
@@ -222,7 +237,7 @@ def main() -> None:
         if options.only not in (None, name):
             continue
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-        sides = SIDES if name != "spare" else SIDES[:1]
+        sides = SIDES if name not in ("loaded", "spare") else SIDES[:1]
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else sides[::-1]:
                 seconds[side].append(measure(kind, side, options.keys if kind == "state" else ROWS))
@@ -234,6 +249,8 @@ def main() -> None:
             result[f"spark_{name}_s"] = round(theirs, 2)
         if measure is restarted:
             quotients.append(ours / theirs)
+    if "loaded_s" in result and "stateless_s" in result:
+        result["loaded_ratio"] = round(result["loaded_s"] / result["stateless_s"], 2)
     if quotients:
         result["vs_spark"] = round(max(quotients), 2)
     for path in WORK.glob("restart-*"):

@@ -123,8 +123,7 @@ class Settings(BaseSettings):
         "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
         "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
         "are written; beyond 16 MB the workers' parallelism wins.  With state, and without functions of yours, four "
-        "times as much: only what comes out is held.  With functions of yours a process beside the driver evaluates "
-        "them, and fewer of them where your functions take long.  0 B stages everything.",
+        "times as much: only what comes out is held.  Where functions take long, less.  0 B stages everything.",
     )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",
