@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
-from holdfast.spark.launch import class_archive, early, jvm, session
+from holdfast.spark.launch import class_archive, early, jvm, session, warm_workers
 from holdfast.spark.launch.early import begin, rows_in_jvm, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
@@ -212,3 +212,13 @@ def test_a_spare_has_a_session_with_a_local_master_only_and_not_before_a_hook(
     assert made == []
     warm_up(hf.Pipeline("p", IN_ARROW | sink), {"master": "local[1]"})
     assert made == ["local[1]"]
+
+
+def test_workers_are_warmed_up_where_a_core_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the start, into which kills fall, would wait for what is to shorten it."""
+    monkeypatch.setattr(warm_workers.os, "cpu_count", lambda: 2)
+    found = []
+    for load in (0.4, 1.9, 2.0, 14.0):
+        monkeypatch.setattr(warm_workers.os, "getloadavg", lambda load=load: (load, 9.0, 9.0))
+        found.append(warm_workers.has_idle_core())
+    assert found == [True, True, False, False]

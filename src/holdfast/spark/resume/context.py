@@ -30,7 +30,7 @@ from holdfast.spark.given_session.log4j import divert
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import run_session, session_of
-from holdfast.spark.launch.warm_workers import warm_workers
+from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
 from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
@@ -170,7 +170,7 @@ def context_of(asked: StartOptions) -> StartContext:
     _check_names_files(base_session, directory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
-    if asked.session is None and asked.settings.master.startswith("local"):
+    if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = directory_of(pipeline, store, directory, division)
