@@ -122,8 +122,8 @@ class Settings(BaseSettings):
         "16 MB",
         "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
         "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
-        "are written; beyond 16 MB the workers' parallelism wins.  With state, and without functions of yours, four "
-        "times as much: only what comes out is held.  Where functions take long, less.  0 B stages everything.",
+        "are written; beyond 16 MB the workers' parallelism wins.  With state four times as much: only what comes out "
+        "is held.  Where functions take long, less.  0 B stages everything.",
     )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",

@@ -163,7 +163,7 @@ class PhysicalPlan:
         """Return what evaluates small epochs at its place: functions of the user are called in the kept worker."""
         if not has_user_code(self.pipeline.nodes):
             return here
-        return KeptWorker(here) if is_local(self.session) else None
+        return KeptWorker(here, here.times) if is_local(self.session) else None
 
     def probe(self, limit_s: float | None) -> Probe | None:
         """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""

@@ -61,7 +61,7 @@ def _absent() -> None:
 
 @contextmanager
 def kept(target: Callable[..., Any], now_s: Callable[[], float] = time.monotonic) -> Iterator[KeptWorker[Any]]:
-    worker = KeptWorker(target, now_s)
+    worker = KeptWorker(target, 4, now_s)
     try:
         yield worker
     finally:
@@ -134,7 +134,7 @@ def test_what_a_function_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) 
 
 def test_a_call_that_takes_long_is_left_to_the_executors_until_calls_are_quick_again() -> None:
     """A job costs half a second, and works with every core: functions that take long are worth it."""
-    now = iter([0.0, 60.0, 60.0, 62.0, 62.0, 62.1, 62.1, 62.2])
+    now = iter([0.0, 60.0, 60.0, 62.0, *(each for i in range(5) for each in (62.0 + i / 10, 62.1 + i / 10))])
     with kept(Obedient(), lambda: next(now)) as worker:
-        found = [worker("count") and worker.times for _ in range(4)]
-    assert found == [1.0, 0.25, 0.5, 1.0], "of a first call the set-up is the most"
+        found = [worker("count") and worker.times for _ in range(7)]
+    assert found == [1.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0], "of a first call the set-up is the most"

@@ -51,17 +51,22 @@ class KeptWorker(Generic[T]):
     target : callable
         What is called there.  Picklable, functions of the user included; it is sent once, and keeps what it holds from
         call to call.
+    most : float
+        How many times the usual size a call is given at most.
     now_s : callable
         Time that only grows, seconds.
     """
 
-    def __init__(self, target: Callable[..., T], now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, target: Callable[..., T], most: float = 1.0, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._target = target
+        self._most = most
         self._now_s = now_s
         self._process: _Process | None = None
         self._calling = threading.Lock()
         self.times = 1.0
-        """How much of the usual size a call should be given, so that it does not take long."""
+        """How many times the usual size a call should be given, so that it does not take long."""
 
     def __call__(self, *arguments: Any) -> T:
         """Return what the callable returns.
@@ -126,7 +131,7 @@ class KeptWorker(Generic[T]):
         if took_s > LONG_S:
             self.times *= LONG_S / took_s
         elif took_s < LONG_S / 2:
-            self.times = min(1.0, 2 * self.times)
+            self.times = min(self._most, 2 * self.times)
 
 
 class _Process:
