@@ -130,6 +130,12 @@ def has_taken_part(store: Store, sink: str) -> bool:
         return True
 
 
+def note_part(store: Store, sink: str) -> None:
+    """Count a sink as one that has taken part, where it does not: if it is empty, a start is refused."""
+    if not has_taken_part(store, sink):
+        store.put(_key(sink), checked_json.dump(records.plain(_Noted(1))))
+
+
 def forget_part(store: Store, sink: str) -> None:
     """Count a sink as new from now on: if it is emptied, that is meant."""
     store.delete(_key(sink))

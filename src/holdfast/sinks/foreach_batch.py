@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -28,6 +29,9 @@ from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.handle_rows import check_carried
 from holdfast.store import durable
 from holdfast.types.casting import fitted_table
+
+_NOTE = "held.json"
+"""In a sink's work directory: what was passed last."""
 
 ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
 """Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Provided by the engine."""
@@ -185,7 +189,7 @@ class ForeachBatchSink:
         staging = FileStaging(os.path.join(directory, "staging"), self._schema, suffix="", is_published=False)
         with durable.explained(f"opening {directory}"):
             durable.make_directory(staging.directory)
-        self._bound = _Bound(to_dataframe, os.path.join(directory, "held.json"), aside, staging)
+        self._bound = _Bound(to_dataframe, os.path.join(directory, _NOTE), aside, staging)
 
     def open(self, run: RunIdentity) -> Held:
         """Record the generation; return what was noted last."""
@@ -334,6 +338,12 @@ class _Bound:
     note: str
     aside: str
     staging: FileStaging
+
+
+def forget(work_directory: str) -> None:
+    """Remove the note of what was passed: its epochs were withdrawn, and the function was not told."""
+    with durable.explained(f"removing the note in {work_directory}"), suppress(FileNotFoundError):
+        os.unlink(os.path.join(work_directory, _NOTE))
 
 
 def _noted(held: Held) -> dict[str, Any]:

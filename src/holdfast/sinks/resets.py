@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from holdfast.errors import InvalidPipeline
@@ -64,7 +64,7 @@ def cannot_keep_rows(name: str, why: str) -> InvalidPipeline:
     )
 
 
-def of_directory(own: str, files: Iterable[str], where: str, *, rows: bool, is_dry_run: bool) -> Reset:
+def of_directory(own: str, files: Callable[[], Iterable[str]], where: str, *, rows: bool, is_dry_run: bool) -> Reset:
     """Remove what a sink keeps for itself in a directory, and the files that it has made visible.
 
     The durable writes: 1. its own directory is renamed: from then on it holds nothing, and a run that has it open can
@@ -74,8 +74,8 @@ def of_directory(own: str, files: Iterable[str], where: str, *, rows: bool, is_d
     ----------
     own : str
         The sink's own directory.
-    files : iterable of str
-        Its visible files.
+    files : callable
+        Lists its visible files: again once it can make no more visible.
     where : str
         Their directory, for people.
     rows, is_dry_run
@@ -83,7 +83,7 @@ def of_directory(own: str, files: Iterable[str], where: str, *, rows: bool, is_d
     """
     aside = os.path.join(os.path.dirname(own), f".reset-{os.path.basename(own)}")
     with durable.explained(f"removing {own}"):
-        visible = sorted(files)
+        visible = sorted(files())
         is_there = os.path.isdir(own) or os.path.isdir(aside)
         removed = [f"the log and what is staged, below {own}"] if is_there else []
         if rows and visible:
@@ -96,7 +96,7 @@ def of_directory(own: str, files: Iterable[str], where: str, *, rows: bool, is_d
         if os.path.isdir(own):
             os.rename(own, aside)
             durable.sync_directory(os.path.dirname(own))
-        for path in visible if rows else ():
+        for path in files() if rows else ():
             with suppress(FileNotFoundError):
                 os.unlink(path)
         if os.path.isdir(aside):

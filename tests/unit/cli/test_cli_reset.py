@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import sys
 import textwrap
@@ -12,12 +13,16 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.participation import Participation
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.owner import this_process
 from holdfast.commit.records import Decided
-from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
+from holdfast.errors import Diverged
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
+from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.store.paths import open_store
 
 SCRIPT = """
@@ -159,6 +164,26 @@ def test_a_sink_that_is_not_there_is_named():
     code, _, error = asked("--sink", "tabel", "--yes")
     assert code == 2
     assert "no sink 'tabel'" in error
+
+
+def test_killed_half_way_without_a_checkpoint_no_start_takes_an_emptied_sink_for_a_new_one(monkeypatch):
+    """Without the notes the emptied sink would begin at the present, beside one that holds all."""
+    shutil.rmtree("ckpt")
+    emptied = []
+
+    def reset(self, name, pipeline, *, rows, is_dry_run):
+        if not is_dry_run and emptied:
+            raise KeyboardInterrupt
+        emptied.extend([] if is_dry_run else [name])
+        return Reset(("something",))
+
+    monkeypatch.setattr(SqliteSpec, "reset", reset)
+    monkeypatch.setattr(FilesSinkSpec, "reset", reset)
+    asked("--yes")
+    assert emptied == ["table"]
+    participation = Participation("trips", open_store("ckpt"), ["table", "files"])
+    with pytest.raises(Diverged, match="'table' holds nothing, and has taken part"):
+        participation.check({"table": Held(), "files": Held(epoch=9)})
 
 
 def test_as_json_it_is_one_value():

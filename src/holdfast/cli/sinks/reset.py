@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.checkpoint.participation import forget_part
+from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.target import load_target
@@ -50,7 +50,7 @@ def reset(
         directory = viewed_directory(checkpoint)
         owner = _checked(pipeline, directory, is_partial=sink is not None, force=force)
         planned = {node.name: _reset(pipeline, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
-        place = None if sink is not None or not frame.has_run(directory) else _set_aside(directory)
+        place = None if sink is not None else _set_aside(directory)
         answer = as_value(pipeline, planned, directory, place, is_dry_run=dry_run)
         said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owner)]
         if dry_run:
@@ -58,14 +58,18 @@ def reset(
             return
         if not yes:
             _ask(said, as_json)
-        for (
-            node
-        ) in nodes:  # 1. each sink; a crash leaves some: a start says that they hold nothing, and this is repeated
+        # 1. that they have taken part, also where the checkpoint is lost, or a rewind has left one out: from here on a
+        # start with it is refused.
+        for node in nodes:
+            if isinstance(node.spec, ResettableSpec):
+                note_part(open_store(str(directory)), node.name)
+        # 2. each sink.  A crash leaves some: a start says that they hold nothing, and this is repeated.
+        for node in nodes:
             _reset(pipeline, node, rows=not keep_rows, is_dry_run=False)
-        if sink is not None and frame.has_run(directory):
+        if sink is not None:
             for node in nodes:
                 if not can_be_rebuilt(node, pipeline.name):
-                    forget_part(open_store(str(directory)), node.name)  # 2. else it is asked for what it held
+                    forget_part(open_store(str(directory)), node.name)  # 3. else it is asked for what it held
         elif place is not None:
             os.rename(directory, place)  # 3. last: until then a start with this checkpoint is refused
         frame.answer(answer, said if yes else ["done"], as_json)

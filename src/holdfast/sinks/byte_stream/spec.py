@@ -212,4 +212,4 @@ class ByteStreamSinkSpec:
         own = os.path.join(store, pipeline, name)
         if not rows:
             raise cannot_keep_rows(name, f"the log in {own} says which bytes of its streams count")
-        return of_directory(own, (), store, rows=rows, is_dry_run=is_dry_run)
+        return of_directory(own, list, store, rows=rows, is_dry_run=is_dry_run)

@@ -211,6 +211,9 @@ class FilesSinkSpec:
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the sink's log, and its files: their names say whose they are."""
         root = os.path.abspath(durable.local_path(self.path) or "")
-        files = (os.path.join(root, file.path) for file in own_files(root, tag_of(pipeline, name)))
-        own = os.path.join(root, OWN_DIRECTORY, pipeline, name)
+        tag, own = tag_of(pipeline, name), os.path.join(root, OWN_DIRECTORY, pipeline, name)
+
+        def files() -> list[str]:
+            return [os.path.join(root, file.path) for file in own_files(root, tag)]
+
         return of_directory(own, files, root, rows=rows, is_dry_run=is_dry_run)

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 
 from holdfast import faults
@@ -54,12 +53,11 @@ class Places:
         name = f"segment-{first_epoch:012}-{last_epoch:012}-{self._tag}-{token}.parquet"
         return staged, os.path.join(partition, name)
 
-    def sealed(self) -> Iterator[str]:
-        """Yield the paths of the sink's visible files, whatever the manifest says."""
+    def sealed(self) -> list[str]:
+        """Return the paths of the sink's visible files, whatever the manifest says."""
         ours = re.compile(rf"segment-\d+-\d+-{self._tag}-[0-9a-f]+\.parquet")
-        for path in visible_paths(self.directory):
-            if ours.fullmatch(os.path.basename(path)):
-                yield self.path(path)
+        paths = visible_paths(self.directory)
+        return [self.path(path) for path in paths if ours.fullmatch(os.path.basename(path))]
 
     def path(self, relative: str) -> str:
         """Return an absolute path."""

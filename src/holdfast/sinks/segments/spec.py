@@ -254,4 +254,4 @@ class SegmentsSinkSpec:
         places = Places(os.path.abspath(durable.local_path(self.path) or ""), pipeline, name)
         if not rows:
             raise cannot_keep_rows(name, f"segments that grow have their rows in {places.journal}")
-        return of_directory(places.own, places.sealed(), places.directory, rows=rows, is_dry_run=is_dry_run)
+        return of_directory(places.own, places.sealed, places.directory, rows=rows, is_dry_run=is_dry_run)

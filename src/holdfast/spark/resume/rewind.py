@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import forget_part, have_taken_part
 from holdfast.checkpoint.source_history import forget_after, last_positions
@@ -45,6 +46,7 @@ from holdfast.resume.rewind import (
     unfinished,
 )
 from holdfast.resume.spark_log import newest_positions, plain
+from holdfast.sinks import foreach_batch
 from holdfast.spark.resume.beginning import above_all, beginning_of
 from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look
@@ -131,6 +133,9 @@ class Rewinding:
         with self._opened() as (coordinator, sinks, last_epoch):
             found, planned = self._planned(to, sinks, withdrawing)
             self._state.keep(to, found, coordinator)
+            steps = known_steps(self.store, all_steps(self.directory))
+            progress.add(self.store, steps, coordinator.generation)  # what sinks alone tell, this record replaces there
+            target_step = [step for step in steps if step.ended.epoch == found.ended.epoch]
             record = EpochRecord(
                 self.pipeline.name,
                 self._next_epoch(last_epoch),
@@ -138,6 +143,7 @@ class Rewinding:
                 found.ended.positions,
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
+                recent_ends=progress.to_text(target_step[-1:]) if target_step else "",
             )
             number = newest_directory(self.store)
             coordinator.rewind(record, left_out)
@@ -351,6 +357,7 @@ class Rewinding:
         graph = graph.rewound(rewound)
         for name in graph.left_out:
             forget_part(self.store, name)
+            foreach_batch.forget(str(self.directory / "foreach_batch" / name))
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: its sinks are unknown
             write_graph(self.store, below, graph)
         perform(beginning, look(beginning, held), record.epoch)
