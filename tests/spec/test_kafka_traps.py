@@ -21,7 +21,7 @@ from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka import session as kafka_session
 from holdfast.sinks.kafka import transactions as kafka_transactions
-from tools.kafka_server import KafkaServer
+from holdfast.testing.servers.kafka import KafkaServer
 
 pytestmark = pytest.mark.slow
 

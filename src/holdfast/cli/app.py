@@ -11,6 +11,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
+from holdfast.cli.ahead import dev
 from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
@@ -53,6 +54,7 @@ app = typer.Typer(
 
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(dev.app, name="dev")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("trace")(trace_)
@@ -64,8 +66,6 @@ DropState = Annotated[
     list[str] | None,
     typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
 ]
-
-
 FromCheckpoint = Annotated[
     str | None, typer.Option(metavar="WHERE", help="First start only: begin at a named checkpoint (NAME or DIR/NAME).")
 ]
@@ -75,10 +75,7 @@ BeginAt = Annotated[
 EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
 BeginState = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME=PATH",
-        help="First start only: the state of an operator, as Parquet (see inspect).",
-    ),
+    typer.Option(metavar="NAME=PATH", help="First start only: the state of an operator, as Parquet (see inspect)."),
 ]
 
 
