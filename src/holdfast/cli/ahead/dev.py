@@ -71,10 +71,18 @@ def postgres(port: Port = None) -> None:
 
 def _create(topics: list[str], bootstrap: str) -> None:
     with libraries_for("holdfast dev kafka --topic"):
+        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic
-    wanted = [NewTopic(name, TOPIC_PARTITIONS) for name in topics]
-    for made in AdminClient({"bootstrap.servers": bootstrap}).create_topics(wanted).values():
-        made.result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for name, made in admin.create_topics([NewTopic(name, TOPIC_PARTITIONS) for name in topics]).items():
+        try:
+            made.result(30)
+        except KafkaException as error:
+            raise InvalidPipeline(
+                f"topic {name!r} was not created.",
+                why=str(error),
+                do="give it a name of letters, digits, '.', '_' and '-', and each name once.",
+            ) from error
 
 
 @contextmanager
