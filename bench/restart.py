@@ -2,6 +2,7 @@
 
 - *stateless*: files, a filter and a derived column, into SQLite.
 - *state*: count and sum of a million keys (``hf.reduce``), which an epoch of random keys changes.
+- *loaded*: as *stateless*, beside two processes that never wait; Holdfast alone.  ``loaded_ratio`` is what that costs.
 - *cold*: the stateless pipeline on a checkpoint that does not exist yet.
 - *spare*: the stateless pipeline below ``holdfast run --supervise --spare``; Holdfast alone.
 
@@ -31,11 +32,14 @@ from typing import Any
 import psutil
 
 from bench.checkpoint import LOADING, pipeline_of, write_file, write_input
+from bench.lives import Life, life_of, until
 from bench.sides import WORK, median, print_result
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
 
 SIDES = ("holdfast", "spark")
+BUSY = 2
+"""Processes beside a loaded start, as many as cores that the figures are of."""
 EPOCHS = 12
 ROWS = 200_000
 """Rows of a file; an epoch takes one."""
@@ -118,12 +122,23 @@ def restarted(kind: str, side: str, keys: int) -> float:
     """Let a life read half of the files, kill it, start it again; return the seconds to the first new row."""
     inputs, out = _prepared(kind, side, keys)
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2, process)
+        until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2, process)
     killed, held = time.perf_counter(), _rows(out)
     write_file(inputs, LOADING + EPOCHS, [*range(0, ROWS * 1000, 1000)])  # there is one it has not seen
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _rows(out) > held, process)
+        until(lambda: _rows(out) > held, process)
         return time.perf_counter() - killed
+
+
+def restarted_beside_others(kind: str, side: str, keys: int) -> float:
+    """Return what :func:`restarted` does, while other programs take all the cores that they can get."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        return restarted(kind, side, keys)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
 
 
 def cold(kind: str, side: str, keys: int) -> float:
@@ -131,7 +146,7 @@ def cold(kind: str, side: str, keys: int) -> float:
     inputs, out = _prepared(kind, side, keys)
     began = time.perf_counter()
     with _life(kind, side, inputs, out) as process:
-        _until(lambda: _rows(out) > 0, process)
+        until(lambda: _rows(out) > 0, process)
         return time.perf_counter() - began
 
 
@@ -141,15 +156,15 @@ def taken_over(kind: str, side: str, keys: int) -> float:
     program = out / "program.py"
     program.write_text(PROGRAM.format(inputs=str(inputs), table=str(out / "out.db")))
     command = [sys.executable, "-m", "holdfast", "run", str(program), "--checkpoint", str(out / "ckpt")]
-    with _Life([*command, "--every", "50ms", "--master", "local[2]", "--supervise", "--spare"], out) as supervisor:
-        _until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2 and _spare_of(supervisor) is not None, supervisor)
+    with Life([*command, "--every", "50ms", "--master", "local[2]", "--supervise", "--spare"], out) as supervisor:
+        until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2 and _spare_of(supervisor) is not None, supervisor)
         held = _rows(out)
         spare = _spare_of(supervisor)
         run = next(child for child in psutil.Process(supervisor.pid).children() if child != spare)
         os.killpg(run.pid, signal.SIGKILL)
         killed = time.perf_counter()
         write_file(inputs, LOADING + EPOCHS, [*range(0, ROWS * 1000, 1000)])
-        _until(lambda: _rows(out) > held, supervisor)
+        until(lambda: _rows(out) > held, supervisor)
         seconds = time.perf_counter() - killed
         supervisor.terminate()
         supervisor.wait()
@@ -174,32 +189,8 @@ def _prepared(kind: str, side: str, keys: int) -> tuple[Path, Path]:
     return inputs, out
 
 
-def _life(kind: str, side: str, inputs: Path, out: Path) -> _Life:
-    arguments = f'{{"side": "{side}", "inputs": "{inputs}", "out": "{out}"}}'
-    return _Life([sys.executable, "-m", "bench.sides", "bench.restart", kind, arguments], out)
-
-
-class _Life:
-    """A process that is killed with everything it started when its block ends."""
-
-    def __init__(self, command: list[str], out: Path) -> None:
-        with (out / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=WORK.parent.parent,
-            )
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self.process
-
-    def __exit__(self, *exception: object) -> None:
-        with suppress(ProcessLookupError):  # a supervisor that has been asked to end
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+def _life(kind: str, side: str, inputs: Path, out: Path) -> Life:
+    return life_of("bench.restart", kind, {"side": side, "inputs": str(inputs), "out": str(out)}, out)
 
 
 def _epochs(out: Path, side: str) -> int:
@@ -216,20 +207,12 @@ def _rows(out: Path) -> int:
         return 0
 
 
-def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 300
-    while not holds():
-        if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the process {process.args!r} ended, or took too long: see its log")
-        time.sleep(0.005)
-
-
 def main() -> None:
     """Measure and print ``RESULT``."""
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("stateless", "state", "cold", "spare"))
+    parser.add_argument("--only", choices=("stateless", "loaded", "state", "cold", "spare"))
     parser.add_argument("--without-archive", action="store_true", help="as the first start on a machine")
     options = parser.parse_args()
     # Not the user's archive: the benchmark leaves nothing behind, and finds nothing.
@@ -243,6 +226,7 @@ def main() -> None:
         class_archive.make(archive)
     measured: dict[str, tuple[str, Callable[[str, str, int], float]]] = {
         "stateless": ("stateless", restarted),
+        "loaded": ("stateless", restarted_beside_others),
         "state": ("state", restarted),
         "cold": ("stateless", cold),
         "spare": ("stateless", taken_over),
@@ -253,7 +237,7 @@ def main() -> None:
         if options.only not in (None, name):
             continue
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-        sides = SIDES if name != "spare" else SIDES[:1]
+        sides = SIDES if name not in ("loaded", "spare") else SIDES[:1]
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else sides[::-1]:
                 seconds[side].append(measure(kind, side, options.keys if kind == "state" else ROWS))
@@ -265,6 +249,8 @@ def main() -> None:
             result[f"spark_{name}_s"] = round(theirs, 2)
         if measure is restarted:
             quotients.append(ours / theirs)
+    if "loaded_s" in result and "stateless_s" in result:
+        result["loaded_ratio"] = round(result["loaded_s"] / result["stateless_s"], 2)
     if quotients:
         result["vs_spark"] = round(max(quotients), 2)
     for path in WORK.glob("restart-*"):

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.testing.servers.ports import free_port
+from holdfast.testing.servers.ports import free_port, is_free
 
 SETTINGS: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 """Durable: what was answered survives a kill, and a loss of power."""
@@ -126,7 +126,7 @@ def redis_server(settings: Mapping[str, str] | None = None) -> Iterator[RedisSer
 
 def _low_port() -> int:
     """Return a free port that a server with ``cluster-enabled`` takes: it listens 10 000 above, too."""
-    while (port := free_port()) > 55_000:
+    while (port := free_port()) > 55_000 or not is_free(port + 10_000):
         pass
     return port
 

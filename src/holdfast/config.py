@@ -122,8 +122,8 @@ class Settings(BaseSettings):
         "16 MB",
         "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
         "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
-        "are written; beyond 16 MB the workers' parallelism wins.  With state, and without functions of yours, four "
-        "times as much: only what comes out is held.  0 B stages everything.",
+        "are written; beyond 16 MB the workers' parallelism wins.  With state four times as much: only what comes out "
+        "is held.  Where functions take long, less.  0 B stages everything.",
     )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",
@@ -163,9 +163,8 @@ class Settings(BaseSettings):
     )
     controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,
-        "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer is in "
-        "Spark's directory alone; if that is lost too, it is replayed as one epoch, at the batch time of each sink's "
-        "last epoch.",
+        "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer each "
+        "sink keeps with its last epoch, for a start without Spark's directory; at most fifty epochs.",
     )
     force_graph_change: bool = _setting(
         False,

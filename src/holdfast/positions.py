@@ -151,6 +151,33 @@ def least(one: Positions, other: Positions) -> Positions:
     return {source: _least(of, other[source]) for source, of in one.items() if source in other}
 
 
+def held_by_every(several: Iterable[Positions]) -> dict[str, dict[str, Position]]:
+    """Return the positions before which all of some holdings have everything.
+
+    A source, or a segment of one, that one of them lacks, and opaque positions that differ, are left out: of these it
+    is not known.
+
+    Examples
+    --------
+    >>> held_by_every([{"a": {"log": 7, "new": 1}, "b": {"log": 1}}, {"a": {"log": 5}}])
+    {'a': {'log': 5}}
+    """
+    first, *others = several
+    found = {source: dict(of) for source, of in first.items()}
+    for positions in others:
+        for source, of in found.items():
+            other = positions.get(source, {})
+            lower = {name: _lower_of(at, other[name]) for name, at in of.items() if name in other}
+            found[source] = {name: at for name, at in lower.items() if at is not None}
+    return {source: of for source, of in found.items() if of}
+
+
+def _lower_of(one: Position, other: Position) -> Position | None:
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    return one if one == other else None
+
+
 def _least(one: SourcePositions, other: SourcePositions) -> SourcePositions:
     found = {**other, **one}
     for segment in one.keys() & other.keys():

@@ -391,11 +391,14 @@ def is_number(value: Any) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value made of dataclasses as a JSON value; members of an ``Enum`` by name, in small letters."""
+    """Return a value made of dataclasses as a JSON value; members of an ``Enum`` by name, in small letters.
+
+    A field whose metadata say ``is_shown: False`` is left out.
+    """
     if isinstance(value, Enum):
         return value.name.lower()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.metadata.get("is_shown", True)}
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):

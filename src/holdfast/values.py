@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -71,9 +71,8 @@ class Held:
         Later positions up to which it holds some of the rows: epochs that give it what it lacks must end there, too.
     explained : mapping of str to int, optional
         Source -> the highest number of its explanations that the sink keeps; None: it keeps none.
-    step_time : (int, int), optional
-        Number and batch time of that epoch as steps saw them, microseconds; None where no step watches the clock, and
-        where an earlier version published it.
+    recent_ends : str
+        What that epoch says of recent ends (:class:`EpochRecord`); empty where it says nothing.
     """
 
     epoch: int = 0
@@ -82,7 +81,7 @@ class Held:
     pts: int | None = None
     explained: Mapping[str, int] | None = field(default=None, compare=False)
     stops: tuple[Positions, ...] = field(default=(), compare=False)
-    step_time: tuple[int, int] | None = field(default=None, compare=False)
+    recent_ends: str = field(default="", compare=False, repr=False, metadata={"is_shown": False})
 
     @property
     def is_empty(self) -> bool:
@@ -271,8 +270,10 @@ class EpochRecord:
         The epoch is a *rewind*: it withdraws what was published after the end of this one, whose positions it has.
     explanations : tuple of Explanation
         What its positions mean, as far as a sink may lack it; for each source in order and without a gap.
-    step_time : (int, int), optional
-        Number and batch time of the epoch as steps saw them, microseconds; only where a step watches the clock.
+    recent_ends : str
+        How this epoch and those before it ended that no progress record tells yet, as
+        :mod:`holdfast.checkpoint.progress` writes and reads it: a replay needs it, and sinks keep it with the epoch.
+        Empty where no replay depends on it.
     """
 
     pipeline: str
@@ -282,7 +283,7 @@ class EpochRecord:
     pts: int | None = None
     rewound_to: int | None = None
     explanations: tuple[Explanation, ...] = ()
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
 
 
 @dataclass(frozen=True)
@@ -456,11 +457,60 @@ class SideRows:
     @staticmethod
     def of_inputs(by: Sequence[str], inputs: Sequence[str], *, keeps_bounds: bool = False) -> SideRows:
         """Return rows of inputs with a reason: key, :data:`SIDE_COLUMNS`, and the whole row as a struct."""
-        return SideRows((*by, *SIDE_COLUMNS, *inputs), SIDE_COLUMNS[0], keeps_bounds)
+        ours, of_inputs = side_names(by, inputs)
+        return SideRows((*by, *ours, *of_inputs), ours[0], keeps_bounds)
 
 
 SIDE_COLUMNS = ("timestamp", "input", "reason")
 """Of a row that leaves an operator beside its rows: its event time, the input it came by, and why."""
+
+SIDE_PREFIX = "side_"
+"""What one of these columns, or that of an input, gets before its name where a column of the user's has that name."""
+
+
+def side_names(by: Sequence[str], inputs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what :data:`SIDE_COLUMNS`, and the columns of the inputs, are called in a side output.
+
+    Key columns keep their names.  Another one gets :data:`SIDE_PREFIX` so often that it has it more often than any
+    other column of that name: so :func:`side_column` finds it.
+
+    Examples
+    --------
+    >>> side_names(["k", "Reason", "rows"], ["rows"])
+    (('timestamp', 'input', 'side_reason'), ('side_rows',))
+    >>> side_names(["side_input"], ["main", "reason"])
+    (('timestamp', 'side_side_input', 'side_reason'), ('main', 'reason'))
+    """
+    of_inputs = tuple(_unlike(name, [*by, *(other for other in inputs if other != name)]) for name in inputs)
+    return tuple(_unlike(name, [*by, *of_inputs]) for name in SIDE_COLUMNS), of_inputs
+
+
+def side_column(columns: Iterable[str], name: str) -> str | None:
+    """Return which of the columns of a side output is the one of this name; None where none is.
+
+    Of an input it is among those that are structs, else among the others: no key is a struct.
+
+    Examples
+    --------
+    >>> side_column(["reason", "timestamp", "input", "side_reason"], "reason")
+    'side_reason'
+    """
+    return max((column for column in columns if _prefixes(column, name) >= 0), key=len, default=None)
+
+
+def _unlike(name: str, taken: Sequence[str]) -> str:
+    return SIDE_PREFIX * (1 + max((_prefixes(other, name) for other in taken), default=-1)) + name
+
+
+def _prefixes(column: str, name: str) -> int:
+    """Return how often a column has the prefix before a name; -1 where it is of another name."""
+    column, count = column.lower(), 0
+    while column != name.lower():
+        if not column.startswith(SIDE_PREFIX):
+            return -1
+        column, count = column.removeprefix(SIDE_PREFIX), count + 1
+    return count
+
 
 REJECT_COLUMN = "__holdfast_reject"
 """Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""

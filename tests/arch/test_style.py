@@ -74,6 +74,19 @@ def test_what_holdfast_promises_itself_is_an_invariant_and_no_assert():
     assert wrong == [], "write invariant(...) or present(...): holdfast/errors.py"
 
 
+def test_steps_and_levels_unite_tables_by_names():
+    """``pa.concat_tables`` compares schemas: the order of columns and what may be null decide whether it does."""
+    wrong = [
+        f"{shown(path)}:{node.lineno}"
+        for path in MODULES
+        if shown(path).startswith(tuple(f"src/holdfast/{package}/" for package in ("operators", "state", "plan")))
+        if shown(path) != "src/holdfast/state/tables.py"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr == "concat_tables"
+    ]
+    assert wrong == [], "write tables.united(...): holdfast/state/tables.py"
+
+
 def lines_with(pattern):
     """Every line of every text in which a pattern occurs, with its place."""
     return [

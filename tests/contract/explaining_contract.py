@@ -50,32 +50,32 @@ class ExplainingContract:
         assert kept(sink) == {"lines": texts("lines", 3)}
         sink.close()
 
-    def test_the_time_of_the_last_epoch_is_kept_with_it_and_no_other(self, target: Target) -> None:
-        """Without the checkpoint, what follows a snapshot is evaluated again at these times (design/0018)."""
+    def test_what_the_last_epoch_says_of_recent_ends_is_kept_with_it_and_no_other(self, target: Target) -> None:
+        """Without Spark's directory, what follows a snapshot is evaluated again in these epochs (design/0018)."""
         sink, other = opened(target), opened(target, name="other")
-        sink.publish([epoch(1, told("lines", 1), step_time=(1, 1_000))], Held())
-        sink.publish([epoch(number, step_time=(number - 1, number * 1_000)) for number in (3, 4)], Held())
-        other.publish([epoch(1, step_time=(1, 1_000))], Held())
+        sink.publish([epoch(1, told("lines", 1), recent_ends="to 1")], Held())
+        sink.publish([epoch(number, recent_ends=f"to {number} \u00e4'") for number in (3, 4)], Held())
+        other.publish([epoch(1, recent_ends="to 1")], Held())
         assert kept(sink) == {"lines": texts("lines", 1)}, "it is no explanation"
         sink.close()
         for generation in (2, 3):
             again = target.connect()
             held = again.open(RunIdentity(PIPELINE, generation))
-            assert (held.step_time, held.explained) == ((3, 4_000), {"lines": 1})
+            assert (held.recent_ends, held.explained) == ("to 4 \u00e4'", {"lines": 1})
             again.close()
         again = target.connect()
         held = again.open(RunIdentity(PIPELINE, 4))
         again.publish([epoch(5, generation=4)], held)
         again.close()
         again = target.connect()
-        assert again.open(RunIdentity(PIPELINE, 5)).step_time is None, "that of an epoch before would be a wrong one"
+        assert again.open(RunIdentity(PIPELINE, 5)).recent_ends == "", "an earlier epoch's would be wrong"
         again.close()
         other.close()
 
     @pytest.mark.parametrize("point", ["publish-uncommitted", "publish-begun"])
-    def test_a_death_within_publish_leaves_the_time_of_the_epoch_that_is_held(self, target: Target, point: str) -> None:
+    def test_a_death_within_publish_leaves_what_the_epoch_that_is_held_says(self, target: Target, point: str) -> None:
         sink = opened(target)
-        sink.publish([epoch(1, step_time=(1, 1_000))], Held())
+        sink.publish([epoch(1, recent_ends="to 1")], Held())
 
         def dies(reached: str, epoch: int | None = None) -> None:
             if reached == point:
@@ -83,12 +83,12 @@ class ExplainingContract:
 
         faults.install(dies)
         with suppress(RuntimeError, HoldfastError):
-            sink.publish([epoch(2, step_time=(2, 2_000))], Held())
+            sink.publish([epoch(2, recent_ends="to 2")], Held())
         faults.install(None)
         sink.close()
         again = target.connect()
         held = again.open(RunIdentity(PIPELINE, 2))
-        assert held.step_time == (held.epoch, held.epoch * 1_000)
+        assert held.recent_ends == f"to {held.epoch}"
         again.close()
 
     def test_a_gap_is_never_kept(self, target: Target) -> None:
@@ -206,10 +206,10 @@ def epoch(
     number: int,
     *explanations: tuple[Explanation, ...],
     generation: int = 1,
-    step_time: tuple[int, int] | None = None,
+    recent_ends: str = "",
 ) -> Publication:
     """Return an epoch without rows that explains something."""
-    record = EpochRecord(PIPELINE, number, generation, {"lines": {"log": 10 * number}}, step_time=step_time)
+    record = EpochRecord(PIPELINE, number, generation, {"lines": {"log": 10 * number}}, recent_ends=recent_ends)
     return Publication(replace(record, explanations=tuple(each for of in explanations for each in of)), ())
 
 

@@ -30,14 +30,14 @@ class LostLedgerContract:
     def test_what_nobody_holds_explains_nothing(self, target: LosableTarget) -> None:
         """Positions of a ledger that is gone mean nothing: they are forgotten, and replaced (design/0018)."""
         sink = opened(target)
-        sink.publish([epoch(1, told("lines", 1, 2), step_time=(1, 1_000))], Held())
+        sink.publish([epoch(1, told("lines", 1, 2), recent_ends="said")], Held())
         sink.close()
         target.lose_ledger()
         assert target.spec.ledger("target", PIPELINE) is None
         again = target.connect()
         assert kept(again) == {}, "asked before it is opened"
         held = again.open(RunIdentity(PIPELINE, 1))
-        assert (held.epoch, held.explained, held.step_time) == (0, {}, None)
+        assert (held.epoch, held.explained, held.recent_ends) == (0, {}, "")
         other = (Explanation("lines", 1, '{"of": "another log"}'),)
         again.publish([epoch(1, other)], held)
         assert kept(again) == {"lines": ['{"of": "another log"}']}
@@ -128,6 +128,37 @@ class ResetWithoutRowsContract:
         assert "writes them again" in found.stays[0]
         assert target.spec.ledger("target", PIPELINE) is None
         assert target.leftovers() == []
+
+
+class RowsThatStayContract:
+    """The same where no sink can remove rows: the ledger goes, and it is said that a run writes them again."""
+
+    def test_the_ledger_goes_and_a_new_run_begins_as_the_first_one(self, target: ResettableTarget) -> None:
+        _publish(target, generation=7)
+        before = target.rows()
+        said = target.spec.reset("target", PIPELINE, rows=True, is_dry_run=True)
+        assert target.spec.ledger("target", PIPELINE) is not None
+        assert said == target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False)
+        assert "writes them again" in said.stays[0]
+        assert target.spec.ledger("target", PIPELINE) is None
+        assert (target.rows(), target.leftovers()) == (before, [])
+        assert target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False).removed == ()
+        again = target.connect()
+        held = again.open(RunIdentity(PIPELINE, 1))
+        assert (held.epoch, held.generation, held.explained) == (0, 0, {})
+        again.publish([epoch(1, told("lines", 1))], held)
+        assert kept(again) == {"lines": texts("lines", 1)}, "what the ledger before explained is forgotten"
+        again.close()
+
+    def test_a_run_that_has_it_open_publishes_nothing_more(self, target: ResettableTarget) -> None:
+        sink = target.connect()
+        held = sink.open(RunIdentity(PIPELINE, 7))
+        sink.publish([carried(1, [(1, "one")], generation=7)], held)
+        target.spec.reset("target", PIPELINE, rows=True, is_dry_run=False)
+        with pytest.raises(HoldfastError):
+            sink.publish([carried(2, [(2, "two")], generation=7)], Held(1, 7, {"lines": {"log": 10}}))
+        assert target.rows() == [(1, "one")]
+        sink.close()
 
 
 class RowsInLedgerContract:

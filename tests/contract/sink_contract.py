@@ -52,8 +52,8 @@ Row = tuple[int, str]
 class Target(Protocol):
     """One table, directory or list under test.  Each call of ``connect`` stands for a new process."""
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        """Return a new runtime of the sink on the same target, with the columns of ``SCHEMA``."""
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        """Return a new runtime of the sink on the same target, with the columns of ``SCHEMA``, in some order."""
 
     def rows(self) -> list[Row]:
         """Return what any reader sees, in any order."""
@@ -185,6 +185,28 @@ class SinkContract:
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert sink.outcome(1) is Outcome.PUBLISHED
         sink.close()
+
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_columns_of_decided_rows_are_found_by_their_names(self, target: Target, staged: bool) -> None:
+        """A graph may name its columns in another order at any start, also over an epoch that is decided."""
+        turned = pa.schema(list(reversed(SCHEMA)))
+        dead = target.connect(schema=turned)
+        dead.open(RunIdentity(PIPELINE, 1))
+        dead.publish([_publication(1, [Carried(_table([(1, "one")]).select(turned.names))])], Held())
+        part: Part = Carried(_table([(2, "two"), (3, "three")]).select(turned.names))
+        if staged:
+            writer = dead.writer_factory()(Task(PIPELINE, 1, 2, 0, 0))
+            writer.write(part.rows.combine_chunks().to_batches()[0])
+            part = writer.stage()
+        dead.close()
+        alive = target.connect()
+        held = alive.open(RunIdentity(PIPELINE, 2))
+        publication = _publication(2, [part], generation=1)
+        alive.admit(publication)
+        alive.publish([publication], held)
+        alive.publish([carried(3, [(4, "four")], generation=2)], held)
+        assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
+        alive.close()
 
     def test_several_batches_of_one_task_are_one_part(self, target: Target) -> None:
         sink = _opened(target)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.ports import Sink
@@ -35,8 +36,8 @@ class ByteStreamTarget:
     directory: Path
     spec: ByteStreamSinkSpec
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return self.spec.connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return self.directory.exists()

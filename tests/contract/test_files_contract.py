@@ -60,8 +60,8 @@ class FilesTarget:
     directory: Path
     spec: FilesSinkSpec
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return self.spec.connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return self.directory.exists()

@@ -19,6 +19,7 @@ from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
+from tests.contract.reset_contract import RowsThatStayContract
 from tests.contract.sink_contract import (
     PIPELINE,
     SCHEMA,
@@ -58,6 +59,7 @@ def chosen(contract: type) -> type:
 
 TestExplainingContract = chosen(type("TestExplainingContract", (ExplainingContract,), {}))
 TestLedgerContract = chosen(type("TestLedgerContract", (LedgerContract,), {}))
+TestRowsThatStayContract = RowsThatStayContract
 
 
 class KafkaTarget:
@@ -68,9 +70,9 @@ class KafkaTarget:
         self.outside = KafkaTopic(bootstrap, topic)
         self.outside.create()
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
         assert isinstance(self.spec, KafkaSpec)
-        return self.spec.connect(name, pipeline, SCHEMA)
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return self.progress in AdminClient(self.place).list_topics(timeout=30).topics

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError
@@ -17,8 +18,8 @@ TABLE = "contract"
 
 @dataclass(frozen=True)
 class MemoryTarget:
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return memory.MemorySpec(TABLE).connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return memory.MemorySpec(TABLE).connect(name, pipeline, schema)
 
     def rows(self) -> list[Row]:
         return [(row["id"], row["word"]) for row in memory.rows(TABLE).to_pylist()]

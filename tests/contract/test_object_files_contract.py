@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
@@ -47,8 +48,8 @@ class ObjectTarget:
     bucket: S3Bucket
     spec: ObjectFilesSpec
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return self.spec.connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return bool(open_objects(f"s3://{self.bucket.name}").keys(""))

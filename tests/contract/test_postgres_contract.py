@@ -47,8 +47,8 @@ class PostgresTarget:
     dsn: str
     arguments: dict[str, Any]
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return postgres_spec(self.dsn, "words", **self.arguments).connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return postgres_spec(self.dsn, "words", **self.arguments).connect(name, pipeline, schema)
 
     @property
     def spec(self) -> LedgerSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 import redis
 
@@ -28,9 +29,9 @@ class RedisTarget:
         self.spec: LedgerSpec = RedisSpec(url, "words", id=None)
         self._client = redis.Redis.from_url(url, decode_responses=True)
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
         assert isinstance(self.spec, RedisSpec)
-        return self.spec.connect(name, pipeline, SCHEMA)
+        return self.spec.connect(name, pipeline, schema)
 
     def is_there(self) -> bool:
         return bool(self._client.keys("*"))

@@ -58,8 +58,8 @@ class SegmentsTarget:
     spec: SegmentsSinkSpec
     is_sealed: bool
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        sink = self.spec.connected(name, pipeline, SCHEMA, is_tended=False)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        sink = self.spec.connected(name, pipeline, schema, is_tended=False)
         if self.is_sealed:
             sink.__class__ = Sealer
         return sink

@@ -53,8 +53,8 @@ class SqliteTarget:
         self._path = path
         self._rewindable = rewindable
 
-    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return sqlite_spec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, SCHEMA)
+    def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
+        return sqlite_spec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, schema)
 
     @property
     def spec(self) -> LedgerSpec:

@@ -9,8 +9,6 @@ import holdfast as hf
 
 BROKER = os.environ["CRASH_KAFKA"]
 TABLES = Path(os.environ["CRASH_WORK"], "out.db")
-UNORDERED = 1_000_000
-"""Ticks: rows of a stream say nothing of each other's times, for partitions are read side by side."""
 
 
 def read(topic: str) -> hf.Stream:
@@ -30,7 +28,7 @@ def read(topic: str) -> hf.Stream:
 left, right = read("left"), read("right")
 both = hf.sync({"left": left, "right": right}, by="k", timestamps="ascending", name="both")
 merged = hf.merge(left, {"right": right}, by="k", name="merged")
-paired = hf.join(left, right, on="k", within=(0, 5), disorder=UNORDERED, name="paired")
+paired = hf.join(left, right, on="k", within=(0, 5), name="paired")
 TABLES_OF = {
     "sets": both | hf.select("k", "timestamp AS t", "left.id[0] AS l", "right.id[0] AS r", name="sets"),
     "seen": merged | hf.select("k", "t", "id AS l", "right.id AS r", name="seen"),

@@ -23,7 +23,7 @@ from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import MessageForm
 from holdfast.sinks.kafka.ledger import KafkaNames
@@ -417,7 +417,7 @@ def test_what_a_cluster_refuses_is_said_with_its_cure(
         writer.write(long.to_batches()[0])
     writer.abort()
     sink.close()
-    monkeypatch.setattr(kafka_sink, "CONNECT_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "CONNECT_S", 0.5)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9 does not"):
         KafkaSpec("127.0.0.1:9", MessageForm("t")).connect("target", "words", ROWS)
 
@@ -559,8 +559,8 @@ def test_a_broker_that_is_cut_off_from_its_cluster_is_not_believed(
     cut_off, whole = f"{target.progress}-cut-off", KafkaSession.records
     first._session.create_compacted(cut_off)
     producer = Producer({"bootstrap.servers": kafka_of_session.bootstrap})
-    for key, value in list(first._session.records(target.progress)):
-        producer.produce(cut_off, value, key)
+    for key, value, headers in list(first._session.records(target.progress)):
+        producer.produce(cut_off, value, key, headers=headers)
     producer.flush(30)
     first.publish([published(2, Carried(table(2)))], Held())
     first.close()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.crash.lives import MODES, Lives
+from tests.crash.test_lookup_kill import NO_RECORDS, check_totals_go_on, die_after_a_snapshot
 from tests.crash.test_stateful_kill import expected, held, write_input
 from tools.s3_server import s3_server
 
@@ -58,3 +59,14 @@ def test_the_sinks_are_exact_after_kills_on_two_machines(tmp_path: Path, server:
     shutil.rmtree(tmp_path / "a")
     assert on(lives, "a").end() == 0, lives.said()
     assert numberless(held(lives.work)) == numberless(expected())
+
+
+def test_totals_of_what_was_found_in_a_changing_table_survive_a_kill_and_the_loss_of_the_scratch(
+    tmp_path: Path, server: dict[str, str]
+) -> None:
+    lives = Lives(
+        tmp_path, "totals_pipeline", {**NO_RECORDS, **server}, checkpoint=f"s3://checkpoints/{uuid.uuid4().hex}"
+    )
+    die_after_a_snapshot(on(lives, "a"))
+    shutil.rmtree(tmp_path / "a")
+    check_totals_go_on(on(lives, "a"))

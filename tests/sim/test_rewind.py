@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
@@ -17,11 +18,14 @@ from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Replay
-from holdfast.resume.graph_record import Graph, read_graph, write_graph
+from holdfast.resume.graph_record import Graph, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
+from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
+from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
+from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
@@ -109,7 +113,88 @@ def test_a_sink_that_cannot_take_rows_back_refuses_the_whole_rewind(tmp_path: Pa
     with pytest.raises(InvalidPipeline, match="sink 'table' cannot") as refused:
         flow.rewinding().do("2")
     assert "not declared rewindable=True" in refused.value.why
+    assert "--except table" in refused.value.do
     assert flow.delivered()[1] == expected((3, 1))
+
+
+def test_all_sinks_that_never_can_go_back_are_named_before_one_is_asked_or_a_row_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = hf.read.rows([[{"k": 1, "v": 2}]], schema="k BIGINT, v BIGINT", name="rows")
+    sinks = [
+        hf.write.sqlite(tmp_path / "a.db", table="t", mode="upsert", key="k", name="latest"),
+        hf.write.sqlite(tmp_path / "b.db", table="t", rewindable=True, name="table"),
+        hf.write.sqlite(tmp_path / "c.db", table="t", name="added"),
+        hf.write.segments(tmp_path / "segments", name="segments"),
+        hf.write.kafka("localhost:1", topic="alerts", name="alerts"),
+        hf.write.memory("kept"),
+    ]
+    pipeline = hf.Pipeline("flow", *(rows | sink for sink in sinks))
+    rewinding = rewind.Rewinding(pipeline, LocalStore(str(tmp_path)), tmp_path, Settings())
+    monkeypatch.setattr(rewind, "connected_sinks", None)
+    with pytest.raises(InvalidPipeline, match="sinks 'added', 'segments', 'alerts', 'kept' cannot") as refused:
+        rewinding.plan("2")
+    for why in ("kind 'segments' cannot withdraw rows", "kind 'kafka' cannot", "process of the run", "rewindable=True"):
+        assert why in refused.value.why
+    cure = "--except added --except segments --except alerts --except kept"
+    assert cure in refused.value.do
+    assert "another epoch" not in refused.value.do, "none would help"
+    left_out = cure.replace("--except ", "").split()
+    with pytest.raises(TypeError):  # now the sinks would be asked
+        rewinding.plan("2", left_out)
+    with pytest.raises(InvalidPipeline, match="no sink has that name"):
+        rewinding.plan("2", ["other"])
+    with pytest.raises(InvalidPipeline, match="no sink would go back"):
+        rewinding.plan("2", [sink.name for sink in sinks])
+
+
+def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_once_it_is_emptied(tmp_path: Path) -> None:
+    for number, crash in enumerate([None, *places(tmp_path)[::4]]):
+        flow = Flow(tmp_path / str(number), has_extra=True)
+        flow.run(5, version=1)
+        write_graph(flow.store, "spark/1", described(flow.pipeline, {}))
+        process = Process(crash)
+        try:
+            with process.counting_points():
+                done = flow.rewinding(FaultyStore(flow.store, process)).do("3", ["extra"])
+                assert (done.left_out, [*done.sinks]) == (("extra",), ["table", "archive"])
+        except SimulatedCrash:
+            flow.rewinding().carry_through()
+        if flow.delivered()[0] == expected((5, 1)):
+            assert crash is not None, "nothing has happened"
+            continue
+        whole = expected((3, 1))
+        assert (flow.delivered(), flow.rows_in("extra")) == ((whole, whole), expected((5, 1))), crash
+        graph = read_graph(flow.store, "spark/2")
+        assert ("extra" in graph.nodes, [*graph.left_out]) == (False, ["extra"]), crash
+        with pytest.raises(Diverged, match="sink 'extra' holds epoch 5") as refused:
+            flow.run(6, version=2)
+        assert "let backfill=True fill it" in refused.value.do
+        if crash is None:  # its kind can go back: the next rewind may take it along
+            shutil.copytree(flow.work, tmp_path / "again")
+            again = Flow(tmp_path / "again", has_extra=True)
+            again.rewinding().do("3")
+            assert "extra" in read_graph(again.store, "spark/3").nodes
+            again.run(6, version=2)
+            assert again.rows_in("extra") == expected((3, 1), (6, 2))
+        shutil.rmtree(flow.work / "extra")
+        flow.run(6, version=2)
+        assert flow.delivered()[0] == expected((3, 1), (6, 2)), crash
+
+
+def test_no_snapshot_is_called_beyond_a_sink_because_it_is_beyond_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither was a run fenced nor a sink restored: it is what a rewind is for."""
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "0123", "counted")
+    evaluated_by(monkeypatch, "0123")
+    later = replace(
+        read_manifest(flow.store, *snapshot_keys(flow.store)), ended=EpochEnd(5, 5, {"rows": {"log": 5}}, 5)
+    )
+    commit(flow.store, later)
+    flow.rewinding().do("4")
+    assert "passed over" not in caplog.text
 
 
 def test_a_sink_that_was_never_opened_stands_in_nobodys_way(tmp_path: Path) -> None:
@@ -352,38 +437,85 @@ def test_what_an_older_version_knew_of_sources_that_are_gone_is_remembered(tmp_p
     assert retired == {"gone": {"log": 7}, "rows": {"log": 2}}
 
 
-def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str) -> None:
+def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str, since: int = 1) -> None:
     """Let five epochs be those of a graph with state, and the second have a snapshot."""
     flow.run(5, version=1)
     first = flow.work / "checkpoint" / "spark" / "1" / FILE_NAME
-    first.write_bytes(replace(read_origin(first), graph=graph).to_json())
+    first.write_bytes(replace(read_origin(first), graph=graph, graph_since=since).to_json())
     write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 2))
     ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     states = {name: OperatorState(KEEPS, {}) for name in operators}
     commit(flow.store, Manifest("flow", 1, 0, of_snapshot, ended, 2, states))
 
 
-@pytest.mark.parametrize("then", ["0123", "4567"], ids=["the same graph", "another one"])
-def test_a_rewind_leaves_what_is_behind_the_snapshot_to_the_graph_that_is_started_next(
-    tmp_path: Path, then: str
+def evaluated_by(monkeypatch: pytest.MonkeyPatch, graph: str) -> list[tuple[int, ...]]:
+    """Let the pipeline be of a graph with state; return which epochs are evaluated again, without an engine."""
+    evaluated: list[tuple[int, ...]] = []
+    monkeypatch.setattr(target_state, "state_fingerprint", lambda pipeline: graph)
+    monkeypatch.setattr(target_state, "require_java", lambda: None)
+    monkeypatch.setattr(
+        target_state.TargetState,
+        "evaluate",
+        lambda self, to, replayed, left_out: evaluated.append(tuple(each.epoch for each in replayed)),
+    )
+    return evaluated
+
+
+def test_what_follows_the_snapshot_is_evaluated_by_the_graph_that_published_it_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever graph has evaluated it: the next one may be another again."""
-    flow = Flow(tmp_path)
-    with_state(flow, "0123", then, "counted")
+    flow, directory = Flow(tmp_path), tmp_path / "checkpoint"
+    with_state(flow, "0123", "0123", "counted")
+    evaluated = evaluated_by(monkeypatch, "0123")
     done = flow.rewinding().do("4")
-    assert (done.snapshot, done.replayed) == (2, 2)
-    origin = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME)
+    assert (done.snapshot, done.replayed, evaluated) == (2, 2, [(3, 4)])
+    origin = read_origin(directory / "spark" / "2" / FILE_NAME)
     assert [stop["rows"]["log"] for stop in origin.seek] == [2, 3, 4]
     assert (len(origin.replayed), origin.graph) == (2, "0123")
-    for graph in ("0123", "89ab"):
-        assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/2", graph) == Replay(2)
+    # Dead before they are evaluated.
+    assert left_to_replay(directory, "spark/2", "0123") == Replay(2)
+    assert left_to_replay(directory, "spark/2", "89ab") == Replay(2, is_of_old_graph=True)
     # And when Spark's part is lost before that graph has come so far.
-    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    shutil.rmtree(directory / "spark")
     held = {"table": Held(done.epoch, 1, done.positions)}
-    mended = Beginning(flow.store, tmp_path / "checkpoint", "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
-    again = begun(mended, held, done.epoch)
+    mended = Beginning(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
+    with pytest.raises(Diverged, match="the graph has changed"):
+        begun(mended, held, done.epoch)
+    again = begun(replace(mended, graph="0123"), held, done.epoch)
     assert (again.seek, again.replayed, again.seed) == (origin.seek, origin.replayed, origin.seed)
-    assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/1", "cdef") == Replay(2)
+
+
+def test_a_rewind_that_has_to_evaluate_by_another_graph_is_refused_and_nothing_is_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "0123", "counted")
+    generations = flow.generations()
+    evaluated_by(monkeypatch, "89ab")
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+        flow.rewinding().do("4")
+    assert "2 epochs after that of epoch 2 have to be evaluated again" in refused.value.why
+    assert "rewind with the graph that ran last" in refused.value.do
+    assert "go back to epoch 2, where nothing is evaluated" in refused.value.do
+    assert flow.generations() == generations
+    assert flow.rewinding().do("2").replayed == 0, "nothing is evaluated there"
+
+
+def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph that ran last is given, and would make other state of them."""
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "4567", "counted", since=5)
+    evaluated_by(monkeypatch, "0123")
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+        flow.rewinding().plan("4")
+    assert "the graph that ran last has published none before epoch 5" in refused.value.why
+    assert "choose a later epoch than 4" in refused.value.do
+    first = tmp_path / "checkpoint" / "spark" / "1" / FILE_NAME
+    first.write_bytes(replace(read_origin(first), graph_since=3).to_json())
+    assert flow.rewinding().do("4").replayed == 2, "the snapshot is of the change point"
+    assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).graph_since == 3, "it is known further on"
 
 
 def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -394,9 +526,10 @@ def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused
     assert "an operator that the graph has no more" in refused.value.why
 
 
-def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -> None:
+def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are found where the hash of so many buckets has put them: the next start divides them anew, if asked to."""
     flow = Flow(tmp_path)
+    evaluated_by(monkeypatch, "0123")
     flow.run(5, version=1)
     spark = tmp_path / "checkpoint" / "spark"
     first = spark / "1" / FILE_NAME

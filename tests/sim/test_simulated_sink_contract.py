@@ -5,7 +5,7 @@ import pytest
 from holdfast.testing import FaultySink, Process, SimulatedSink, SimulatedTarget
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.reject_contract import RejectContract
-from tests.contract.sink_contract import PIPELINE, SinkContract
+from tests.contract.sink_contract import PIPELINE, SCHEMA, SinkContract
 
 TestExplainingContract = ExplainingContract
 TestRejectContract = RejectContract
@@ -17,12 +17,12 @@ class Target:
         self._target, self._way, self._is_wrapped = SimulatedTarget(), way, is_wrapped
         self._refused = set()
 
-    def connect(self, name="target", pipeline=PIPELINE):
+    def connect(self, name="target", pipeline=PIPELINE, schema=SCHEMA):
         sink = SimulatedSink(name, self._target, way=self._way)
         return FaultySink(sink, Process()) if self._is_wrapped else sink
 
     def rows(self):
-        return self._target.rows()
+        return [(row["id"], row["word"]) for table in self._target.tables for row in table.to_pylist()]
 
     def leftovers(self):
         return self._target.leftovers()

@@ -98,7 +98,11 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
     (
         (WHOLE, LOST),
         "progress/<n>-<n>-<n>",
-        always("continues", "Spark's offset log has these ends, too; without either they are replayed as one epoch"),
+        always(
+            "continues",
+            "Spark's offset log has these ends, too, and the sinks the newest; without any, they are replayed as one "
+            "epoch, or refused where an operator depends on how they ended",
+        ),
     ),
     ((WHOLE, LOST), "schemas/files.json", always("continues", "each start writes it")),
     ((WHOLE, LOST), "schemas/table.json", always("continues", "each start writes it")),

@@ -103,7 +103,10 @@ def pipeline_of(place: Place) -> hf.Pipeline:
     elif place.kind == "refuses":
         rows = rows | hf.map_batches(lambda batch: batch, "id BIGINT, k INT", name="checked")
     pace = {"commit_every": "1 h"} if place.kind == "paced" else {}
-    sinks = [rows | hf.write.sqlite(place.work / "out.db", table="rows", name="table", **pace)]
+    sinks = [
+        rows
+        | hf.write.sqlite(place.work / "out.db", table="rows", name="table", rewindable=place.kind == "state", **pace)
+    ]
     if place.kind in ("two", "state"):
         sinks.append(rows | hf.write.files(place.work / "out", name="files"))
     return hf.Pipeline("kept", *sinks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,35 @@ def test_a_feed_is_bounded_by_what_is_said_and_closed_over_a_restart(spark: Spar
     finally:
         running.stop()
     assert sets() == [("a", 1, 1, 0), ("a", 7, 1, 0), ("b", 1, 1, 0), ("b", 9, 1, 0)]
+
+
+@pytest.mark.parametrize("by", ["arrow", pytest.param("spark", marks=pytest.mark.nightly)])
+def test_files_that_wait_to_be_read_make_no_row_of_theirs_late(spark: SparkSession, tmp_path: Path, by: str) -> None:
+    """A catch-up that reads one file after the other, stopped in the middle; the second run knows its bounds again."""
+    for host, times in {"a": (1, 12, 23, 34), "b": (2, 13, 21, 35), "c": (5, 11, 24, 31)}.items():
+        arrive(tmp_path / "in", f"{host}.json", [{"k": host, "t": t} for t in times])
+    source = hf.read.files(
+        str(tmp_path / "in"), schema=SCHEMA, timestamp="t", disorder=3, max_files_per_epoch=1, name="logs"
+    )
+    everyone = source | (hf.select("t", "'all' AS k") if by == "arrow" else hf.map(renamed_back, timestamp="t"))
+    counts = everyone | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counts")
+    db = tmp_path / "out.db"
+    flat = counts | hf.select("window_start AS t", "n", name="flat")
+    late = counts.late | hf.select("timestamp AS t", name="late_rows")
+    pipeline = hf.Pipeline(
+        "files",
+        flat | hf.write.sqlite(db, table="counts", name="out"),
+        late | hf.write.sqlite(db, table="late", name="late_out"),
+    )
+    for _ in range(2):
+        pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+        assert sqlite_rows(db, "SELECT t, n FROM counts") == [(0, 3), (10, 3), (20, 3)]
+    arrive(tmp_path / "in", "d.json", [{"k": "d", "t": t} for t in (32, 50)])
+    shutil.rmtree(tmp_path / "ckpt/spark")  # bounds come from what the sinks hold
+    pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+    assert sqlite_rows(db, "SELECT t, n FROM counts") == [(0, 3), (10, 3), (20, 3), (30, 4)]
+    assert sqlite_rows(db, "SELECT t FROM late") == []
+
+
+def renamed_back(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("k", F.lit("all"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -93,13 +95,51 @@ def test_both_ways_give_the_same_rows_carried_and_staged(
             assert status.sources[0].rejects == 3
             why[prefix] = status.sources[0].reasons["rejects"]
             memory_carried = {sink.last_choice for sink in status.sinks}
-            may_carry = carry_max != "0 B" and not (columnar and with_user_code)
-            assert memory_carried == {"carried" if may_carry else "staged"}
+            assert memory_carried == {"carried" if carry_max != "0 B" else "staged"}
     assert all(each == {"column 'id' is declared int64": 3} for each in why.values()), "counted alike, by whomever"
     first, *others = found.values()
     assert all(first.values()), "a branch without rows proves nothing"
     assert all(other == first for other in others)
     assert len({tuple(map(str, each)) for each in schemas.values()}) == 1
+
+
+def called_in(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([placed(row["id"]) for row in batch.to_pylist()])
+
+
+def counted_in(key: int, rows: Any, state: hf.KeyState) -> Any:
+    state.set(n=state.get("n", 0) + len(rows))
+    yield placed(state.get("n"))
+
+
+def placed(number: int) -> dict[str, int]:
+    return {"id": number, "process": os.getpid(), "is_task": int(TaskContext.get() is not None)}
+
+
+@pytest.mark.parametrize("kind", ["program", "state"])
+def test_small_epochs_call_functions_in_one_process_beside_the_driver_and_run_no_job(
+    tmp_path: Path, spark: SparkSession, kind: str
+) -> None:
+    """A graph with a function pays for it what the function costs, and not a job of Spark for each epoch."""
+    rows = hf.read.rows([[{"id": 1}], [{"id": 2}], [{"id": 3}]], schema="id BIGINT", name="rows")
+    schema = "id BIGINT, process BIGINT, is_task BIGINT"
+    if kind == "state":
+        called = (
+            rows
+            | hf.select("id", k="1L", name="keyed")
+            | hf.apply(counted_in, by="k", state="n BIGINT", schema=schema, name="counted")
+        )
+    else:
+        called = rows | hf.map_batches(called_in, schema, name="called")
+    pipeline = hf.Pipeline("kept", called | hf.write.memory(f"kept_{kind}"))
+    pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+    found = memory.rows(f"kept_{kind}").to_pylist()
+    assert [row["id"] for row in found] == [1, 2, 3]
+    assert [row["is_task"] for row in found] == [0, 0, 0]
+    (process,) = {row["process"] for row in found}
+    assert process != os.getpid(), "what ends its process would end the driver"
+    with pytest.raises(ProcessLookupError):  # the run has ended
+        os.kill(process, 0)
 
 
 def test_a_run_may_change_the_way_at_any_restart(tmp_path: Path, spark: SparkSession) -> None:

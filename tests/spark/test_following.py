@@ -45,6 +45,7 @@ def test_a_pipeline_with_state_goes_on_with_the_checkpoint_of_its_shadow(tmp_pat
             wait_for(lambda n=number: main.status().rows_total == 90 * (n + 1))
         wait_for(lambda: following.lag.is_level and following.lag.epoch == main.status().epoch)
         assert following.error is None
+        assert following.lag.size_bytes > 0, "it says what it costs"
     finally:
         main.stop()
         following.stop()

@@ -70,6 +70,45 @@ def test_the_slowest_partition_decides_what_is_settled_and_how_far_pts_is(
     assert seen("pts") == ([1, 2, 3, 5, 7, 9, 12], [1, 3, 5, 9, 12])
 
 
+def test_no_order_of_a_catch_up_is_late_though_a_courier_has_orders_in_every_partition(
+    spark: SparkSession, topics: Topics, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """A topic keyed by order, merged by courier: each partition is read a piece at a time, one after the other."""
+    topic = f"orders-{new_topic()}"
+    topics.create(topic, 3)
+    held: dict[int, list[bytes]] = {part: [] for part in range(3)}
+    for order in sorted(range(72), key=lambda at: at + at * 7 % 25):  # up to 25 s out of order
+        held[order * 5 % 3].append(json.dumps({"id": order, "courier": f"c{order % 4}", "t": order}).encode())
+    topics.produce(topic, held)
+    orders = hf.read.kafka(
+        topics.bootstrap,
+        topic,
+        schema="id BIGINT, courier STRING, t BIGINT",
+        timestamp="t",
+        disorder=25,
+        max_rows_per_epoch=12,
+        name="orders",
+    )
+    where = [[{"courier": f"c{of}", "t": t, "place": t} for of in range(4) for t in range(0, 72, 6)]]
+    places = hf.read.rows(
+        where, schema="courier STRING, t BIGINT, place BIGINT", timestamp="t", bounded=True, name="at"
+    )
+    seen = hf.merge(orders, {"where": places}, by="courier", name="seen")
+    db = tmp_path / "out.db"
+    flat = seen | hf.select("id", "where.place AS place", name="flat")
+    late = seen.late | hf.select("timestamp AS t", name="late_rows")
+    pipeline = hf.Pipeline(
+        "couriers",
+        flat | hf.write.sqlite(db, table="orders", name="out"),
+        late | hf.write.sqlite(db, table="late", name="late_out"),
+    )
+    pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+    assert sqlite_rows(db, "SELECT t FROM late") == []
+    found = sqlite_rows(db, "SELECT id, place FROM orders")
+    assert len(found) > 40, "all but the last 25 s of the slowest partition"
+    assert found == [(order, order - order % 6) for order in range(len(found))]
+
+
 def test_a_partition_that_says_nothing_holds_windows_back_until_it_is_idle(
     spark: SparkSession, topics: Topics, new_topic: Callable[[], str], tmp_path: Path
 ) -> None:

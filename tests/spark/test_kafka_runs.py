@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -100,6 +100,43 @@ def test_an_orphan_that_comes_late_stops_readers_only_until_the_run_looks_again(
         eventually(lambda: target.values()[-1] == b'{"id":2}')
     finally:
         run.stop()
+
+
+def test_the_group_of_a_source_is_told_what_every_sink_holds_also_with_state_and_at_the_end(
+    spark: SparkSession, topics: Topics, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """It stood at the oldest snapshot: behind by all that a replay may need (design/0038, section 8)."""
+    source = new_topic()
+    topics.create(source, partitions=2)
+    rows = hf.read.kafka(
+        topics.bootstrap, source, schema="id BIGINT", group=f"watch-{source}", max_rows_per_epoch=2, name="rows"
+    )
+    totals = rows | hf.accumulate(by="id", n=hf.count(), name="totals")
+    pipeline = hf.Pipeline(
+        f"told_{source.replace('-', '_')}",
+        totals | hf.write.sqlite(str(tmp_path / "totals.db"), table="totals", name="totals_table"),
+        rows | hf.write.sqlite(str(tmp_path / "rows.db"), table="rows", name="rows_table"),
+    )
+    at = {"bootstrap.servers": topics.bootstrap, "group.id": f"watch-{source}", "log_level": 0}
+    watcher = Consumer(at)
+    places = [TopicPartition(source, number) for number in range(2)]
+
+    def told() -> list[int]:
+        return [each.offset for each in watcher.committed(places, timeout=30)]
+
+    topics.produce(source, {0: [b'{"id": 1}'] * 3, 1: [b'{"id": 2}'] * 3})
+    pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+    assert told() == [3, 3]
+    run = pipeline.start(checkpoint=str(tmp_path / "ckpt"), trigger=hf.every("50 ms"), session=spark)
+    try:
+        topics.produce(source, {0: [b'{"id": 1}'] * 2})
+        eventually(lambda: told() == [5, 3])
+        topics.produce(source, {1: [b'{"id": 1}']})
+        eventually(lambda: len(sqlite_rows(tmp_path / "rows.db")) == 9)
+    finally:
+        run.stop()
+    assert told() == [5, 4]
+    watcher.close()
 
 
 def test_inspect_says_what_is_held_what_lags_what_is_open_and_who_waits(

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
 from tests.spark.running import die_at
 
@@ -181,6 +182,46 @@ def test_with_state_one_snapshot_is_enough(tmp_path: Path, spark: SparkSession) 
     assert rows == [(i % 7, i, i // 7 + 1, sum(range(i % 7, i + 1, 7))) for i in ids]
 
 
+def test_state_of_which_nothing_is_left_is_rebuilt_from_the_sources_if_the_start_is_asked_for_that(
+    tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The whole checkpoint is lost, the sinks stand at two positions, and the rebuilding dies: then it goes on."""
+
+    def run_counting(**options: Any) -> None:
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="rows")
+        keyed = rows | hf.select("id % 7 as k", "id", name="keyed")
+        sums = keyed | hf.accumulate(by="k", n=hf.count(), total=hf.sum("id"), name="sums")
+        pipeline = hf.Pipeline(
+            "rebuilt",
+            sums | hf.write.sqlite(tmp_path / "out.db", table="sums", name="to_table"),
+            sums | hf.write.files(tmp_path / "out", name="to_files"),
+        )
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark, **options)
+
+    def dies_at(point: str, epoch: int, **options: Any) -> None:
+        die_at(point, epoch)
+        with pytest.raises(HoldfastError):
+            run_counting(**options)
+        faults.install(None)
+
+    write_files(tmp_path, range(4))
+    dies_at("after-publish", 4)  # SQLite holds epoch 4, the files do not
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Diverged, match="'to_table' holds epoch 4") as refused:
+        run_counting()
+    assert "start once with --rebuild-state" in refused.value.do
+    dies_at("before-stage", 8, rebuild_state=True)  # 5 to 7 are muted; 8 is given to the files
+    assert "state is computed again from the beginning of the sources, in 4 epochs" in caplog.text
+    write_files(tmp_path, range(4, FILES))
+    run_counting()
+    ids = range(FILES * PER_FILE)
+    wanted = [(i % 7, i, i // 7 + 1, sum(range(i % 7, i + 1, 7))) for i in ids]
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        assert connection.execute("SELECT k, id, n, total FROM sums ORDER BY id").fetchall() == wanted
+    files = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table().sort_by("id").to_pylist()
+    assert [(row["k"], row["id"], row["n"], row["total"]) for row in files] == wanted
+
+
 @pytest.mark.nightly
 def test_a_timer_that_fell_due_while_only_a_snapshot_was_left_is_in_the_sinks_once(
     tmp_path: Path, spark: SparkSession
@@ -206,7 +247,10 @@ def test_a_timer_that_fell_due_while_only_a_snapshot_was_left_is_in_the_sinks_on
             fired | hf.write.sqlite(tmp_path / "out.db", table="fired", name="to_table"),
             fired | hf.write.files(tmp_path / "out", name="to_files"),
         )
-        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+        settings = Settings(controller_checkpoint_freq=3_600_000)  # nothing of these epochs is recorded
+        pipeline.run(
+            checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark, settings=settings
+        )
 
     def write(number: int) -> None:
         (tmp_path / "in").mkdir(exist_ok=True)

@@ -70,6 +70,21 @@ def placed(work: Path, kind: str) -> Place:
     return Place(work, f"s3://checkpoints/{work.name}/trips", kind)
 
 
+@pytest.mark.nightly
+def test_a_rewind_evaluates_state_again_in_the_scratch(stage: Stage, proxy: S3Proxy, tmp_path: Path) -> None:
+    place, elsewhere = placed(tmp_path, "state"), stage.elsewhere
+    for files in (1, 6):  # a snapshot of epoch 1, and one of epoch 6
+        place.arrive(0, files)
+        assert elsewhere(run, place) == ""
+    for to, source in ((6, "snapshot of epoch 6"), (3, "snapshot of epoch 1; 2 epochs after it are evaluated again")):
+        code, said = elsewhere(command, place, "rewind", "TARGET", "--to", str(to), "--force")
+        assert code == 0, said
+        assert f"state  from the {source}" in said
+    place.check(3)
+    assert elsewhere(run, place) == ""
+    place.check(6)
+
+
 @pytest.mark.parametrize("kind", ["two", "state"])
 @pytest.mark.parametrize("is_lost", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["lost", "kept"])
 def test_a_scratch_that_is_lost_between_runs_costs_no_row_and_doubles_none(

@@ -60,6 +60,10 @@ def test_the_context_of_the_process_is_found_and_its_jvm_is_not_launched_twice(s
         assert not is_ours
 
 
+def test_the_jvm_says_how_it_encodes_names_of_files(spark: SparkSession) -> None:
+    assert private.encoding_of_names(spark) == "UTF-8"
+
+
 def test_a_session_is_active_for_a_block(spark: SparkSession) -> None:
     def active() -> Any:
         found = spark._jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()

@@ -17,9 +17,12 @@ from holdfast.cli.app import app
 from holdfast.cli.words import rewind_lines
 from holdfast.config import Settings
 from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.resume.graph_diff import NodeVerdict
+from holdfast.resume.graph_record import Role
 from holdfast.resume.refusals import check_change
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.resume.rewind import Rewinding
+from holdfast.spark.state.target_state import TargetState
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import arrive, parquet_rows, sqlite_rows
@@ -83,7 +86,7 @@ pipeline = pipeline_of(Path({str(work)!r}))
     return CliRunner().invoke(app, arguments)
 
 
-def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went_further(
+def test_from_several_epochs_the_sinks_become_those_of_a_run_that_never_went_further(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -94,21 +97,26 @@ def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went
     planned = rewind(tmp_path, "4", "--dry-run")
     assert planned.exit_code == 0, planned.output
     assert "after epoch 4: would be withdrawn" in planned.output
-    assert "from the snapshot of epoch 1, and 3 epochs are evaluated again" in planned.output
+    assert "state  from the journal, at the end of epoch 4\n" in planned.output
     check(tmp_path, 10)
 
-    for to in range(10, 0, -1):  # always further back: each from where the one before stands
+    sources = {
+        10: "snapshot of epoch 10\n",
+        5: "snapshot of epoch 1; 4 epochs after it are evaluated again by this graph",  # the journal began at 10
+        2: "journal, at the end of epoch 2\n",  # that of the epochs that were evaluated again
+    }
+    for to, source in sources.items():  # always further back: each from where the one before stands
         done = rewind(tmp_path, str(to), "--force")
         assert done.exit_code == 0, done.output
         check(tmp_path, to)
-    # And on, with everything evaluated again from the state of epoch 1.
+        assert f"state  from the {source}" in done.output
     give(tmp_path, 12)
     run(tmp_path, spark)
     check(tmp_path, 12)
     # And back into the new line, whose epochs have new numbers.
     ends = sqlite_rows(tmp_path / "t.db", "SELECT DISTINCT __holdfast_epoch FROM t")
-    assert ends[0] == 1
-    assert ends[1] > 20
+    assert ends[:2] == [1, 2]
+    assert ends[2] > 12
     done = rewind(tmp_path, str(ends[6]), "--force")
     assert done.exit_code == 0, done.output
     check(tmp_path, 7)
@@ -136,25 +144,19 @@ def graph_of(work: Path, kind: str = "") -> hf.Pipeline:
     return hf.Pipeline("trips", *sinks)
 
 
-def mended(kind: str, snapshot: int, target: int, count: int) -> tuple[list[Any], list[Any]]:
-    """Return what both tables hold: rows up to the target are the old graph's, those behind it the mended one's.
+def mended(kind: str, target: int, count: int) -> tuple[list[Any], list[Any]]:
+    """Return what both tables hold: rows and state up to the target are the old graph's, the mended one goes on there.
 
-    The state that the mended one has at the target: that of the old one up to the snapshot, its own from there on.
+    An operator that only the mended graph has begins at the target, without state.
     """
-    old: dict[str, int] = {}
-    new: dict[str, int] = {}
+    counts: dict[str, int] = {}
     twice: dict[str, int] = {}
     rows, more = [], []
     for epoch, text in enumerate(LETTERS[:count], start=1):
-        before = evaluated(old, text, "c")
-        if epoch <= snapshot:
-            new = dict(old)
-            after = before
-        else:
-            after = evaluated(new, text, "b" if kind == "literal" else "c")
-            counted = evaluated(twice, "".join(letter for letter, _ in after), "")
-            more += counted if epoch > target and kind == "operator" else []
-        rows += before if epoch <= target else after
+        made = evaluated(counts, text, "b" if kind == "literal" and epoch > target else "c")
+        rows += made
+        if kind == "operator" and epoch > target:
+            more += evaluated(twice, "".join(letter for letter, _ in made), "")
     return sorted(rows), sorted(more)
 
 
@@ -167,34 +169,103 @@ def evaluated(counts: dict[str, int], text: str, left_out: str) -> list[Any]:
 
 
 EVERY_TARGET = [(target, kind) for target in range(1, 6) for kind in KINDS]
+JOURNAL = "spark/1/journal"
 
 
+@pytest.mark.parametrize("has_journal", [True, False], ids=["from the journal", "evaluated again"])
 @pytest.mark.parametrize(
-    "chosen", [EVERY_TARGET[::7], pytest.param(EVERY_TARGET, marks=pytest.mark.nightly)], ids=["some", "all"]
+    "chosen", [EVERY_TARGET[9:10], pytest.param(EVERY_TARGET, marks=pytest.mark.nightly)], ids=["some", "all"]
 )
-def test_behind_a_rewind_to_any_epoch_the_mended_graph_goes_on(
-    spark: SparkSession, tmp_path: Path, chosen: list[tuple[int, str]]
+def test_after_a_rewind_to_any_epoch_a_mended_graph_continues_from_the_state_of_that_epoch(
+    spark: SparkSession, tmp_path: Path, chosen: list[tuple[int, str]], has_journal: bool
 ) -> None:
     work, directory = tmp_path / "work", tmp_path / "work" / "checkpoint"
     options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark, "settings": SETTINGS}
-    for count in (1, 6):  # a snapshot of epoch 1 alone; that of the second stop lies behind every target
+    for count in (1, 6):  # a snapshot of epoch 1 alone; that of the second stop lies beyond every target
         give(work, count)
         graph_of(work).run(checkpoint=str(directory), **options)
+    if not has_journal:  # as after so many epochs that these are pruned
+        shutil.rmtree(directory / JOURNAL)
     shutil.copytree(work, tmp_path / "copy")
     for target, kind in chosen:
         shutil.rmtree(work)
         shutil.copytree(tmp_path / "copy", work)
         store = LocalStore(str(directory))
-        done = Rewinding(graph_of(work), store, directory, SETTINGS).do(str(target))
-        assert (done.snapshot, done.replayed) == (1, target - 1)
+        rewinding = Rewinding(graph_of(work), store, directory, SETTINGS, spark)
+        is_exact = target == 1
+        if not (is_exact or has_journal):
+            check_interrupted(rewinding, str(target), graph_of(work, kind))
+        done = rewinding.do(str(target))
+        assert done.replayed == (0 if is_exact or has_journal else target - 1)
         planned = plan(graph_of(work, kind), store, directory, SETTINGS).change
         assert planned is not None
-        assert (0 if planned.replay is None else planned.replay.count) == target - 1
+        assert planned.replay is None, "nothing is left to the mended graph"
         check_change(planned, "trips", is_forced=False)
         give(work, 8)
         graph_of(work, kind).run(checkpoint=str(directory), **options)
         found = [sqlite_rows(work / name, "SELECT k, n FROM t") for name in ("t.db", "more.db")]
-        assert found == list(mended(kind, 1, target, 8)), (target, kind)
+        assert found == list(mended(kind, target, 8)), (target, kind)
+
+
+def check_interrupted(rewinding: Rewinding, to: str, other: hf.Pipeline) -> None:
+    """Interrupt a rewind before it has brought the state to its target: no other graph may go on from there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TargetState, "evaluate", lambda self, to, replayed, left_out: interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            rewinding.do(to)
+    planned = plan(other, rewinding.store, rewinding.directory, SETTINGS).change
+    assert planned is not None
+    with pytest.raises(InvalidPipeline, match="before the old one had caught up") as refused:
+        check_change(planned, "trips", is_forced=False)
+    assert "holdfast rewind with the old graph" in refused.value.do
+
+
+def test_a_sink_that_cannot_withdraw_is_left_out_and_filled_from_the_beginning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """While the state at the target is evaluated again, nothing is written to it."""
+    directory = tmp_path / "checkpoint"
+    options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark, "settings": SETTINGS}
+
+    def graph(name: str = "log", **backfill: Any) -> hf.Pipeline:
+        (table,) = graph_of(tmp_path).sinks
+        return hf.Pipeline(
+            "trips", table, table.stream | hf.write.sqlite(tmp_path / "log.db", table="t", name=name, **backfill)
+        )
+
+    def rows() -> list[Any]:
+        return [sqlite_rows(tmp_path / name, "SELECT k, n FROM t") for name in ("t.db", "log.db")]
+
+    for count in (1, 6):
+        give(tmp_path, count)
+        graph().run(checkpoint=str(directory), **options)
+    shutil.rmtree(directory / JOURNAL)
+    rewinding = Rewinding(graph(), LocalStore(str(directory)), directory, SETTINGS, spark)
+    done = rewinding.do("4", ["log"])
+    assert (done.replayed, done.left_out) == (3, ("log",))
+    assert "log  left out: what it holds from after epoch 4 stays" in "\n".join(rewind_lines("trips", done))
+    (at_target, _), (whole, _) = mended("", 0, 4), mended("", 0, 6)
+    assert rows() == [at_target, whole]
+
+    def effect(of: hf.Pipeline) -> str:
+        change = plan(of, rewinding.store, directory, SETTINGS).change
+        assert change is not None
+        return next(node.effect for node in change.nodes if node.role is Role.SINK and node.verdict is NodeVerdict.NEW)
+
+    assert "is there twice" in effect(graph("renamed"))
+    with pytest.raises(Diverged, match="sink 'log' holds epoch 6"):
+        graph().run(checkpoint=str(directory), **options)
+    for path in tmp_path.glob("log.db*"):
+        path.unlink()
+    assert "gets everything from the beginning" in effect(graph(backfill=True))
+    give(tmp_path, 8)
+    graph(backfill=True).run(checkpoint=str(directory), **options)
+    (whole, _) = mended("", 0, 8)
+    assert rows() == [whole, whole]
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_sink_that_was_out_of_the_graph_during_a_rewind_is_refused_when_it_comes_back(
@@ -248,7 +319,7 @@ def test_it_reaches_behind_a_new_division_of_state(spark: SparkSession, tmp_path
         run(tmp_path, spark, settings=settings, keep=10)
     directory = tmp_path / "checkpoint"
     done = Rewinding(pipeline_of(tmp_path), LocalStore(str(directory)), directory, divided).do("3")
-    assert (done.snapshot, done.replayed) == (1, 2)
+    assert (done.snapshot, done.replayed) == (1, 2), "the journal ended when state was divided anew"
     check(tmp_path, 3)
     give(tmp_path, 12)
     run(tmp_path, spark, settings=divided, keep=10)

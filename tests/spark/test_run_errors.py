@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.sinks import memory
+from tests.everyday import everyday
 from tests.spark.running import CARRIED, MODES, STAGED, arrive, away, numbered
 
 pytestmark = pytest.mark.spark
@@ -246,7 +247,9 @@ def test_a_jvm_that_does_not_start_is_one_message_that_names_what_to_look_at(tmp
     assert not (tmp_path / "one.db").exists()
 
 
-def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(tmp_path: Path):
+@pytest.mark.parametrize("way", everyday(("carried", "staged"), ["carried"]))
+def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(tmp_path: Path, way: str):
+    """It is called in the kept worker, or in one of Spark's."""
     (tmp_path / "one.py").write_text(
         "import sys\n"
         "import holdfast as hf\n"
@@ -261,7 +264,11 @@ def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(
     answer = subprocess.run(
         [sys.executable, "-m", "holdfast", "run", "one.py", "--checkpoint", "c", "--available-now"],
         cwd=tmp_path,
-        env={**os.environ, "HOLDFAST_DRIVER_MEMORY": "1 GiB"},
+        env={
+            **os.environ,
+            "HOLDFAST_DRIVER_MEMORY": "1 GiB",
+            **({} if way == "carried" else {"HOLDFAST_CARRY_MAX": "0 B"}),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -273,8 +280,10 @@ def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(
         assert noise not in answer.stderr, answer.stderr
     assert "to stdout, token=***\n" in answer.stderr
     assert "to stderr\n" in answer.stderr
-    assert "ERROR Executor: Exception in task" in log
-    assert "\tat org.apache.spark" in log
+    if way == "staged":
+        assert "ERROR Executor: Exception in task" in log
+        assert "\tat org.apache.spark" in log
+    assert "one.py:6)" in log
     assert "InvalidPipeline: map_batches 'f' raised ValueError" in log
     for noise in ("hunter2", "holdfast-error"):
         assert noise not in answer.stderr + log, "neither secrets nor what programs tell each other"

@@ -65,6 +65,7 @@ SILENT = [
     "graph/checks.py:building.__exit__ InvalidPipeline",
     "operators/aggregate/window.py:ticks InvalidPipeline",
     "plan/cutting.py:_at.__exit__ InvalidPipeline",
+    "types/destinations.py:refused_destination BadRow",
     "sinks/sql.py:misfit InvalidPipeline",
     "sources/callback.py:CallbackFeed._batch BadRow 2",
     "state/call.py:_named any",

@@ -22,7 +22,7 @@ from kafka.record.util import calc_crc32c
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
@@ -106,7 +106,7 @@ CASES = {
     "a null key in a compacted topic": Case(
         {"word": None},
         "takes none without a key",
-        "correct the columns of key=",
+        "or correct key=",
         {"key": "word"},
         topic={"cleanup.policy": "compact"},
     ),
@@ -118,14 +118,27 @@ CASES = {
         later={"message.timestamp.before.max.ms": "3600000"},
         mended={"message.timestamp.before.max.ms": str(2**63 - 1)},
     ),
+    "a time ahead of the clock by more than the topic takes": Case(
+        {"at": datetime.now(UTC) + timedelta(days=2)},
+        "message.timestamp.after.max.ms",
+        "filter such rows out",
+        {"timestamp": "at"},
+        topic={"message.timestamp.after.max.ms": "3600000"},
+    ),
     "a partition that is not there": Case(
         {"place": 7}, "it has the partitions 0 to 0", "correct the column", {"partition": "place"}
     ),
     "a topic that is not there": Case(
-        {"topic": "nowhere"}, "among those that there were at the start", "create the topic", {"topic_by": "topic"}
+        {"topic": "nowhere"},
+        "as they were at the start",
+        "create it and start again",
+        {"topic_by": "topic", "pattern": "nowhere.*"},
     ),
 }
-EVERYDAY = {"a record above a limit that was lowered while the run goes on", "a null key in a compacted topic"}
+EVERYDAY = {
+    "a record above a limit that was lowered while the run goes on",
+    "a time ahead of the clock by more than the topic takes",
+}
 
 
 def set_(bootstrap: str, topic: str, settings: Mapping[str, str], *, takes: bool) -> None:
@@ -204,6 +217,7 @@ def test_a_row_that_a_topic_does_not_take_is_a_bad_row_and_changes_nothing(
     def given() -> None:
         bad = published(2, part())
         sink.admit(bad)
+        assert wrong.later, "it would be decided"
         sink.publish([bad], Held())
 
     with pytest.raises(BadRow) as caught:
@@ -260,7 +274,7 @@ REFUSALS = {
 def test_what_no_row_could_mend_is_refused_before_a_row_is_written(
     kafka_of_session: KafkaServer, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr(kafka_sink, "CONNECT_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "CONNECT_S", 0.5)
     wrong, topic = REFUSALS[case], new_topic()
     if wrong.topic is not None:
         outside = created(kafka_of_session.bootstrap, topic, wrong.topic)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run
 from holdfast.sinks.kafka import session as kafka_session
 from holdfast.sinks.kafka import transactions as kafka_transactions
 from holdfast.testing.servers.kafka import KafkaServer
+from tests.kafka_topics import Topics
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +50,7 @@ def records(server: KafkaServer, topic: str) -> list[tuple[bytes | None, bytes |
     return [(message.key(), message.value()) for message in messages(server, topic)]
 
 
-def messages(server: KafkaServer, topic: str) -> list[Any]:
+def messages(server: KafkaServer, topic: str, partitions: int = PARTITIONS) -> list[Any]:
     """Return what ``read_committed`` shows, by a consumer that is not this project's code."""
     consumer = Consumer(
         {
@@ -59,10 +61,10 @@ def messages(server: KafkaServer, topic: str) -> list[Any]:
             "fetch.wait.max.ms": 5,
         }
     )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     found: list[Any] = []
     ended = 0
-    while ended < PARTITIONS:
+    while ended < partitions:
         message = consumer.poll(30)
         assert message is not None, "the broker did not answer"
         if message.error() is None:
@@ -112,6 +114,41 @@ def test_records_of_a_key_keep_their_order_in_epochs_that_are_carried_and_staged
     for key, value in records(kafka_of_session, topic):
         of[key].append(int((value or b"").partition(b":")[2].rstrip(b"}")))
     assert of == {key.encode(): [at for at in range(number) if keys[at % 5] == key] for key in keys}
+
+
+def test_a_message_is_written_again_as_it_was_read_with_its_headers(
+    kafka_of_session: KafkaServer, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """A copy of a topic: what ``read.kafka(format="bytes")`` gives, ``write.kafka`` takes."""
+    topics, (source, target) = Topics(kafka_of_session.bootstrap), (new_topic(), new_topic())
+    for name in (source, target):
+        topics.create(name)
+    headers = [("trace", b"1"), ("none", None), ("trace", b"\xff\x00")]
+    topics.produce(source, {0: [b"one"]}, key=b"\xfe", headers=headers)
+    topics.produce(source, {0: [None, b"three"]}, key=b"k")
+    read: Any = hf.read.kafka(kafka_of_session.bootstrap, source, format="bytes", name="messages").node.spec
+    opened = read.open("messages", str(tmp_path))
+    start = opened.initial()
+    (span,) = opened.spans(start, opened.latest(start, bounded=False), parallelism=1)
+    node = hf.write.kafka(
+        kafka_of_session.bootstrap,
+        target,
+        format="bytes",
+        key="key",
+        value="value",
+        headers="headers",
+        progress=f"{target}-progress",
+    )
+    sink: Any = node.spec.connect("rows", "traps", read.schema)
+    sink.open(RunIdentity("traps", 1))
+    sink.publish([published(1, Carried(pa.Table.from_batches(opened.read(span), read.schema)))], Held())
+    sink.close()
+
+    def seen(topic: str) -> list[Any]:
+        return [(each.key(), each.value(), each.headers()) for each in messages(kafka_of_session, topic, partitions=1)]
+
+    assert seen(target) == seen(source)
+    assert seen(target)[0] == (b"\xfe", b"one", headers)
 
 
 def test_every_part_of_a_record_is_in_the_topic_carried_and_staged(

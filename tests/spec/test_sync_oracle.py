@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.state.step import CLOSED
+from holdfast.operators.sync import policy as policies
+from holdfast.state.step import CLOSED, UNBOUNDED
 from tests.spec.oracle_cases import ASKED, expected_sets, policy_of
 from tests.unit.operators.sync_driver import Event, run, step_of
 
@@ -68,6 +69,42 @@ def test_the_sets_and_their_order_are_those_of_the_reference(case: dict[str, Any
         closed = case["expected"]["close_after_event"]
         after = events[closed + 1 :] if isinstance(closed, int) else []
         assert drive.counts["late"] <= sum(event[1] == "row" for event in after)
+
+
+def closed_early(streams: list[str], events: list[Event]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the sets of ``early_close`` when a node first runs after all events, by the rules of the reference."""
+    queues: dict[str, list[tuple[int, Any]]] = {name: [] for name in streams}
+    bounds = dict.fromkeys(streams, UNBOUNDED)
+    for name, what, _, time, *value in events:
+        if what == "row":
+            queues[name].append((time, value[0]))
+        bounds[name] = max(bounds[name], time + 1 if what == "row" else time)
+    sets: list[tuple[int, dict[str, Any]]] = []
+    while all(queues[name] or bounds[name] < CLOSED for name in streams):
+        heads = [queue[0][0] for queue in queues.values() if queue]
+        if not heads or any(not queues[name] and bounds[name] <= min(heads) for name in streams):
+            break
+        at = min(heads)
+        sets.append((at, {name: queue.pop(0)[1] for name, queue in queues.items() if queue and queue[0][0] == at}))
+    return sets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [None, "x"], ids=["no_key", "one_key"])
+def test_a_bound_and_then_the_end_in_one_epoch_release_nothing_beyond_the_rows(key: str | None) -> None:
+    """Fed at once, the input is empty and has ended when the node first runs; fed one by one, the bound counts."""
+    events: list[Event] = [("b", "row", key, 5, 1), ("a", "bound", key, 10), ("a", "bound", key, CLOSED)]
+    step = step_of(["a", "b"], policies.early_close(), by=() if key is None else ("k",))
+    assert [row["timestamp"] for row in run(step, [events]).rows] == []
+    assert [row["timestamp"] for row in run(step, [[event] for event in events]).rows] == [5]
+    for case in (case for case in ASKED if case["policy"] == "early_close" and case["expected"]["error"] is None):
+        events = events_of(case, key)
+        step = step_of(case["streams"], policies.early_close(), by=() if key is None else ("k",))
+        found = [
+            (row["timestamp"], {name: row[name]["v"] for name in case["streams"] if row[name] is not None})
+            for row in run(step, [events]).rows
+        ]
+        assert found == closed_early(case["streams"], events), case["id"]
 
 
 def test_every_case_that_is_asked_runs() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,6 @@ from holdfast.positions import Positions
 from holdfast.status import CheckpointStatus
 
 log = logging.getLogger("holdfast.checkpoint")
-
-_GATHERED_MAX = 1000
-"""Ends of epochs that are gathered at most before they are written, whatever the interval."""
 
 _IDLE_US = 30_000_000
 """So long no epoch begins before a snapshot is made without a barrier; or thrice the interval, where that is less."""
@@ -165,11 +162,20 @@ class Checkpointer:
         self._wake = threading.Event()
         self._is_ending = False
         self._working = threading.Lock()
+        self._recording = threading.Lock()
 
     # --- reports of the run -----------------------------------------------------------------------------------------
 
     def note(self, start: Positions, ended: EpochEnd) -> None:
-        """Record the end of an epoch, of which every sink's part is decided or published."""
+        """Record the end of an epoch, of which every sink's part is decided or published.
+
+        Raises
+        ------
+        Fenced, Unavailable
+            If as many ends are gathered as epochs can take along, and they cannot be written.  To be called again.
+        """
+        if len(self._gathered) >= progress.GATHERED:
+            self.write_progress()  # here: the thread may be at work on a snapshot for long
         was_barrier = self._barriers is not None and self._barriers.end(ended.step_epoch)
         with self._lock:
             last = self._newest
@@ -187,9 +193,13 @@ class Checkpointer:
             elif self._waits_since_us is not None:
                 self._waits_since_us = self._clock.now_us()
             self._gathered.append(EpochSpan(start, ended))
-            is_full = len(self._gathered) >= _GATHERED_MAX
-        if is_full or was_barrier:
+        if was_barrier:
             self._wake.set()
+
+    def unrecorded(self) -> Sequence[EpochSpan]:
+        """Return the ends of epochs that were noted and are in no progress record yet."""
+        with self._lock:
+            return tuple(self._gathered)
 
     @property
     def status(self) -> CheckpointStatus:
@@ -202,7 +212,7 @@ class Checkpointer:
     def turn(self) -> None:
         """Do what is due: write progress records, make a snapshot."""
         now = self._clock.now_us()
-        if now - self._written_us >= self._intervals.progress_us or len(self._gathered) >= _GATHERED_MAX:
+        if now - self._written_us >= self._intervals.progress_us:
             self._written_us = now
             self._guarded(self.write_progress)
         every = self._intervals.snapshot_us
@@ -307,7 +317,7 @@ class Checkpointer:
     def _snapshot_of(self, ended: EpochEnd, user_data: Mapping[str, Any] | None) -> Manifest:
         began = self._clock.now_us()
         self._publish()
-        self._write_progress()
+        self.write_progress()
         # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
         operators = self._read(ended, self._last)
         self._check_fenced()
@@ -370,21 +380,13 @@ class Checkpointer:
 
     def write_progress(self) -> None:
         """Write the ends of the epochs that were noted since the last time."""
-        with self._working:
-            self._write_progress()
-
-    def _write_progress(self) -> None:
-        with self._lock:
-            gathered, self._gathered = self._gathered, []
-        if not gathered or not self._intervals.snapshot_us:
-            return  # switched off: nothing would ever remove them
-        try:
-            self._check_fenced()
-            progress.write(self._store, gathered, self._generation)
-        except HoldfastError:
-            with self._lock:
-                self._gathered = [*gathered, *self._gathered]
-            raise
+        with self._recording:
+            gathered = self.unrecorded()
+            if gathered and self._intervals.snapshot_us:  # else nothing would ever remove them
+                self._check_fenced()
+                progress.write(self._store, gathered, self._generation)
+            with self._lock:  # from here on no epoch takes them along
+                del self._gathered[: len(gathered)]
 
     def _guarded(self, do: Callable[[], object]) -> None:
         try:

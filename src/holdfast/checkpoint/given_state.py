@@ -194,7 +194,7 @@ def _read(path: Path, operator: str) -> pa.Table:
     try:
         if not files:
             raise FileNotFoundError(f"{path} holds no *.parquet")
-        return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
+        return pa.concat_tables([pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files])
     except (OSError, pa.ArrowException) as error:
         raise InvalidPipeline(
             f"the state of operator {operator!r} cannot be read from {path}.",

@@ -133,10 +133,7 @@ class StateSchema:
             self.kind == other.kind
             and self.key.equals(other.key)
             and self.tables.keys() == other.tables.keys()
-            and all(
-                of.key == other.tables[name].key and of.schema.equals(other.tables[name].schema)
-                for name, of in self.tables.items()
-            )
+            and all(of.is_like(other.tables[name]) for name, of in self.tables.items())
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -130,14 +130,14 @@ def has_taken_part(store: Store, sink: str) -> bool:
         return True
 
 
+def forget_part(store: Store, sink: str) -> None:
+    """Count a sink as new from now on: if it is emptied, that is meant."""
+    store.delete(_key(sink))
+
+
 def have_taken_part(store: Store) -> list[str]:
     """Return the names of the sinks that have taken part, in whichever graph."""
     return [key.removeprefix("sinks/").removesuffix(".json") for key in store.keys("sinks/")]
-
-
-def forget_part(store: Store, sink: str) -> None:
-    """Remove a sink's note: it was reset, and is new to the next start."""
-    store.delete(_key(sink))
 
 
 def _first_epoch(store: Store, name: str) -> int | None:

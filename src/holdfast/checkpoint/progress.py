@@ -4,6 +4,9 @@ Ends of epochs are gathered and written several at a time, as one object::
 
     progress/<first epoch>-<last epoch>-<generation>    {"ends": [{"start": ..., "epoch": ..., "positions": ...}, ...]}
 
+Those that are not written yet travel with each epoch, in the same transaction, to the sinks (:func:`to_text`): whatever
+a sink holds, its own end and all before it are in a record or in that sink.
+
 An end says where its epoch *started* too: a chain is followed by positions, because numbers have gaps where a
 directory was lost, and the same rows may have been replayed under new numbers.
 """
@@ -12,13 +15,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.errors import invariant
-from holdfast.ports import Clock, Store
+from holdfast.ports import Clock, Held, Store
 from holdfast.positions import Positions
 from holdfast.store import checked_json
 
@@ -27,8 +30,7 @@ log = logging.getLogger("holdfast.checkpoint")
 PREFIX = "progress/"
 
 GATHERED = 50
-"""Ends that are written at a time where no operator keeps state.  Spark's own log has the last hundred: a crash loses
-none."""
+"""Most ends that are gathered before they are written: so many does an epoch take along to the sinks."""
 
 RECENT = 1000
 """Ends that are kept one by one, however old the others are."""
@@ -45,7 +47,7 @@ class EpochSpan:
     ended: EpochEnd
 
 
-def write(store: Store, steps: list[EpochSpan], generation: int) -> str:
+def write(store: Store, steps: Sequence[EpochSpan], generation: int) -> str:
     """Write the ends of epochs, in the order of their numbers, as one object; return its key."""
     first, last = steps[0].ended.epoch, steps[-1].ended.epoch
     numbers = [step.ended.epoch for step in steps]
@@ -56,18 +58,63 @@ def write(store: Store, steps: list[EpochSpan], generation: int) -> str:
     return key
 
 
+def add(store: Store, steps: Iterable[EpochSpan], generation: int) -> None:
+    """Write the ends of epochs that no record tells yet, as one object; nothing where all are told."""
+    lacking = {step.ended.epoch: step for step in steps}
+    for path in store.keys(PREFIX) if lacking else ():
+        numbers = _numbers(path)
+        if numbers and any(numbers[0] <= epoch <= numbers[1] for epoch in lacking):
+            for step in _readable(store, path):
+                lacking.pop(step.ended.epoch, None)
+    if lacking:
+        write(store, [lacking[epoch] for epoch in sorted(lacking)], generation)
+
+
 def read(store: Store) -> Iterator[EpochSpan]:
     """Yield the ends of all epochs that were recorded, in the order of their numbers.
 
-    A record that cannot be read is skipped: what it held is replayed in one epoch.
+    A record that cannot be read is skipped: what it held is not known.
     """
     for path in sorted(store.keys(PREFIX), key=_numbers):
-        try:
-            found = list(_steps(store.get(path)))
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("%s in the checkpoint cannot be read (%s): its epochs are replayed as one", path, error)
-            continue
-        yield from found
+        yield from _readable(store, path)
+
+
+def to_text(steps: Sequence[EpochSpan]) -> str:
+    """Return ends of epochs that follow each other as sinks keep them; of positions only what has changed.
+
+    Examples
+    --------
+    >>> def at(number):
+    ...     return {"a": {"log": number, "@ended": 1}}
+    >>> to_text([EpochSpan(at(number), EpochEnd(number, number, at(number + 1), 70)) for number in (3, 4)])
+    '{"start":{"a":{"log":3,"@ended":1}},"ends":[[3,3,70,null,{"a":{"log":4}}],[4,4,70,null,{"a":{"log":5}}]]}'
+    """
+    ends = []
+    for step in steps:
+        ended, moved = step.ended, {}
+        for source, of in ended.positions.items():
+            before = step.start.get(source, {})
+            if source not in step.start or of != before:
+                moved[source] = {segment: at for segment, at in of.items() if before.get(segment) != at}
+        ends.append([ended.epoch, ended.step_epoch, ended.batch_us, ended.pts, moved])
+    return json.dumps({"start": steps[0].start, "ends": ends}, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_text(text: str) -> Iterator[EpochSpan]:
+    """Yield what :func:`to_text` was given; nothing where that cannot be read."""
+    try:
+        said = json.loads(text) if text else {"start": {}, "ends": []}
+        at = {source: dict(of) for source, of in said["start"].items()}
+        for epoch, step_epoch, batch_us, pts, moved in said["ends"]:
+            before, at = at, {**at, **{source: {**at.get(source, {}), **of} for source, of in moved.items()}}
+            yield EpochSpan(before, EpochEnd(epoch, step_epoch, at, batch_us, pts))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("what a sink says of recent epochs cannot be read (%s)", error)
+
+
+def told_by(held: Iterable[Held]) -> list[EpochSpan]:
+    """Return the ends of epochs that sinks tell."""
+    return [step for each in held for step in from_text(each.recent_ends)]
 
 
 def chain(steps: Iterable[EpochSpan], start: Positions) -> Iterator[EpochEnd]:
@@ -145,13 +192,13 @@ class History:
         self._clock = clock
         self._keep_us = keep_us
         self._check_fenced = check_fenced
-        self._gathered: list[EpochSpan] = []
+        self._gathered: list[EpochSpan] = []  # replaced, never changed
         self._since_tidied = RECENT  # what earlier runs have left is tidied by the first write
 
     def note(self, start: Positions, ended: EpochEnd) -> None:
         """Record the end of an epoch.  May be repeated: the last epoch is, after a failure."""
-        self._gathered = [step for step in self._gathered if step.ended.epoch < ended.epoch]
-        self._gathered.append(EpochSpan(start, ended))
+        before = [step for step in self._gathered if step.ended.epoch < ended.epoch]
+        self._gathered = [*before, EpochSpan(start, ended)]
         if len(self._gathered) < GATHERED:
             return
         self._check_fenced()
@@ -161,6 +208,10 @@ class History:
         if self._since_tidied >= RECENT:
             self._since_tidied = 0
             self._tidy()
+
+    def unrecorded(self) -> Sequence[EpochSpan]:
+        """Return the ends that were noted and are in no record yet."""
+        return self._gathered
 
     def _tidy(self) -> None:
         records: dict[str, list[EpochSpan]] = {}
@@ -227,6 +278,14 @@ def _numbers(path: str) -> tuple[int, ...]:
     """Return first epoch, last epoch and generation, by which records are in order; nothing for other keys."""
     numbers = path.removeprefix(PREFIX).split("-")
     return tuple(map(int, numbers)) if len(numbers) == 3 and all(map(str.isdigit, numbers)) else ()
+
+
+def _readable(store: Store, path: str) -> list[EpochSpan]:
+    try:
+        return list(_steps(store.get(path)))
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("%s in the checkpoint cannot be read (%s): how its epochs ended is not known", path, error)
+        return []
 
 
 def _steps(data: bytes | None) -> Iterator[EpochSpan]:

@@ -21,6 +21,7 @@ from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
+from holdfast.state.tables import fitted
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -135,14 +136,10 @@ def from_parquet(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     import pyarrow.parquet as pq
 
     table = pq.read_table(io.BytesIO(data))
-    if table.schema.names != schema.names:
+    if sorted(table.schema.names) != sorted(schema.names):
         raise damaged(key, f"it has the columns {table.schema.names}, and the manifest says {schema.names}")
     # Parquet knows neither all of Arrow's types nor nullability within them; the stored Arrow schema restores most.
-    columns = [
-        column if column.type == of.type else column.cast(of.type)
-        for column, of in zip(table.columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return fitted(table, schema)
 
 
 def checked(data: bytes | None, file: TableFile) -> bytes:

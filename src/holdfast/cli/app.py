@@ -16,10 +16,22 @@ from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
-from holdfast.cli.frame import AsJson, Checkpoint, SparkCheckpoint, Target
+from holdfast.cli.frame import (
+    AsJson,
+    BeginAt,
+    BeginState,
+    Checkpoint,
+    DropState,
+    EndAt,
+    FromCheckpoint,
+    RebuildState,
+    SparkCheckpoint,
+    Target,
+)
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.sinks.reconcile import reconcile
 from holdfast.cli.sinks.reset import reset
+from holdfast.cli.sinks.rewind import rewind_
 from holdfast.cli.sinks.trace import trace_
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standby.invocation import Invocation
@@ -57,26 +69,10 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dev.app, name="dev")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
+app.command("rewind")(rewind_)
 app.command("trace")(trace_)
 app.command("check")(check_)
 app.command("promote")(promote)
-
-
-DropState = Annotated[
-    list[str] | None,
-    typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
-]
-FromCheckpoint = Annotated[
-    str | None, typer.Option(metavar="WHERE", help="First start only: begin at a named checkpoint (NAME or DIR/NAME).")
-]
-BeginAt = Annotated[
-    str | None, typer.Option(metavar="TIME", help="First start only: begin at a time (ISO 8601, or ticks).")
-]
-EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
-BeginState = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=PATH", help="First start only: the state of an operator, as Parquet (see inspect)."),
-]
 
 
 def _say_version(wanted: bool) -> None:
@@ -115,6 +111,7 @@ def run(
         bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see holdfast plan.")
     ] = False,
     drop_state: DropState = None,
+    rebuild_state: RebuildState = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     until: EndAt = None,
@@ -170,6 +167,7 @@ def run(
                 "--lease": lease,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
+            flags["--rebuild-state"] = rebuild_state
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
@@ -189,6 +187,7 @@ def run(
             "commit_every": grouping,
             "force": force or None,
             "drop_state": drop_state or None,
+            "rebuild_state": rebuild_state or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
             "settings": settings,
@@ -314,53 +313,13 @@ def resolve_(
             raise resolved.refusal
 
 
-@app.command("rewind")
-def rewind_(
-    target: Target,
-    checkpoint: Checkpoint,
-    to: Annotated[
-        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time, or the name of a checkpoint.")
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Go back: withdraw from every sink what was published since, and let the next run start there."""
-    with frame.settings(as_json) as settings:
-        from holdfast.spark.resume.rewind import Rewinding
-
-        pipeline = load_target(target)
-        frame.check_has_run(checkpoint, pipeline.name)
-        inspection = frame.inspected(checkpoint, None)
-        frame.check_owner(inspection, pipeline)
-        frame.check_has_spark(directory := viewed_directory(checkpoint), "A rewind")
-        rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
-        if dry_run:
-            planned = rewinding.plan(to)
-            first = words.open_lines(inspection)
-            answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
-            frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
-            return
-        if not force:
-            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
-        with frame.log_file(directory, settings, as_json):
-            frame.note_start(f"rewind {target} --to {to}")
-            before = rewinding.carry_through()
-            done = rewinding.do(to)
-        answer = {
-            "dry_run": False,
-            "carried_through": None if before is None else before.rewound_to,
-            **inspected_json(done),
-        }
-        frame.answer(answer, words.rewind_lines(pipeline.name, done), as_json)
-
-
 @app.command("plan")
 def plan_(
     target: Target,
     checkpoint: Checkpoint,
     force: Annotated[bool, typer.Option("--force", help="Say what run --force would do.")] = False,
     drop_state: DropState = None,
+    rebuild_state: RebuildState = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     state: BeginState = None,
@@ -376,8 +335,8 @@ def plan_(
         begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
         minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        dropped = frozenset(drop_state or ())
-        found = foreseen(pipeline, checkpoint, directory, settings, inspection, drop_state=dropped, begins=begins)
+        asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}
+        found = foreseen(pipeline, checkpoint, directory, settings, inspection, begins=begins, **asked)
         targets, planned = examined(pipeline), found.plan
         said = [*words.warning_lines(minded), *new_column_lines(targets)]
         more = {"warnings": minded, "new_columns": targets.new_columns}

@@ -50,6 +50,28 @@ Checkpoint = Annotated[
         "--checkpoint", metavar="DIR", help="The pipeline's own directory, or its address in an object store."
     ),
 ]
+DropState = Annotated[
+    list[str] | None,
+    typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
+]
+FromCheckpoint = Annotated[
+    str | None, typer.Option(metavar="WHERE", help="First start only: begin at a named checkpoint (NAME or DIR/NAME).")
+]
+BeginAt = Annotated[
+    str | None, typer.Option(metavar="TIME", help="First start only: begin at a time (ISO 8601, or ticks).")
+]
+EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
+BeginState = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH",
+        help="First start only: the state of an operator, as Parquet (see inspect).",
+    ),
+]
+RebuildState = Annotated[
+    bool,
+    typer.Option("--rebuild-state", help="Compute state that is lost again from the sources: see holdfast plan."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
 

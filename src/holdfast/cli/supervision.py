@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +32,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
+from holdfast.spark.launch import stop_directory
 from holdfast.store.paths import checkpoint_directory, open_store
 
 log = logging.getLogger("holdfast.supervisor")
@@ -213,14 +213,14 @@ def supervise(
     limit = settings.max_restarts if max_restarts is None else max_restarts
     directory = checkpoint_directory(checkpoint)
     store = open_store(str(directory))
-    with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
+    with stop_directory.temporary() as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
         retry = Retry(limit + 1, settings.restart_first_s, settings.restart_cap_s)
         spares = None
         if spare:
-            spares = Spares(command, Path(place), lambda: finished(directory), lambda: not supervisor.is_asked)
+            spares = Spares(command, place, lambda: finished(directory), lambda: not supervisor.is_asked)
         supervisor = Supervisor(
-            (lambda: ProcessChild(command, Path(place) / "ended.json")) if spares is None else spares.start,
+            (lambda: ProcessChild(command, place / "ended.json")) if spares is None else spares.start,
             lambda: finished(directory),
             retry,
             _noting(store),

@@ -291,11 +291,15 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     for name in rewound.absent:
         left = "not in the graph: it keeps what it holds"
         yield f"{name}  {left}; after epoch {rewound.to}, it is refused if it is put back"
+    for name in rewound.left_out:
+        yield f"{name}  left out: what it holds from after epoch {rewound.to} stays, and the next graph makes it again:"
+        yield "       it is there twice, unless the sink is emptied with its ledger and filled by backfill=True; until"
+        yield "       then a start refuses the sink under this name"
     if rewound.snapshot is not None:
-        again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
-        yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
-        if rewound.replayed:
-            yield "       by the graph that is started next: their rows stay as they are"
+        since = "by this graph, which has published them: their rows stay as they are"
+        again = f"; {rewound.replayed} epochs after it are evaluated again {since}" if rewound.replayed else ""
+        source = "journal, at the end" if rewound.is_from_journal else "snapshot"
+        yield f"state  from the {source} of epoch {rewound.snapshot}{again}"
     for line in _positions(rewound.positions):
         yield f"source  {line}"
     if rewound.epoch:

@@ -370,7 +370,7 @@ class Coordinator:
         """
         self._delivery.admit({name: Publication(record, tuple(several)) for name, several in parts.items()})
 
-    def rewind(self, record: EpochRecord) -> None:
+    def rewind(self, record: EpochRecord, left_out: Collection[str] = ()) -> None:
         """Withdraw what every sink published after some positions.
 
         Parameters
@@ -378,6 +378,8 @@ class Coordinator:
         record : EpochRecord
             Of this generation, with ``rewound_to``; its epoch is above all others, its positions are those to go back
             to.
+        left_out : collection of str
+            Sinks that keep what they hold.
 
         Notes
         -----
@@ -387,7 +389,8 @@ class Coordinator:
         """
         with self._failures.stopping(record.epoch):
             self._publisher.flush()
-            named = [name for name, held in self._delivery.held.items() if held.epoch > 0]
+            held = self._delivery.held
+            named = [name for name, each in held.items() if each.epoch > 0 and name not in left_out]
             decided, last_epoch = Decided(record, dict.fromkeys(named, ())), self._claims.last_epoch
             demand(record.rewound_to is not None, record, self._run, "it is not a rewind")
             demand(record.epoch > last_epoch, record, self._run, f"it is a rewind, and the last epoch is {last_epoch}")
@@ -460,6 +463,10 @@ class Coordinator:
     def has_failed(self) -> bool:
         """Whether something failed here: then nothing further is published, and the next run asks every sink first."""
         return self._failures.first is not None
+
+    def follow(self, tell: Callable[[Mapping[str, Held]], object]) -> None:
+        """Let somebody be told what each sink holds, now and whenever one has published; see ``Delivery.follow``."""
+        self._delivery.follow(tell)
 
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -115,6 +115,8 @@ class Delivery:
         self._generation = 0
         self.held: dict[str, Held] = {}
         self.published: dict[str, Published] = dict.fromkeys(sinks, Published())
+        self._telling = threading.Lock()
+        self._tell_held: Callable[[Mapping[str, Held]], object] = lambda held: None
 
     def open(self, generation: int) -> None:
         """Open every sink, which fences lower generations, and note what each holds."""
@@ -342,9 +344,22 @@ class Delivery:
         if explained is not None:
             numbers = {each.source: each.number for of in publications for each in of.record.explanations}
             explained = {**explained, **{of: max(number, explained.get(of, 0)) for of, number in numbers.items()}}
-        held = Held(last.epoch, before.generation, last.positions, last.pts, explained, step_time=last.step_time)
+        held = Held(last.epoch, before.generation, last.positions, last.pts, explained, recent_ends=last.recent_ends)
         self.held[name] = held
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
+        self._told()
+
+    def follow(self, tell: Callable[[Mapping[str, Held]], object]) -> None:
+        """Let somebody be told what each sink holds: now, and whenever one has published; on whichever thread that is.
+
+        It returns at once, and does not raise.
+        """
+        self._tell_held = tell
+        self._told()
+
+    def _told(self) -> None:
+        with self._telling:  # sinks publish on several threads: what is told last is the newest
+            self._tell_held(dict(self.held))
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:
         held, epochs = self.held[name].epoch, [publication.record.epoch for publication in publications]

@@ -203,14 +203,13 @@ def _record_json(record: EpochRecord) -> dict[str, Any]:
         "pts": record.pts,
         **({} if record.rewound_to is None else {"rewound_to": record.rewound_to}),
         **({"explanations": [astuple(each) for each in record.explanations]} if record.explanations else {}),
-        **({} if record.step_time is None else {"step_time": record.step_time}),
+        **({"recent_ends": record.recent_ends} if record.recent_ends else {}),
     }
 
 
 def _record(body: Mapping[str, Any]) -> EpochRecord:
     explanations = tuple(Explanation(*each) for each in body.get("explanations", ()))
-    step_time = tuple(body["step_time"]) if "step_time" in body else None
-    return EpochRecord(**{**body, "explanations": explanations, "step_time": step_time})
+    return EpochRecord(**{**body, "explanations": explanations})
 
 
 def _part_json(part: Part, payloads: list[bytes]) -> dict[str, Any]:

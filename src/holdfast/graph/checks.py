@@ -17,6 +17,7 @@ from holdfast.graph import naming
 from holdfast.graph.naming import Origin
 from holdfast.graph.row_ids import EARLY, EarlySpec
 from holdfast.ports import ClockDriven, StatefulSpec
+from holdfast.store import encodings
 
 logger = logging.getLogger("holdfast.graph")
 
@@ -227,7 +228,15 @@ def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode])
     _check_names(pipeline, nodes, sinks)
     _check_pasts(pipeline, nodes, sinks)
     _check_early(pipeline, sinks)
+    _check_paths((*(node for node in nodes if node.is_source), *sinks))
     _warn_of_varying(pipeline, nodes)
+
+
+def _check_paths(ends: Iterable[Node | SinkNode]) -> None:
+    """Raise :class:`InvalidPipeline` if this process cannot name the files that a source or a sink is about."""
+    for node in ends:
+        for path in naming.local_paths(node.spec.arguments()):
+            encodings.check_path(f"{node.name!r}, built at {node.origin},", path)
 
 
 def _warn_of_varying(pipeline: str, nodes: Sequence[Node]) -> None:

@@ -12,7 +12,6 @@ from holdfast.graph import unused
 from holdfast.graph.nodes import is_stateful
 from holdfast.graph.row_ids import Identifying
 from holdfast.ports import Guarantee
-from holdfast.types import units
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Node, Shape, SinkNode, Stream
@@ -277,9 +276,15 @@ def waits_to_mind(pipeline: Pipeline) -> list[str]:
 
 def start_warnings(pipeline: Pipeline) -> list[str]:
     """Return those of them that a start logs; the others were logged while the pipeline was built."""
-    found = []
+    # Found by name like the engine: which inputs go by bounds alone is known where graphs are cut, what order an
+    # operator needs where operators are.
+    by_bounds = importlib.import_module("holdfast.plan.feeds").inputs_by_bounds(pipeline.nodes)
+    rows_in_no_order = importlib.import_module("holdfast.operators.order").rows_in_no_order
+    found: list[str] = []
     for node in pipeline.nodes:
-        found += [said for said in (held_to_the_end(node), _in_no_order(node), _behind_join(node)) if said is not None]
+        held = held_to_the_end(node)
+        found += [] if held is None else [held]
+        found += rows_in_no_order(node, by_bounds[node.name]) if node.name in by_bounds else []
     return found
 
 
@@ -307,82 +312,6 @@ def held_to_the_end(node: Node) -> str | None:
     )
 
 
-def _in_no_order(node: Node) -> str | None:
-    """Return a warning where an operator takes its inputs for ordered by time, and nobody has said that they are."""
-    if node.kind == "lookup_as_of":
-        ways = ("hf.lookup(..., disorder=...)", "hf.table(..., disorder=...)")
-        if not (
-            unsaid := [way for way, given in zip(ways, node.arguments()["disorder"], strict=True) if given is None]
-        ):
-            return None
-        return (
-            f"lookup {node.name!r} ({node.origin}): a row that is below the newest one of its whole stream is late, "
-            f"and does not go on, for nothing is said of the order. Write {' and '.join(unsaid)}: how far rows may be "
-            'below, "5 min" (a number for BIGINT timestamps), or 0 where they ascend by time.'
-        )
-    if node.kind != "join":
-        return None
-    given = node.arguments()["disorder"]
-    if not (unsaid := [name for name in ("left", "right") if name not in given]):
-        return None
-    return (
-        f"join {node.name!r} ({node.origin}): a row of {' or '.join(unsaid)} that is below the newest one of its whole "
-        "stream is late, and in no pair, for nothing is said of their order. Write how far rows may be below: "
-        'disorder="5 min" (a number for BIGINT timestamps), or disorder=0 where they ascend by time.'
-    )
-
-
-def _behind_join(node: Node) -> str | None:
-    """Return a warning where an operator goes by the order of rows that a join does not give in the order of time."""
-    if node.kind not in (*_INSTEAD, "join", "distinct") or (node.kind in _INSTEAD and not _has_late(node)):
-        return None
-    names = node.stateful_spec.input_names
-    for index, before in enumerate(node.inputs):
-        joined = _join_before(before)
-        if joined is None or _is_wide(_disorder_of(node, index, names), joined.arguments()["within"]):
-            continue
-        low, high = joined.arguments()["within"]
-        return (
-            f"{node.kind} {node.name!r} ({node.origin}): join {joined.name!r} gives rows without a partner later than "
-            f"pairs of their time, up to the extent of within=({low!r}, {high!r}); here they would be late. Write "
-            "disorder= of at least that."
-        )
-    return None
-
-
-def _join_before(node: Node) -> Node | None:
-    """Return the join whose rows reach here unsorted, where they do not ascend by time."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        if each.kind == "join" and each.arguments()["how"] in ("left", "right", "full", "semi"):
-            return each
-        if not is_stateful(each):
-            waiting += each.inputs
-    return None
-
-
-def _disorder_of(node: Node, index: int, names: Sequence[str]) -> str | int | None:
-    """Return how far a row of an input may be below the newest, as it was written."""
-    given = node.arguments().get("disorder")
-    if isinstance(given, Mapping):
-        given = given.get(names[index]) if index < len(names) else None
-    elif isinstance(given, Sequence) and not isinstance(given, str):
-        given = given[index]
-    return given
-
-
-def _is_wide(disorder: str | int | None, within: Sequence[str | int]) -> bool:
-    extents = [
-        units.duration_us(each.strip().lstrip("+-"), argument="within") if isinstance(each, str) else abs(each)
-        for each in within
-    ]
-    if disorder is None:
-        return not any(extents)
-    wide = units.duration_us(disorder, argument="disorder") if isinstance(disorder, str) else disorder
-    return wide >= max(extents)
-
-
 def say_what_releases(stream: Stream) -> Stream:
     """Log, while an operator is built, what its arguments cannot release; return its stream."""
     if (said := released_by_clock(stream.node)) is not None:
@@ -393,7 +322,7 @@ def say_what_releases(stream: Stream) -> Stream:
 
 
 _log = logging.getLogger("holdfast.graph")
-_BOUNDED = 'Let the source send bounds: bounds="is_bound".'
+_BOUNDED = 'Let the source give bounds: by itself (disorder= of the source, where it has that), or bounds="is_bound".'
 _INSTEAD = {
     "merge": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
     "sync": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
@@ -413,12 +342,6 @@ def _goes_by_time(node: Node) -> bool:
     if node.kind == "aggregate":
         return given["emit"] == "settled" and given["window"]["kind"] in _BY_TIME
     return node.kind == "merge" or given["policy"]["kind"] in ("settled", "sync_sets", "early_close", "within")
-
-
-def _has_late(node: Node) -> bool:
-    """Return whether rows below a bound are late, whenever others leave."""
-    given = node.arguments()
-    return given["window"]["kind"] in _BY_TIME if node.kind == "aggregate" else _goes_by_time(node)
 
 
 _BY_TIME = ("tumbling", "sliding", "session")

@@ -123,6 +123,12 @@ def where(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _one_spelling(value) if name in _LOCAL else value for name, value in found.items()}
 
 
+def local_paths(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the local paths among the arguments of a source or sink, in one spelling."""
+    paths = [arguments[name] for name in _LOCAL if isinstance(arguments.get(name), str)]
+    return [str(_one_spelling(path)) for path in paths if durable.local_path(path) is not None]
+
+
 def _one_spelling(path: Any) -> Any:
     if not isinstance(path, str) or (local := durable.local_path(path)) is None:
         return path

@@ -50,6 +50,7 @@ def foreseen(
     inspection: Inspection | None,
     *,
     drop_state: frozenset[str] = frozenset(),
+    rebuild_state: bool = False,
     begins: StartAt | None = None,
     only_if_lost: bool = False,
 ) -> Foreseen:
@@ -65,7 +66,7 @@ def foreseen(
         As a start would have them.
     inspection : Inspection, optional
         With the sinks' answers; None where nothing has run in the checkpoint.
-    drop_state, begins
+    drop_state, rebuild_state, begins
         As the start would be asked for.
     only_if_lost : bool
         Make no plan unless :attr:`Foreseen.is_lost`: with state it may need Java.
@@ -92,5 +93,16 @@ def foreseen(
     if held is not None and not newest_directory(store):
         held = Participation(pipeline.name, store, held).begun_together(held)
     last_epoch = max([last_epoch, *(each.epoch for each in (held or {}).values())])
-    planned = plan(pipeline, store, directory, settings, held, last_epoch, drop_state, begins, asked.said)
+    planned = plan(
+        pipeline,
+        store,
+        directory,
+        settings,
+        held,
+        last_epoch,
+        drop_state,
+        begins,
+        asked.said,
+        rebuild_state=rebuild_state,
+    )
     return Foreseen(found, asked, planned, asked.has_epochs)

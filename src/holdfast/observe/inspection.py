@@ -59,6 +59,8 @@ class DecisionSummary:
     """A rewind: the epoch after which everything is withdrawn."""
     before: Mapping[str, int] = field(default_factory=dict)
     """Of an open one, per sink: the epoch before it there, if that was recorded."""
+    recent_ends: str = field(default="", repr=False, metadata={"is_shown": False})
+    """As in :class:`~holdfast.ports.EpochRecord`."""
 
 
 @dataclass(frozen=True)
@@ -359,6 +361,7 @@ def _summary(entry: LedgerEntry) -> DecisionSummary:
         _carried(content),
         record.rewound_to,
         content.before if isinstance(content, Decided) else {},
+        record.recent_ends,
     )
 
 

@@ -16,7 +16,7 @@ from holdfast.observe.ledgers import first_line
 from holdfast.ports import Clock, MeasuredSpec
 from holdfast.positions import SourcePositions
 from holdfast.resume.spark_log import newest_positions
-from holdfast.sources.identified import beneath
+from holdfast.sources.partitioned import beneath
 
 if TYPE_CHECKING:
     from holdfast.observe.inspection import Inspection

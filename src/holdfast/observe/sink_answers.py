@@ -144,7 +144,8 @@ def _resolved(report: SinkReport, inspection: Inspection) -> Held:
             return replace(held, stops=(last.positions,)) if held.is_empty else held
     if held.epoch < decided[0].before.get(report.name, 0):
         return held
-    return replace(held, epoch=decided[-1].epoch, positions=decided[-1].positions)
+    last = decided[-1]
+    return replace(held, epoch=last.epoch, positions=last.positions, recent_ends=last.recent_ends)
 
 
 def highest_held(sink: Sink, at_least: int = 0) -> int:

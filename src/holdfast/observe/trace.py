@@ -7,7 +7,6 @@ sinks say: no checkpoint is needed.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
 from holdfast.sources.bounds import unmarked
 from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
+from holdfast.spark.launch import stop_directory
 from holdfast.types.row_ids import ReadId
 
 COUNTED_MAX = 100
@@ -324,7 +324,8 @@ def _past(
             until[segment] = max(int(position), int(until.get(segment, 0)))
         yield place, until
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-trace-") as scratch:
+    with stop_directory.temporary() as directory:
+        scratch = str(directory)
         told = [
             [each for each in ledger.explanations if each.source == node.name] for ledger in ledgers.values()
         ]  # each sink has a beginning of the same list

@@ -12,7 +12,7 @@ from holdfast.operators.stateful.merge_step import INPUT, MAIN, SINCE, MergeStep
 from holdfast.operators.sync import report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits_table import Waits
-from holdfast.state import joins, keyed
+from holdfast.state import joins, keyed, tables
 from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
 from holdfast.state.timeline import Bools, Ints
 
@@ -124,7 +124,7 @@ def merge_fullness(step: MergeStep, state: Mapping[str, pa.Table]) -> tuple[pa.T
     """
     names, inputs = step.key.names, list(step.inputs)
     held = [state["waiting"] if name == MAIN else state[f"slow_{name}"] for name in inputs]
-    keys = joins.distinct_keys(pa.concat_tables([table.select(names) for table in held]), names)
+    keys = joins.distinct_keys(tables.united([table.select(names) for table in held]), names)
     bounds = _bounds(step, state, keys)
     counts = np.zeros((keys.num_rows, len(inputs)), np.int64)
     is_blocked = np.zeros(counts.shape, bool)

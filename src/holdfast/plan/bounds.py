@@ -37,8 +37,8 @@ class BoundTarget:
         The columns of the source that are its key columns, in their order; None where a key column is computed
         upstream: then only bounds for all keys hold.
     is_direct : bool
-        Whether rows arrive as the source's reader packed them.  Rows that another stage packs again have lost their
-        order relative to bounds: there bounds follow all rows of the epoch.
+        Whether bounds keep their places among rows.  Not where another stage packs rows again, which loses their order
+        relative to bounds, nor where the source gives the bounds itself: there they follow all rows of the epoch.
     offset : int
         Ticks by which bounds are shifted upstream of the input.
     """

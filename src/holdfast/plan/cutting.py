@@ -15,10 +15,19 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
+from holdfast.operators.lookup.spec import TableLookup
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
 from holdfast.plan.chunks import ChunkTarget, Routing
-from holdfast.plan.feeds import Unchanged, bounding_of, bounds_ended, feeds_of, row_bounds_of, with_key
+from holdfast.plan.feeds import (
+    Unchanged,
+    bounding_of,
+    bounds_ended,
+    feeds_of,
+    inputs_by_bounds,
+    row_bounds_of,
+    with_key,
+)
 from holdfast.plan.gating import check_gated
 from holdfast.plan.levels.line import line_of
 from holdfast.plan.program import Program
@@ -38,7 +47,8 @@ from holdfast.plan.stages import (
 )
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.state.step import Selective
+from holdfast.state import checks
+from holdfast.state.step import Promising, Selective
 
 Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
@@ -57,6 +67,16 @@ def stateful_names(pipeline: Pipeline) -> list[str]:
 def clock_driven(pipeline: Pipeline) -> list[str]:
     """Return the names of the operators that decide something by batch time."""
     return [node.name for node in pipeline.nodes if _watches_clock(node)]
+
+
+def epoch_driven(pipeline: Pipeline) -> list[str]:
+    """Return the names of the operators whose state depends on what an epoch decided: batch time, a table's version."""
+    found: set[str] = set()
+    for node in pipeline.nodes:
+        decides = isinstance(node.spec, TableLookup) or _watches_clock(node)
+        if decides or any(before.name in found for before in node.inputs):
+            found.add(node.name)
+    return [name for name in stateful_names(pipeline) if name in found]
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:
@@ -390,6 +410,9 @@ class _Cutting:
             step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
             if isinstance(step, Selective):
                 step = step.giving(self._outputs_read(node))
+            if isinstance(step, Promising):
+                step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
+            checks.require_distinct_columns(step)
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[_Way(node, ordinal)]

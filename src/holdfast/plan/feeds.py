@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.expressions.text import Item
-from holdfast.graph.nodes import Node
+from holdfast.graph.explain import BoundsEnding
+from holdfast.graph.nodes import Node, is_stateful
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.operators.stateful.gate_step import GateStep
@@ -21,6 +22,16 @@ from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, RowBounds
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.state.step import Step
+
+_EVENT_TIME = frozenset(
+    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate"}
+)
+"""Stateful operators that report their progress."""
+
+_OF_FUNCTIONS = frozenset({"apply", "stateful"})
+"""Those that report it where ``timestamp_offset`` bounds the timestamps that a user's function returns."""
+
+_BY_TIME = frozenset({"tumbling", "sliding", "session"})
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,50 @@ def feeds_of(node: Node, ordinal: int, analysis: Analysis = None) -> list[Feed]:
     if before.shape.timestamp not in (None, time):
         return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
     return [feed if feed.times is None or time in feed.times else replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
+
+
+def reports_progress(node: Node) -> bool:
+    """Return whether an operator reports by event time which of its rows are still to come."""
+    if not is_stateful(node) or node.timestamp is None:
+        return False
+    spec: Any = node.spec
+    if node.kind in _OF_FUNCTIONS:
+        return spec.output.offset is not None
+    return node.kind in _EVENT_TIME and (node.kind != "aggregate" or spec.window.kind in _BY_TIME)
+
+
+def inputs_by_bounds(nodes: Sequence[Node], analysis: Analysis = None) -> dict[str, frozenset[str]]:
+    """Return the inputs of each stateful operator of which bounds alone say what may still come.
+
+    Those are the inputs whose rows come from sources that give bounds by themselves, or from operators of which this
+    is so of every input, along paths on which bounds hold.  Rows promise nothing there: those of several partitions
+    are read in any order.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        A graph, inputs first.
+    analysis : mapping of str to Unchanged, optional
+        From Spark's plan.
+    """
+    bounding = {node.name for node in nodes if isinstance(node.spec, MarkedSpec) and node.spec.is_own}
+    found = {}
+    for node in nodes:
+        if not lowering_of(node).keeps_state:
+            continue
+        names = node.stateful_spec.input_names
+        found[node.name] = frozenset(
+            name
+            for ordinal, name in enumerate(names)
+            if all(feed.source in bounding and feed.bounds != CLOSED_ONLY for feed in feeds_of(node, ordinal, analysis))
+        )
+        if len(found[node.name]) == len(names) and reports_progress(node) and not _ends_bounds(node):
+            bounding.add(node.name)
+    return found
+
+
+def _ends_bounds(node: Node) -> bool:
+    return isinstance(node.spec, BoundsEnding) and node.spec.bounds_end([one.shape for one in node.inputs]) is not None
 
 
 def with_key(feed: Feed, key: Sequence[str]) -> str:
@@ -128,7 +183,12 @@ def bounding_of(
         if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
             continue
         targets = [
-            BoundTarget(one.targets[name], feed.key(one.step.key.names), depth[before] == 0, feed.offset)
+            BoundTarget(
+                one.targets[name],
+                feed.key(one.step.key.names),
+                depth[before] == 0 and not node.spec.is_own,
+                feed.offset,
+            )
             for one in hosted
             for (name, feeds), before in zip(one.feeds.items(), operators[one.number].inputs, strict=True)
             for feed in feeds
@@ -178,11 +238,8 @@ def row_bounds_of(sources: Sequence[Node], hosted: Sequence[Hosted], operators: 
 
 def _promise_of_all(step: Step, input_: str) -> int | None:
     """Return by how many ticks a row of an input may be below the newest, whatever their keys; None: not promised."""
-    if isinstance(step, JoinStep):
-        return step.disorder[input_]
-    if isinstance(step, MergeStep) and step.promises[input_].is_whole:
-        return step.promises[input_].disorder or 0
-    return None
+    promise = step.promises[input_] if isinstance(step, JoinStep | MergeStep) else None
+    return promise.disorder or 0 if promise is not None and promise.is_whole else None
 
 
 def _has_every_row(node: Node) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
@@ -20,19 +19,10 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream, is_stateful
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
-from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of
+from holdfast.operators.stateful.gate_step import output_for
+from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of, reports_progress
 from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
-
-_EVENT_TIME = frozenset(
-    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate"}
-)
-"""Stateful operators that report their progress."""
-
-_OF_FUNCTIONS = frozenset({"apply", "stateful"})
-"""Those that report it where ``timestamp_offset`` bounds the timestamps that a user's function returns."""
-
-_BY_TIME = frozenset({"tumbling", "sliding", "session"})
 
 
 def gated(
@@ -125,19 +115,9 @@ def gate_of(nodes: Sequence[Node]) -> Node | None:
     return next((node for node in nodes if isinstance(node.spec, Gate)), None)
 
 
-def reports_progress(node: Node) -> bool:
-    """Return whether an operator reports by event time which of its rows are still to come."""
-    if not is_stateful(node) or node.timestamp is None:
-        return False
-    spec: Any = node.spec
-    if node.kind in _OF_FUNCTIONS:
-        return spec.output.offset is not None
-    return node.kind in _EVENT_TIME and (node.kind != "aggregate" or spec.window.kind in _BY_TIME)
-
-
 def _behind(gate: Node, sink: SinkNode) -> SinkNode:
     before = sink.inputs[0]
-    spec = Released(sink.name, before.columns, before.timestamp)
+    spec = Released(output_for(sink.name), before.columns, before.timestamp)
     released = Node(spec, (gate,), naming.extended(sink.name, "rows"), True, sink.origin, spec.shape([]))
     return replace(sink, stream=Stream(released))
 

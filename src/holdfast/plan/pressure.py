@@ -31,6 +31,7 @@ from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits import merge_fullness
 from holdfast.plan.holds import write_held
 from holdfast.plan.stages import Stages
+from holdfast.state import tables
 from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
 from holdfast.state.keys import coded
 from holdfast.state.step import UNBOUNDED, Step
@@ -119,7 +120,7 @@ def _pressure_of_one(step: KeepsRows, state: Mapping[str, pa.Table]) -> Pressure
     held = [state[table] for table in step.waiting_tables]
     if sum(table.num_rows for table in held) < step.max_waiting_rows:
         return Pressure()
-    codes, _ = coded(pa.concat_tables([table.select(step.key.names) for table in held]))
+    codes, _ = coded(tables.united([table.select(step.key.names) for table in held]))
     most = int(np.bincount(codes).max()) if step.key.names else sum(table.num_rows for table in held)
     if most < step.max_waiting_rows:
         return Pressure()

@@ -24,7 +24,7 @@ from holdfast.plan.batches import BatchFunction
 from holdfast.plan.counting.counts import Counts
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
-from holdfast.types.casting import fitted
+from holdfast.types.casting import fitted, fitted_column
 from holdfast.types.row_ids import Key, ids_of_columns
 
 Batches = list[pa.RecordBatch]
@@ -93,7 +93,8 @@ class Program:
     routes : Routes
         The sinks, with the schemas of their rows.
     runs_user_code : bool
-        Whether a user's function (``map_batches``) is part of it: such a program runs in workers only.
+        Whether a user's function (``map_batches``) is part of it: such a program does not run in the driver, nor where
+        a source is planned.
     """
 
     schemas: Mapping[str, pa.Schema]
@@ -336,7 +337,7 @@ class Unite:
 
 def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     there = field.name in batch.schema.names
-    return batch.column(field.name) if there else pa.nulls(batch.num_rows, field.type)
+    return fitted_column(batch.column(field.name), field.type) if there else pa.nulls(batch.num_rows, field.type)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from holdfast.plan.program import (
 )
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
-from holdfast.types.casting import nullable_field
+from holdfast.types.casting import nullable_field, united_field
 from holdfast.types.row_ids import check_columns
 
 Made = tuple[Operation, pa.Schema, Evaluations]
@@ -343,10 +343,13 @@ def _united(schemas: list[pa.Schema], *, fills: bool) -> pa.Schema | None:
     if fills:
         return _filled(schemas)
     for other in schemas[1:]:
-        if sorted(other.names) != sorted(first.names) or any(other.field(f.name).type != f.type for f in first):
-            return None  # Spark widens types; names that differ by case need it too
-    nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
-    return pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
+        if sorted(other.names) != sorted(first.names):
+            return None  # names that differ by case need Spark
+        fields = [united_field(field, other.field(field.name)) for field in first]
+        if any(field is None for field in fields):
+            return None  # Spark widens types
+        first = pa.schema(fields)
+    return first
 
 
 def _filled(schemas: list[pa.Schema]) -> pa.Schema | None:
@@ -354,9 +357,9 @@ def _filled(schemas: list[pa.Schema]) -> pa.Schema | None:
     fields: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = fields.setdefault(field.name, field.with_nullable(any(field.name not in one.names for one in schemas)))
-        if known.type != field.type:
+        if (united := united_field(known, field)) is None:
             return None
-        fields[field.name] = known.with_nullable(known.nullable or field.nullable)
+        fields[field.name] = united
     return pa.schema(list(fields.values())) if len({name.lower() for name in fields}) == len(fields) else None
 
 

@@ -448,6 +448,17 @@ class ExaminedSpec(Protocol):
 
 
 @runtime_checkable
+class RewindableSpec(Protocol):
+    """What the declaration of a sink has whose sinks are :class:`Rewindable`."""
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws, as far as the declaration alone says: why it never can, or nothing.
+
+        Connects to nothing.
+        """
+
+
+@runtime_checkable
 class LedgerSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to be asked where the rows' schema is unknown."""
 

@@ -169,11 +169,54 @@ class ExplainedSpec(Protocol):
 
 
 @runtime_checkable
+class RecordedStartSpec(Protocol):
+    """What a declaration may offer beyond :class:`SourceSpec`, if reading need not begin with the first row there is:
+    to know where it began.
+    """
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began, as recorded; empty for the very first row, None where nobody knows.
+
+        Asked where everything is to be read again: what is there now may begin elsewhere.  Creates and changes nothing.
+        """
+
+
+@runtime_checkable
 class MeasuredSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to tell how far positions are behind."""
 
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each segment is, also those without a position.  Asks the system; changes nothing."""
+
+
+class Follower(Protocol):
+    """Who is told how far the sinks of a run are, of one source."""
+
+    def tell(self, held: SourcePositions) -> None:
+        """Take the positions before which every sink holds all rows; after a rewind they are lower than before.
+
+        Returns at once: whoever publishes calls it.  May leave out all but the newest.  Must not raise.
+        """
+
+    def close(self) -> None:
+        """Pass the newest on, in bounded time.  Must not raise."""
+
+
+@runtime_checkable
+class FollowedSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to let others watch how far sinks are."""
+
+    def follower(self, name: str) -> Follower | None:
+        """Return who is told during a run; None where nobody wants to know."""
+
+
+@runtime_checkable
+class PartitionedSpec(Protocol):
+    """What a declaration says whose source reads partitions side by side: there is no order between their rows."""
+
+    @property
+    def partitions(self) -> str:
+        """What users call them, in the plural; empty where there are none."""
 
 
 @runtime_checkable

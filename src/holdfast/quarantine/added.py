@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import InvalidPipeline
 from holdfast.quarantine.dead_letters import Letter
 from holdfast.quarantine.mask import ADDED, Address, one_row
-from holdfast.values import REJECT_SCHEMA, SIDE_COLUMNS
+from holdfast.values import REJECT_SCHEMA, SIDE_COLUMNS, side_column
 
 KIND = "Added"
 """Kind of the error of a letter that is none."""
@@ -59,16 +59,19 @@ def rows_in(table: pa.Table) -> Iterator[tuple[pa.RecordBatch, str]]:
     [([{'k': 'a', 't': 3}], '')]
     """
     whole = table.combine_chunks().to_batches()
-    is_beside = {*SIDE_COLUMNS} <= {*table.column_names}
+    plain = [field.name for field in table.schema if not pa.types.is_struct(field.type)]
+    of_time, of_input, of_reason = (side_column(plain, name) for name in SIDE_COLUMNS)
+    wholes = set(table.column_names) - set(plain)
     for batch in whole:
         for number in range(batch.num_rows):
             row = batch.slice(number, 1)
-            if not is_beside:
+            if of_time is None or of_input is None or of_reason is None:
                 yield row, ""
                 continue
-            name, reason = row.column("input")[0].as_py(), row.column("reason")[0].as_py()
-            given = row.column(name) if name in table.column_names else None
-            if given is None or not pa.types.is_struct(given.type) or given.null_count:
+            name, reason = row.column(of_input)[0].as_py(), row.column(of_reason)[0].as_py()
+            column = side_column(wholes, str(name))
+            given = None if column is None else row.column(column)
+            if given is None or given.null_count:
                 raise InvalidPipeline(
                     f"row {number} came by input {name!r}, and is not there.",
                     why=f"a row of a side output is a struct in the column of its input; there are: "

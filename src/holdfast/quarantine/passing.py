@@ -26,6 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.quarantine.mask import one_row
+from holdfast.state.tables import fitted
+from holdfast.types.casting import by_name
 
 OUTLET = "out-"
 """Segments of rows that an operator with state has given begin so."""
@@ -153,4 +155,5 @@ def _row(rows: pa.Table, ordinal: int) -> bytes:
 
 
 def _digest(rows: pa.Table, ordinal: int) -> str:
-    return hashlib.sha256(_row(rows, ordinal)).hexdigest()[:16]
+    row = fitted(rows.slice(ordinal, 1), by_name(rows.schema))  # the graph may name its columns in another order now
+    return hashlib.sha256(_row(row, 0)).hexdigest()[:16]

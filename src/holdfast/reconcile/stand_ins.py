@@ -35,7 +35,7 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     if mode.mode == "upsert":
         spec = SqliteSpec(os.path.join(directory, "content.db"), "content", replace(mode, rewindable=False))
     else:
-        spec = FilesSinkSpec(directory, compression="lz4")
+        spec = FilesSinkSpec(directory, compression="lz4", compact=True)  # a replica's goes on for months
     return replace(node, spec=spec, backfill=False, pace=None)
 
 

@@ -68,20 +68,29 @@ class Backfill:
             If a source cannot go back, or sources come or go at the same time.
         """
         self._check({node.name for node in self.pipeline.sources} ^ set(change_point))
-        walks = []
-        for node in self.pipeline.sources:
-            source = self._opened(node)
-            end, marks = change_point[node.name], plain(change_point[node.name])[0]
-            walks.append([*walk(source, marks), end])
-        steps = max(len(one) for one in walks)
+        return self.cuts(change_point, held)
+
+    def cuts(self, end: Positions, held: Mapping[str, Held]) -> tuple[Positions, ...]:
+        """Return the beginning of the sources, and where epochs from there on end; as :meth:`seek`, without its checks.
+
+        Parameters
+        ----------
+        end : Positions
+            Where the last of them ends.
+        held : mapping of str to Held
+            What each sink holds; an epoch ends where one of them stands.
+        """
+        walks = {
+            node.name: [*walk(self._opened(node), plain(end[node.name])[0]), end[node.name]]
+            for node in self.pipeline.sources
+            if node.name in end
+        }
+        steps = max(len(one) for one in walks.values())
         every = -(-steps // STOPS_MAX)
-        stops: list[Positions] = []
-        for step in [*range(0, steps - 1, every), steps - 1]:
-            at = {
-                node.name: one[min(step, len(one) - 1)] for node, one in zip(self.pipeline.sources, walks, strict=True)
-            }
-            stops.append(at)
-        return tuple(self._through(stops, held))
+        stops: list[Positions] = [
+            {name: one[min(step, len(one) - 1)] for name, one in walks.items()} for step in range(0, steps - 1, every)
+        ]
+        return tuple(self._through([*stops, end], held))
 
     def check(self, change: GraphChange) -> None:
         """Raise what :meth:`seek` would, before anything runs."""

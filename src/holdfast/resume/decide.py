@@ -66,6 +66,8 @@ class StateSource(Enum):
     NONE = "the graph keeps none, or the case does not depend on it: to look costs reading snapshots"
     SNAPSHOT = "a good snapshot that is not ahead of any sink"
     EVERY_EPOCH = "no snapshot, and the ends of all epochs since the beginning are known"
+    UNSURE = "as one of these, but what epochs decided since, which operators depend on, is not known any more"
+    SOURCES = "nowhere else, and this start is asked to compute it again from the sources (`--rebuild-state`)"
     GONE = "nowhere"
 
 
@@ -79,6 +81,7 @@ class StartWay(Enum):
     SEEK = "continues where the sinks are"
     RESTORE = "continues from a snapshot"
     RECOMPUTE = "continues with state that is recomputed from the beginning"
+    REBUILD = "continues with state that is computed again from the beginning of its sources"
     LEAVE = "abandons Spark's directory, and replays to the sinks what they lack"
     MOVE = "continues with the changed graph, from the end of the last epoch"
     FILL = "reads everything again for the sink that is new"
@@ -373,6 +376,28 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         "No crash leads here: a target was emptied, a sink or the checkpoint restored from a copy, or a sink was out "
         "of the graph during a rewind.",
+    ),
+    _refused(
+        "S",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.UNSURE,),
+        "As F or G, and progress records or the logged versions of a table were damaged or lost besides; or snapshots "
+        "are switched off, and with them progress records.",
+    ),
+    ResumeCase(
+        "T",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.SOURCES,),
+        StartWay.REBUILD,
+        "computed again, in epochs as the sources cut them now; muted up to what each sink holds",
+        "from their beginning",
+        "each gets what it does not hold",
+        "above all that are known",
+        "As H, and the start is asked for that: nothing is left of the state.",
     ),
 )
 """The table, in the order in which people read it."""

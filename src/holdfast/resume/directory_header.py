@@ -48,6 +48,8 @@ class DirectoryHeader:
         The positions of sources that left the graph: they continue there if they are put back.
     graph : str, optional
         Fingerprint of the graph's state; None where it was not recorded.
+    graph_since : int
+        The first epoch that this graph has evaluated, here or in directories before.
     from_us : int, optional
         No row whose timestamp lies before is read, microseconds; of the pipeline's beginning only.
     backfilled : tuple of str
@@ -62,6 +64,7 @@ class DirectoryHeader:
     kept: tuple[str, ...] | None = None
     retired: Positions = field(default_factory=dict)
     graph: str | None = None
+    graph_since: int = 0
     from_us: int | None = None
     backfilled: tuple[str, ...] = ()
 
@@ -91,7 +94,7 @@ class DirectoryHeader:
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
         self._check()
-        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled")}
+        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled", "graph_since")}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
         return checked_json.dump(
             {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
@@ -155,6 +158,7 @@ def _parsed(record: dict[str, Any]) -> DirectoryHeader:
         tuple(record["kept"]) if "kept" in record else None,
         record.get("retired", {}),
         record.get("graph"),
+        int(record.get("graph_since", 0)),
         record.get("from_us"),
         tuple(record.get("backfilled", ())),
     )

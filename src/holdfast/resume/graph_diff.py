@@ -77,7 +77,7 @@ class Replay:
     count : int
         How many.
     is_of_old_graph : bool
-        Whether only the old graph may evaluate them: neither after a rewind nor of a backfill.
+        Whether only the old graph may evaluate them: they are not of a backfill.
     """
 
     count: int
@@ -213,7 +213,8 @@ def _compared(name: str, before: Graph, after: Graph, upgrade: StateUpgrade) -> 
                 name, new.role, NodeVerdict.REFUSED, "has no state to take over", (_no_past(was, before),)
             )
     if old is None or old.role is not new.role:
-        return NodeChange(name, new.role, NodeVerdict.NEW, _EFFECT_OF_NEW[new.role])
+        effect = _EFFECT_OF_AGAIN if _is_left_out(new, before) else _EFFECT_OF_NEW[new.role]
+        return NodeChange(name, new.role, NodeVerdict.NEW, effect)
     details = []
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
@@ -281,6 +282,13 @@ def _target(node: Described) -> tuple[str, dict[str, Any]] | None:
     return (node.kind, place) if place else None
 
 
+def _is_left_out(sink: Described, before: Graph) -> bool:
+    """Tell whether a new sink writes where one wrote that the last rewind left out."""
+    return sink.role is Role.SINK and (sink.kind, _target(sink)) in [
+        (node.kind, _target(node)) for node in before.left_out.values()
+    ]
+
+
 def _no_past(was: str, before: Graph) -> str:
     there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
     return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
@@ -300,6 +308,11 @@ _EFFECT_OF_NEW = {
     Role.STATEFUL: "begins without state",
     Role.SINK: "begins here: it gets no older rows",
 }
+
+_EFFECT_OF_AGAIN = (
+    "begins here, where the last rewind went back to and left its target as it was: what is made again "
+    "is there twice, unless it was emptied"
+)
 
 _EFFECT_OF_CHANGED = {
     Role.SOURCE: "continues at its position",

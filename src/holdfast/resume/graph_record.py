@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -67,22 +67,28 @@ class Graph:
         What each stateful operator keeps.
     buckets : int
         Into how many the state of each operator is divided; 0 without state.
+    left_out : mapping of str to Described
+        Sinks that the last rewind has left as they were, until a graph is started: each of them is new to it.
     """
 
     fingerprint: str
     nodes: Mapping[str, Described]
     state_schemas: Mapping[str, StateSchema]
     buckets: int = 0
+    left_out: Mapping[str, Described] = field(default_factory=dict)
+
+    def rewound(self, sinks: Collection[str]) -> Graph:
+        """Return the graph as a rewind of some of its sinks leaves it: the others are left out."""
+        known = {**self.nodes, **self.left_out}
+        left_out = {name: node for name, node in known.items() if node.role is Role.SINK and name not in sinks}
+        return replace(self, nodes={n: of for n, of in known.items() if n not in left_out}, left_out=left_out)
 
     def to_json(self) -> bytes:
         """Return the bytes of the record."""
-        nodes = {
-            name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
-            for name, node in self.nodes.items()
-        }
         state_schemas = {name: of.to_json() for name, of in self.state_schemas.items()}
-        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": state_schemas, "buckets": self.buckets}
-        return checked_json.dump(value)
+        value: dict[str, Any] = {"fingerprint": self.fingerprint, "nodes": _nodes_json(self.nodes)}
+        left_out = {"left_out": _nodes_json(self.left_out)} if self.left_out else {}
+        return checked_json.dump({**value, "keeps": state_schemas, "buckets": self.buckets, **left_out})
 
     @staticmethod
     def from_json(data: bytes, key: str) -> Graph:
@@ -95,14 +101,25 @@ class Graph:
         """
         try:
             value: dict[str, Any] = checked_json.load(data)
-            nodes = {
-                name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
-                for name, of in value["nodes"].items()
-            }
+            nodes, left_out = _nodes(value["nodes"]), _nodes(value.get("left_out", {}))
             state_schemas = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
-            return Graph(value["fingerprint"], nodes, state_schemas, int(value["buckets"]))
+            return Graph(value["fingerprint"], nodes, state_schemas, int(value["buckets"]), left_out)
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def _nodes_json(nodes: Mapping[str, Described]) -> dict[str, Any]:
+    return {
+        name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
+        for name, node in nodes.items()
+    }
+
+
+def _nodes(value: Mapping[str, Any]) -> dict[str, Described]:
+    return {
+        name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
+        for name, of in value.items()
+    }
 
 
 def read_graph(store: Store, below: str) -> Graph:

@@ -50,7 +50,7 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
         try:
             owner = noted_owner(store)
             is_dead = owner.is_alive is False and owner.is_of_this_machine
-            if not is_dead or not _ran_last(pipeline, store):
+            if not is_dead or not ran_last(pipeline, store):
                 return
             coordinator, sinks = closing.enter_context(coordinator_alone(pipeline, store, settings))
             # Somebody may have taken over while the sinks were connected.
@@ -105,7 +105,7 @@ def _is_changed(before: pa.Schema | None, now: pa.Schema) -> bool:
     return before is not None and [(of.name, of.type) for of in before] != [(of.name, of.type) for of in now]
 
 
-def _ran_last(pipeline: Pipeline, store: Store) -> bool:
+def ran_last(pipeline: Pipeline, store: Store) -> bool:
     """Tell whether a graph is, word for word, the one that ran last: its sinks are those that it has noted."""
     number = newest_directory(store)
     return number > 0 and read_graph(store, f"spark/{number}").fingerprint == pipeline.fingerprint()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.checkpoint.manifest import EpochEnd
-from holdfast.checkpoint.progress import EpochSpan, chain
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, covers_all
@@ -77,25 +77,21 @@ def left_at(store: Store, below: str) -> Positions | None:
     return reached
 
 
-def filled(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> tuple[Positions, ...]:
-    """Return where sinks stand with the ends of epochs between, if those that are known lead through all of them.
+def epochs_between(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> list[EpochEnd] | None:
+    """Return the epochs from the first to the last of the places where sinks stand; None where not all are known.
 
     Examples
     --------
     >>> def at(number):
     ...     return {"a": {"log": number}}
     >>> known = [EpochSpan(at(i), EpochEnd(i, i, at(i + 1), 0)) for i in (1, 2, 3)]
-    >>> [stop["a"]["log"] for stop in filled([at(1), at(3)], known)]
-    [1, 2, 3]
-    >>> [stop["a"]["log"] for stop in filled([at(0), at(3)], known)]
-    [0, 3]
+    >>> [ended.positions["a"]["log"] for ended in epochs_between([at(1), at(3)], known)]
+    [2, 3]
+    >>> epochs_between([at(0), at(3)], known)
     """
-    found = [stops[0]]
-    for ended in chain(steps, stops[0]):
-        if not covers_all(stops[-1], ended.positions):
-            break
-        found.append(ended.positions)
-    return tuple(found) if all(_is_among(stop, found) for stop in stops) else tuple(stops)
+    found = replayed_from(_before(stops[0]), steps, stops[-1:])
+    cuts = [stops[0], *(ended.positions for ended in found)]
+    return found if all(_is_among(stop, cuts) for stop in stops) else None
 
 
 def from_the_start(
@@ -124,9 +120,14 @@ def from_the_start(
         return None
     if header.seed or header.graph != graph:
         return None
-    ends = replayed_from(header.start, steps, [reached, *(each.positions for each in held)])
+    ends = replayed_from(_before(header.start), steps, [reached, *(each.positions for each in held)])
     cuts = [header.start, *(ended.positions for ended in ends)]
     return (header.start, ends) if all(_is_among(each.positions, cuts) for each in held) else None
+
+
+def _before(positions: Positions) -> EpochEnd:
+    """Return an end that comes before all epochs."""
+    return EpochEnd(0, 0, positions, 0)
 
 
 def _is_among(positions: Positions, several: Iterable[Positions]) -> bool:

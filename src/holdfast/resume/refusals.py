@@ -111,10 +111,10 @@ def _check_replay(change: GraphChange, replay: Replay, pipeline: str) -> None:
     if replay.is_of_old_graph:
         raise InvalidPipeline(
             "the graph has changed before the old one had caught up with its sinks.",
-            why=f"Spark's part of the checkpoint was damaged or lost, and {left}: the old graph has published them, "
-            "and its state is what their rows were computed with.",
-            do="start the old graph until it has reached new rows, then the changed one; or, if what it has published "
-            "is wrong, holdfast rewind, then start the changed one.",
+            why=f"Spark's part of the checkpoint was damaged or lost, or a rewind was interrupted, and {left}: the old "
+            "graph has published them, and its state is what their rows were computed with.",
+            do="start the old graph until it has reached new rows, then the changed one; or, if what it would publish "
+            "is wrong, holdfast rewind with the old graph, then start the changed one.",
             pipeline=pipeline,
         )
     for node in change.nodes:

@@ -3,11 +3,11 @@
 A directory that begins at a snapshot, or at the beginning of its sources, first replays epochs that sinks hold already.
 A graph that changes before that is through finds some of them left:
 
-- after a *rewind* they belong to the graph that is started next: it was changed on purpose, and the old one would
-  publish its rows of later epochs again before it could be stopped;
-- of a *backfill* too: a sink that gets everything gets what the current graph computes;
-- after a snapshot that was restored because Spark's directory was damaged or lost, to the old graph: it has published
-  them, it has done nothing wrong, and its state is what its rows were computed with.
+- of a *backfill* they belong to the graph that is started next: a sink that gets everything gets what the current
+  graph computes;
+- after a snapshot that was restored they belong to the old graph: it has published them, and its state is what their
+  rows were computed with.  Spark's directory was damaged or lost; or a rewind was interrupted before it had brought the
+  state to its target.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.errors import Corrupt
-from holdfast.ports import Held, Store
+from holdfast.ports import Held
 from holdfast.positions import covers_all
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Replay
-from holdfast.resume.rewind import is_behind_rewind
 from holdfast.resume.spark_log import logged, read_offsets
 
 
-def left_to_replay(store: Store, checkpoint: Path, below: str, graph: str) -> Replay | None:
+def left_to_replay(checkpoint: Path, below: str, graph: str) -> Replay | None:
     """Return what a directory has still to replay; None when nothing.  Asks no sink.
 
     Parameters
     ----------
-    store, checkpoint : Store, Path
-        The checkpoint, and where it lies.
+    checkpoint : Path
+        Where the checkpoint lies.
     below : str
         Spark's directory below it.
     graph : str
@@ -40,8 +39,7 @@ def left_to_replay(store: Store, checkpoint: Path, below: str, graph: str) -> Re
     left = header.replay_count - 1 - last_finished(checkpoint / below, {}, header)
     if left <= 0:
         return None
-    is_old = not is_backfill(header) and not is_behind_rewind(store, header.base, header.seek[-1])
-    return Replay(left, is_of_old_graph=is_old and header.graph != graph)
+    return Replay(left, is_of_old_graph=header.graph != graph and not is_backfill(header))
 
 
 def is_backfill(header: DirectoryHeader) -> bool:

@@ -1,9 +1,11 @@
 """Where a new Spark directory takes its state from, and what has to be replayed after it.
 
 The newest snapshot whose files are whole, and which every sink covers, is taken.  The epochs that came after it, as
-far as a sink holds them, are replayed with the ends and the batch times that they had: a step that depends on
-batch time decides as it did.  What has no record is replayed as one epoch up to the positions of each sink, with the
-number and the time of the epoch that the sink holds last, where it tells them: what falls due later is not muted.
+far as a sink holds them, are replayed with the numbers, the ends and the batch times that they had: a look-up sees the
+same version of its table, and a step that depends on batch time decides as it did.  Progress records tell them, and the
+sinks those of which there is no record yet.  Where a part is known by neither, it is replayed as one epoch up to the
+positions of each sink, with the number and the time of the epoch that the sink holds last: what falls due later is not
+muted.  Whether state may depend on that, the caller decides.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
-from holdfast.errors import Corrupt, invariant
+from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, covers_all
 
@@ -32,25 +33,31 @@ class Restoration:
     manifest : Manifest
         The snapshot.
     replayed : tuple of EpochEnd
-        Epochs after it whose ends are known, in order; behind them those up to the sinks that tell their time.
+        Epochs after it whose ends are known, in order.
     stops : tuple of Positions
         What sinks hold beyond those, in order: replayed as one epoch each, at the time of the replay.
     refused : tuple of (SnapshotKey, str)
         Newer snapshots that could not be used, with the reason.
-    told_count : int
-        How many of the last in ``replayed`` end where sinks stand, and have the times that these tell.
+    joined_count : int
+        How many of the last in ``replayed`` are several epochs in one, as far as a sink stands: how they ended is not
+        known.
     """
 
     manifest: Manifest
     replayed: tuple[EpochEnd, ...]
     stops: tuple[Positions, ...]
     refused: tuple[tuple[SnapshotKey, str], ...] = ()
-    told_count: int = 0
+    joined_count: int = 0
 
     @property
     def seek(self) -> tuple[Positions, ...]:
         """Where reading begins, and where the first epochs end."""
         return (self.manifest.ended.positions, *(ended.positions for ended in self.replayed), *self.stops)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known how each epoch ended that is evaluated again."""
+        return not (self.joined_count or self.stops)
 
 
 def restoration(
@@ -60,6 +67,7 @@ def restoration(
     steps: Iterable[EpochSpan],
     at: Positions | None = None,
     *,
+    until: Positions | None = None,
     graph: str = "",
     reached: Positions | None = None,
     passed_over: Callable[[str], None] = lambda why: None,
@@ -75,9 +83,11 @@ def restoration(
     held : sequence of Held
         What the sinks hold that hold anything.
     steps : iterable of EpochSpan
-        All epochs whose ends are known.
+        All epochs whose ends are known, what sinks tell included.
     at : Positions, optional
         The snapshot must be of exactly these positions, and of the graph.
+    until : Positions, optional
+        Snapshots beyond these are left aside: state of an earlier time is wanted.
     graph : str
         Fingerprint of a graph's state: of several snapshots of one epoch the one of this graph is taken.
     reached : Positions, optional
@@ -102,6 +112,8 @@ def restoration(
             positions = manifest.ended.positions
             if at is not None and not (_same(positions, at) and manifest.graph == graph):
                 continue  # not what was asked for, and no fault of it
+            if until is not None and not covers_all(until, positions):
+                continue
             if chosen is not None and manifest.graph != graph:
                 continue
             verify(store, manifest)  # last: it reads all of the state
@@ -128,56 +140,50 @@ def _planned(
     reached: Positions,
     refused: tuple[tuple[SnapshotKey, str], ...],
 ) -> Restoration:
-    start = manifest.ended.positions
-    replayed = replayed_from(start, steps, [*(each.positions for each in held), reached])
+    start, steps = manifest.ended.positions, list(steps)
+    replayed = replayed_from(manifest.ended, steps, [*(each.positions for each in held), reached])
     cuts = [start, *(ended.positions for ended in replayed)]
     beyond = [each.positions for each in held if not any(_same(each.positions, cut) for cut in cuts)]
     if any(covers_all(cuts[-1], positions) for positions in beyond):
         # A sink stands between two ends that were recorded: they are not those of the epochs that it holds.
-        log.warning("the progress records do not fit the sinks: what follows the snapshot is replayed as one epoch")
+        log.warning("the progress records do not fit the sinks: how the epochs after the snapshot ended is not known")
         replayed, cuts = [], [start]
         beyond = [each.positions for each in held if not _same(each.positions, start)]
-    timed, stops = _timed(ascending(beyond) or [], held, (replayed or [manifest.ended])[-1])
-    replayed += timed
-    epochs = [manifest.ended.step_epoch, *(ended.step_epoch for ended in replayed)]
-    invariant(
-        all(one < next_ for one, next_ in pairwise(epochs)),
-        f"after the snapshot of epoch {manifest.ended.epoch} the epochs {epochs[1:]} are to be replayed.",
-        why="steps see each epoch once, in ascending order.",
-        pipeline=manifest.pipeline,
-        epoch=manifest.ended.epoch,
-    )
-    return Restoration(manifest, tuple(replayed), tuple(stops), refused, len(timed))
+    joined, stops = _joined(ascending(beyond) or [], steps, (replayed or [manifest.ended])[-1])
+    replayed += joined
+    return Restoration(manifest, tuple(replayed), tuple(stops), refused, len(joined))
 
 
-def _timed(
-    stops: Sequence[Positions], held: Sequence[Held], before: EpochEnd
+def _joined(
+    stops: Sequence[Positions], steps: Sequence[EpochSpan], before: EpochEnd
 ) -> tuple[list[EpochEnd], Sequence[Positions]]:
-    """Return the epochs that end where sinks stand, as far as these tell their times, and the other positions.
+    """Return the epochs up to where sinks stand, as far as their numbers and times are known, and the other positions.
 
-    Of two sinks at one position the lower number counts.  Numbers ascend, as steps must see them; those of sinks that
-    were written with another checkpoint may not, and then the present is as good as any time.
+    Numbers ascend, as steps must see them; those of sinks that were written with another checkpoint may not, and then
+    the present is as good as any time.
     """
     found: list[EpochEnd] = []
     for place, stop in enumerate(stops):
-        there = [each for each in held if each.step_time is not None and _same(each.positions, stop)]
-        first = min(there, key=lambda each: each.step_time or (0, 0), default=None)
-        if first is None or first.step_time is None or first.step_time[0] <= before.step_epoch:
+        there = [step.ended for step in steps if _same(step.ended.positions, stop)]
+        if not there or there[-1].step_epoch <= before.step_epoch:
             return found, stops[place:]
-        step_epoch, batch_us = first.step_time
-        before = EpochEnd(first.epoch, step_epoch, stop, batch_us, first.pts)
+        before = there[-1]
         found.append(before)
     return found, ()
 
 
-def replayed_from(start: Positions, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:
-    """Return the ends of the epochs that follow some positions, as far as they are known and were published."""
-    found: list[EpochEnd] = []
-    for ended in chain(steps, start):
-        if not any(covers_all(positions, ended.positions) for positions in published):
+def replayed_from(began: EpochEnd, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:
+    """Return the epochs that follow the end of one, as far as they are known and were published.
+
+    Their numbers ascend, as steps must see them: those that sinks tell lie below those of state that was rebuilt.
+    """
+    found = [began]
+    for ended in chain(steps, began.positions):
+        is_published = any(covers_all(positions, ended.positions) for positions in published)
+        if not is_published or ended.step_epoch <= found[-1].step_epoch:
             break
         found.append(ended)
-    return found
+    return found[1:]
 
 
 def _same(one: Positions, other: Positions) -> bool:

@@ -15,8 +15,9 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
-from holdfast.ports import EpochRecord, Held, Store, Withdrawal
+from holdfast.ports import Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.restore import Restoration, restoration
 from holdfast.store import checked_json
@@ -38,16 +39,26 @@ class RewindTarget:
         Where its state comes from; None without state.
     named : Manifest, optional
         The named checkpoint that was asked for.
+    batch_id : int, optional
+        Where no snapshot is of the target: the epoch as Spark numbers it, if the journal of state still has it.
     """
 
     ended: EpochEnd
     restored: Restoration | None = None
     named: Manifest | None = None
+    batch_id: int | None = None
+
+    @property
+    def replayed(self) -> tuple[EpochEnd, ...]:
+        """The epochs that have to be evaluated again for their state."""
+        return () if self.restored is None or self.batch_id is not None else self.restored.replayed
 
     @property
     def read_from(self) -> Positions:
         """Where the sources have to be read from."""
-        return self.ended.positions if self.restored is None else self.restored.manifest.ended.positions
+        if self.restored is None or not self.replayed:
+            return self.ended.positions
+        return self.restored.manifest.ended.positions
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,10 @@ class Rewound:
         What each sink withdraws.
     absent : tuple of str
         Sinks that have taken part and are not in the graph: what they hold from after the target stays in them.
+    left_out : tuple of str
+        Sinks of the graph that keep what they hold.
+    is_from_journal : bool
+        Whether that snapshot is made of what the journal of state has.
     """
 
     epoch: int
@@ -79,9 +94,13 @@ class Rewound:
     replayed: int
     sinks: Mapping[str, Withdrawal]
     absent: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    is_from_journal: bool = False
 
 
-def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool) -> RewindTarget:
+def target(
+    store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool, graph: str = ""
+) -> RewindTarget:
     """Return the target of a rewind.
 
     Parameters
@@ -96,6 +115,8 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, 
         All epochs whose ends are known.
     has_state : bool
         Whether operators keep state.
+    graph : str
+        Fingerprint of the state of the graph that ran last: of several snapshots of one epoch its own is taken.
 
     Raises
     ------
@@ -112,21 +133,27 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, 
         found = _at(at_us, ends, steps)
     if found is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
-    restored = _restored(store, pipeline, found, steps) if has_state else None
+    restored = _restored(store, pipeline, found, steps, graph) if has_state else None
     if has_state and restored is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
     return RewindTarget(found, restored)
 
 
 def reachable(store: Store, pipeline: str, steps: Iterable[EpochSpan]) -> dict[int, EpochEnd]:
-    """Return the ends of the epochs up to which a good snapshot, and the records after it, reach; by number."""
+    """Return the ends of the epochs up to which a good snapshot, and the records after it, reach; by number.
+
+    An epoch that was evaluated again has two numbers, with one end.
+    """
     known = list(steps)
     ends: dict[int, EpochEnd] = {}
     for manifest in good_snapshots(store, lambda key, why: None):
         if manifest.pipeline == pipeline:
             after = {ended.epoch: ended for ended in chain(known, manifest.ended.positions)}
             ends = {**after, manifest.ended.epoch: manifest.ended, **ends}
-    return ends
+    there = [end.positions for end in ends.values()]
+    others = (step.ended for step in known if step.ended.epoch not in ends)
+    again = {ended.epoch: ended for ended in others if ended.positions in there}
+    return {**again, **ends}
 
 
 def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
@@ -152,7 +179,7 @@ def pts_of(store: Store, ended: EpochEnd) -> int | None:
     return ended.pts
 
 
-def unfinished(store: Store, base: int) -> EpochRecord | None:
+def unfinished(store: Store, base: int) -> Decided | Done | None:
     """Return the rewind that was decided, and after which no directory was begun yet; None when there is none.
 
     Parameters
@@ -162,11 +189,12 @@ def unfinished(store: Store, base: int) -> EpochRecord | None:
     base : int
         First epoch of the directory that counts; 0 when there is none.
     """
-    newest: EpochRecord | None = None
+    newest: Decided | Done | None = None
     for entry in survey(store):
         if entry.content is not None and entry.standing in (Standing.OPEN, Standing.DONE):
-            newest = entry.content.record
-    return newest if newest is not None and newest.rewound_to is not None and base <= newest.epoch else None
+            newest = entry.content
+    is_rewind = newest is not None and newest.record.rewound_to is not None and base <= newest.record.epoch
+    return newest if is_rewind else None
 
 
 def take_back(store: Store, to: Positions, generation: int, steps: Iterable[EpochSpan]) -> None:
@@ -193,10 +221,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Epoc
         """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
         return covers_all(to, ended.positions)
 
-    recorded = {step.ended.epoch for step in progress.read(store)}
-    lacking = [step for step in steps if stays(step.ended) and step.ended.epoch not in recorded]
-    if lacking:
-        progress.write(store, sorted(lacking, key=lambda step: step.ended.epoch), generation)
+    progress.add(store, [step for step in steps if stays(step.ended)], generation)
     for key in snapshot_keys(store):
         try:
             ended = read_manifest(store, key).ended
@@ -223,22 +248,6 @@ def note_rewind(store: Store, epoch: int, to: Positions) -> None:
     last = rewinds[-1][0] if rewinds else 0
     invariant(epoch > last, f"a rewind is epoch {epoch}, and the one before it is epoch {last}.", epoch=epoch)
     store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
-
-
-def is_behind_rewind(store: Store, base: int, end: Positions) -> bool:
-    """Tell whether everything that a Spark directory replays lies before the target of the newest rewind.
-
-    Parameters
-    ----------
-    store : Store
-        The checkpoint.
-    base : int
-        First epoch of the directory.
-    end : Positions
-        Up to where it replays.
-    """
-    rewinds = _rewinds(store)
-    return bool(rewinds) and rewinds[-1][0] < base and covers_all(rewinds[-1][1], end)
 
 
 def _rewinds(store: Store) -> list[tuple[int, Positions]]:
@@ -296,8 +305,8 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
                 "in it, and its ledger says that it has everything up to there.",
                 do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
                 f"or restore sink {name!r} to a state after the rewind; or, where it cannot withdraw rows, "
-                "give it another name: it then begins at the present, or, with another target and backfill=True, "
-                "at the beginning.",
+                "empty it with its ledger and let backfill=True fill it from the beginning; or give it another name: "
+                "it then begins at the present, and what is made again is in its target twice.",
                 pipeline=pipeline,
                 participant=name,
                 epoch=number,
@@ -345,9 +354,12 @@ def _named(store: Store, pipeline: str, name: str) -> RewindTarget:
     return RewindTarget(manifest.ended, restored, manifest)
 
 
-def _restored(store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan]) -> Restoration | None:
+def _restored(
+    store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan], graph: str
+) -> Restoration | None:
     """Return the snapshot and the epochs after it that lead to exactly the end of an epoch."""
-    found = restoration(store, pipeline, [Held(ended.epoch, 0, ended.positions)], steps)
+    held = [Held(ended.epoch, 0, ended.positions)]
+    found = restoration(store, pipeline, held, steps, until=ended.positions, graph=graph)
     return None if found is None or found.stops else found
 
 

@@ -117,7 +117,7 @@ def state_move(old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> Sta
     differ: list[str] = []
     for name, table in new.tables.items():
         was = old.tables.get(name)
-        if was is not None and was.key == table.key and was.schema.equals(table.schema):
+        if was is not None and was.is_like(table):
             moves[name] = TableMove(Way.AS_IS, name)
         else:
             differ.append(name)
@@ -153,7 +153,7 @@ def _head_reasons(old: StateSchema, new: StateSchema) -> Iterator[str]:
 
 def _can_grow(name: str, old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> bool:
     was = old.tables.get(name)
-    if was is not None and was.key != new.tables[name].key:
+    if was is not None and sorted(was.key) != sorted(new.tables[name].key):
         return False
     return upgrade.grown(name, None if was is None else was.schema.empty_table(), _EPOCH_0) is not None
 

@@ -15,8 +15,8 @@ from holdfast.store.increments import MERGED_AT_A_TIME
 EXPLANATIONS = "holdfast_positions"
 """Table of an SQL sink, beside the ledger: what the positions in it mean."""
 
-STEP_TIME = ""
-"""In that table, in the place of a source: the row with number and time of the last epoch, which is replaced."""
+RECENT_ENDS = ""
+"""In that table, in the place of a source: the row with what the last epoch says of recent ends, which is replaced."""
 
 
 ENDS = "@ends"
@@ -26,7 +26,7 @@ ENDS_KEPT = 1000
 """How many: a row is replaced by that of so many epochs later."""
 
 
-_OWN = (STEP_TIME, ENDS)
+_OWN = (RECENT_ENDS, ENDS)
 
 
 def end_row(record: EpochRecord, at_us: int) -> tuple[int, int, str]:
@@ -121,20 +121,6 @@ def parted(rows: Iterable[tuple[str, int, str]]) -> list[Explanation]:
 def numbers(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return source -> highest number, of rows of both."""
     return {source: number for source, number in rows if source not in _OWN}
-
-
-def step_time_in(row: tuple[str] | None) -> tuple[int, int] | None:
-    """Return what the row of :data:`STEP_TIME` says; None where there is none of the epoch that is held.
-
-    Examples
-    --------
-    >>> step_time_in(("[12, 1700000000000000]",)), step_time_in(None)
-    ((12, 1700000000000000), None)
-    """
-    if row is None:
-        return None
-    step_epoch, batch_us = json.loads(row[0])
-    return step_epoch, batch_us
 
 
 def needed(publications: Sequence[Publication]) -> bool:

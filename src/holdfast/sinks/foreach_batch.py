@@ -216,7 +216,7 @@ class ForeachBatchSink:
                 self._give(publication)
             staged = self._sent.pop(record.epoch)
             faults.reach("publish-uncommitted", record.epoch)
-            held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
+            held = Held(record.epoch, self._generation, record.positions, record.pts, recent_ends=record.recent_ends)
             self._note(held)
             for name in staged:
                 self._engine.staging.remove(name)
@@ -299,8 +299,7 @@ class ForeachBatchSink:
         with durable.explained(f"reading {path}"):
             try:
                 with open(path, "rb") as file:
-                    noted = json.load(file)
-                    return Held(**{**noted, "step_time": tuple(noted["step_time"]) if "step_time" in noted else None})
+                    return Held(**json.load(file))
             except FileNotFoundError:
                 return Held()
             except (ValueError, TypeError) as error:
@@ -338,4 +337,4 @@ class _Bound:
 
 
 def _noted(held: Held) -> dict[str, Any]:
-    return {name: value for name, value in asdict(held).items() if name != "step_time" or value is not None}
+    return {name: value for name, value in asdict(held).items() if name != "recent_ends" or value}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.errors import Corrupt
 from holdfast.ports import Publication, Staged, Task
-from holdfast.types.casting import fitted, fitted_table
+from holdfast.types.casting import declared, fitted_table
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HandleWriter:
         limit = self._factory.row_limit
         room = batch.num_rows if limit is None else max(0, limit - self._row_count)
         if min(room, batch.num_rows):
-            self._batches.append(fitted(batch.slice(0, room), self._factory.schema))
+            self._batches.append(declared(batch.slice(0, room), self._factory.schema))
         self._row_count += batch.num_rows
         if is_first and self._row_count:
             faults.reach("stage-write", self._task.epoch)
@@ -85,7 +85,7 @@ def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBat
         if not isinstance(part, Staged):
             batches += fitted_table(part.rows, schema).to_batches()
         elif "arrow" in part.reference:
-            batches += _decoded(part)
+            batches += [declared(batch, schema) for batch in _decoded(part)]
         elif part.row_count:
             raise Corrupt(
                 f"The handle {part.name} counts {part.row_count} rows and holds none.",

@@ -35,6 +35,32 @@ def encode(rows: pa.Table | pa.RecordBatch) -> bytes:
     return b"".join(_lines(batch) for batch in _batches(rows) if batch.num_rows)
 
 
+def decode(data: bytes, schema: pa.Schema) -> pa.Table:
+    r"""Return the rows of lines that :func:`encode` has made; NaN and infinities, which lines do not keep, are null.
+
+    Notes
+    -----
+    Arrow reads the lines where it knows how all types were written; else each is read by itself, in Python.
+
+    Examples
+    --------
+    >>> decode(b'{"a":1,"at":"2026-01-02"}\n', pa.schema([("a", pa.int8()), ("at", pa.date32())])).to_pylist()
+    [{'a': 1, 'at': datetime.date(2026, 1, 2)}]
+    """
+    if not data.strip() or not all(pa.types.is_date(kind) or _is_read_by_arrow(kind) for kind in schema.types):
+        rows = (json.loads(line, parse_float=Decimal) for line in data.splitlines())
+        return pa.Table.from_pylist([_typed(row, pa.struct(list(schema))) for row in rows], schema)
+    read = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in schema]
+    from pyarrow import json as pa_json
+
+    found = pa_json.read_json(
+        pa.BufferReader(data),
+        read_options=pa_json.ReadOptions(block_size=len(data) + 1),
+        parse_options=pa_json.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore"),
+    )
+    return found.select(schema.names).cast(schema)
+
+
 def check(batch: pa.RecordBatch) -> None:
     """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is not UTF-8, a time too far."""
     check_text(batch)
@@ -186,3 +212,48 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _added(texts: pa.Array, *, after: str) -> pa.Array:
     return pc.binary_join_element_wise(texts, pa.scalar(after, _TEXT), pa.scalar("", _TEXT))
+
+
+def _is_read_by_arrow(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_struct(kind):
+        return kind.num_fields > 0 and all(_is_read_by_arrow(member.type) for member in kind)
+    if types.is_list(kind):
+        return _is_read_by_arrow(kind.value_type)
+    if types.is_decimal128(kind):
+        return bool(kind.precision + kind.scale <= 38)  # else it reads other numbers
+    plain = (types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_timestamp)
+    return any(test(kind) for test in plain) and not types.is_float16(kind)
+
+
+def _typed(value: Any, kind: pa.DataType) -> Any:
+    """Return a value that JSON has as one of its type."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        return {field.name: _typed(value.get(field.name), field.type) for field in kind}
+    if types.is_map(kind):
+        return [(_typed_key(key, kind.key_type), _typed(item, kind.item_type)) for key, item in value.items()]
+    if types.is_nested(kind):
+        return [_typed(each, kind.value_type) for each in value]
+    if types.is_floating(kind):
+        return float(value)
+    if types.is_decimal(kind):
+        return Decimal(value)
+    if types.is_timestamp(kind):
+        return datetime.datetime.fromisoformat(value)
+    if types.is_date(kind):
+        return datetime.date.fromisoformat(value)
+    if types.is_time(kind):
+        return datetime.time.fromisoformat(value)
+    if types.is_duration(kind):
+        return datetime.timedelta(microseconds=round(value * 1_000_000))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind) or types.is_integer(kind):
+        return value
+    return base64.b64decode(value)
+
+
+def _typed_key(key: str, kind: pa.DataType) -> Any:
+    """Return a key of a map, which is a text in JSON."""
+    return key if pa.types.is_string(kind) else pa.scalar(key.lower()).cast(kind).as_py()

@@ -22,6 +22,7 @@ from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, S
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
+from holdfast.state.tables import united
 
 Row = tuple[str, str]
 """(pipeline, sink): whose ledger row it is."""
@@ -83,7 +84,7 @@ def rows(name: str) -> pa.Table:
                 do="start the pipeline that writes to it, in this process.",
                 participant=name,
             )
-        return pa.Table.from_batches(kept.batches, schema=kept.schema)
+        return united([kept.schema.empty_table(), *(pa.Table.from_batches([batch]) for batch in kept.batches)])
 
 
 def clear(name: str) -> None:
@@ -172,7 +173,7 @@ class MemorySink:
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             record = new[-1].record
-            held = Held(record.epoch, self._generation, record.positions, record.pts, step_time=record.step_time)
+            held = Held(record.epoch, self._generation, record.positions, record.pts, recent_ends=record.recent_ends)
             self._keep(added, held)
 
     def outcome(self, epoch: int) -> Outcome:

@@ -54,11 +54,11 @@ def cannot_go_back(node: str, record: EpochRecord, epochs: Sequence[int]) -> Div
     )
 
 
-def without_ends(mode: TableMode) -> Withdrawal:
-    """Return what a table without a list of epochs would withdraw: an upsert has lost what it replaced."""
-    if mode.mode == "append":
+def declared(mode: TableMode) -> Withdrawal:
+    """Return what a table withdraws as far as its mode says: an upsert has lost what it replaced."""
+    if mode.mode == "append" and not mode.rewindable:
         return Withdrawal(obstacle="it is not declared rewindable=True")
-    return Withdrawal(is_recomputed=True)
+    return Withdrawal(is_recomputed=mode.mode == "upsert")
 
 
 def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:

@@ -33,6 +33,9 @@ LEDGER = "holdfast_ledger"
 CONTROL = "holdfast_control"
 """The control rows that were carried out, where a sink has a control column."""
 
+OWN_TABLES = "holdfast_"
+"""Tables that begin so are Holdfast's own: rows go to no such table, nor to one that a later version needs."""
+
 RESERVED_PREFIX = "__holdfast"
 """Columns that begin so are Holdfast's own (the order of staged rows, the delete flag)."""
 

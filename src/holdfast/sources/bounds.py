@@ -36,13 +36,18 @@ class MarkedSpec(WrappedSpec):
     marker: str
 
     @property
+    def is_own(self) -> bool:
+        """Whether the source gives the bounds itself, of its partitions: then its rows promise nothing besides."""
+        return self.marker == OWN
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of its rows: without the mark."""
         return pa.schema([field.remove_metadata() for field in self.given.schema if field.name != self.marker])
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
-        return {**self.given.arguments(), "bounds": "its own" if self.marker == OWN else self.marker}
+        return {**self.given.arguments(), "bounds": "its own" if self.is_own else self.marker}
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.identified import beneath
+from holdfast.sources.partitioned import beneath
 from holdfast.sources.until.between import is_from
 from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 

@@ -23,11 +23,9 @@ from holdfast.ports import (
     REJECT_COLUMN,
     SeekableSpec,
     Source,
-    SourceSpec,
     Span,
 )
 from holdfast.positions import SourcePositions
-from holdfast.sources.bounds import unmarked
 from holdfast.sources.wrapped import WrappedSource, WrappedSpec
 from holdfast.types.row_ids import U64, Key, ids_of_numbers, key_of
 
@@ -146,12 +144,6 @@ class IdentifiedSpec(WrappedSpec):
         """Return the declaration of the same source that begins at a time; the ids stay."""
         assert isinstance(self.given, SeekableSpec)
         return replace(self, given=self.given.from_time(at_us))
-
-
-def beneath(spec: SourceSpec) -> SourceSpec:
-    """Return the declaration of the source itself, beneath its ids and what marks its bound rows."""
-    given = unmarked(spec)
-    return given.given if isinstance(given, IdentifiedSpec) else given
 
 
 class IdentifiedSource(WrappedSource):

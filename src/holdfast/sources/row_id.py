@@ -14,6 +14,7 @@ from holdfast.operators.row_id import RowIdOfColumns, check_into
 from holdfast.ports import SourceSpec
 from holdfast.sources.bounds import MarkedSpec, unmarked
 from holdfast.sources.identified import IdentifiedSpec, NumberedSpec
+from holdfast.sources.partitioned import beneath
 from holdfast.types.row_ids import check_time
 
 _INSTEAD = {
@@ -96,7 +97,7 @@ class RowId:
                 do="write hf.row_id() once.",
                 participant=node.name,
             )
-        if not isinstance(given, NumberedSpec):
+        if not isinstance(beneath(spec), NumberedSpec):
             raise InvalidPipeline(
                 f"rows of {node.kind} {node.name!r}, built at {node.origin}, have no position that an id could be "
                 "made of.",

@@ -18,6 +18,8 @@ from holdfast.ports import (
     Explanation,
     Guarantee,
     Guaranteeing,
+    PartitionedSpec,
+    RecordedStartSpec,
     Source,
     SourceSpec,
 )
@@ -67,6 +69,11 @@ class WrappedSpec:
         return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
 
     @property
+    def partitions(self) -> str:
+        """What users call its partitions; empty where it has none."""
+        return self.given.partitions if isinstance(self.given, PartitionedSpec) else ""
+
+    @property
     def sends_secret(self) -> bool:
         """Whether a secret travels to executors."""
         return isinstance(self.given, Confidential) and self.given.sends_secret
@@ -84,6 +91,10 @@ class WrappedSpec:
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the latest positions of the source."""
         return self.given.reached(name, workspace)
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where reading began."""
+        return self.given.recorded_start(name, workspace) if isinstance(self.given, RecordedStartSpec) else {}
 
     def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
         """Return what is durable of what its positions mean; nothing where they mean something by themselves."""

@@ -355,7 +355,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return False
         program = None if self.reading.packing is None else self.reading.packing.program
         if program is not None and program.runs_user_code:
-            return False  # a user's function and its set-up run in workers only
+            return False  # a user's function and its set-up do not run where sources are planned
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes
 

@@ -17,8 +17,10 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from holdfast import faults
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.counting.auditor import Auditor
@@ -80,8 +82,9 @@ class EpochLoop:
         Minimum timestamp over the inputs that earlier runs had reached.
     explanations : Explanations
         What the epochs' records explain.
-    watches_clock : bool
-        Whether a step does: then the epochs' records say the times that steps saw.
+    unrecorded : callable, optional
+        Returns the ends of epochs that no progress record tells yet: each epoch takes them along to the sinks, with its
+        own.  None where no replay depends on how epochs ended.
     is_at_pts : bool
         Whether the gate upstream of the sinks reports pts.
     timed_sources : sequence of str
@@ -117,7 +120,7 @@ class EpochLoop:
         reports: OperatorReports,
         due_file: str,
         explanations: Explanations,
-        watches_clock: bool = False,
+        unrecorded: Callable[[], Sequence[EpochSpan]] | None = None,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         auditor: Auditor | None = None,
@@ -140,7 +143,7 @@ class EpochLoop:
         self._lookups = lookups
         self._note_parts = note_parts
         self._note_end = note_end
-        self._watches_clock = watches_clock
+        self._unrecorded = unrecorded
         self._is_at_pts = is_at_pts
         self._pts = pts
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
@@ -192,6 +195,16 @@ class EpochLoop:
             generation=self._coordinator.generation,
         )
 
+    def begin(self) -> None:
+        """Begin what evaluates beside Spark's jobs, for the first epoch."""
+        if (here := self._evaluation.here) is not None:
+            here.begin()
+
+    def end(self) -> None:
+        """End it, whatever it does; called from any thread."""
+        if (here := self._evaluation.here) is not None:
+            here.end()
+
     def begin_again(self) -> None:
         """Forget the failure: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
         self.failure = None
@@ -205,7 +218,7 @@ class EpochLoop:
         start, end = self._span(batch_id)
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
         is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)
-        self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}"
+        self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}{self._place(batch_id)}"
         step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
         if (lookups := self._lookups) is not None:
             self._patiently(lambda: lookups.begin(step_epoch, batch_id, batch_us), f"load the tables of epoch {epoch}")
@@ -227,14 +240,15 @@ class EpochLoop:
         if self._auditor is not None:
             self._auditor.look(epoch, report, rows)
         evaluated = time.perf_counter()
+        ended = replace(ended, pts=self._pts_of(report))
         record = EpochRecord(
             pipeline=self._pipeline,
             epoch=epoch,
             generation=self._coordinator.generation,
             positions=end.positions,
-            pts=self._pts_of(report),
+            pts=ended.pts,
             explanations=self._explanations.take(parts),
-            step_time=(step_epoch, batch_us) if self._watches_clock else None,
+            recent_ends=self._recent_ends(start.positions, ended),
         )
         self.doing = f"publishing epoch {epoch}"
         self._coordinator.commit(claim, record, parts)
@@ -244,7 +258,7 @@ class EpochLoop:
         self._note(end, report.observed)
         if self._auditor is not None:
             self._auditor.note(epoch, report, rows)
-        self._has_ended(start, replace(ended, pts=record.pts))
+        self._has_ended(start, ended)
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -257,6 +271,11 @@ class EpochLoop:
             },
             carried=any(isinstance(part, Carried) for several in parts.values() for part in several),
         )
+
+    def _place(self, batch_id: int) -> str:
+        """Say the how manieth an epoch is of those that a new directory replays."""
+        count = self._header.replay_count
+        return f", {batch_id + 1:,} of {count:,}" if batch_id < count else ""
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -315,7 +334,7 @@ class EpochLoop:
     def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
         size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
         # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
-        times = self._evaluation.carried_times
+        times = 1 if self._evaluation.here is None else self._evaluation.here.times
         return size is not None and size <= times * self._limits.carry_bytes and (rows or 0) <= times * CARRY_ROWS_MAX
 
     def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
@@ -323,7 +342,7 @@ class EpochLoop:
 
         def once() -> T:
             try:
-                with limited(self._limits.evaluate_s, f"epoch {epoch}"):
+                with limited(self._limits.evaluate_s, f"epoch {epoch}", self.end):
                     return evaluate()
             except Exception as error:
                 # What the finished tasks of a failed job staged would block the next attempt (locks on unique keys):
@@ -367,6 +386,12 @@ class EpochLoop:
                 before = self.source_reasons.get(source, {})
                 self.source_reasons = {**self.source_reasons, source: reject_reasons.added(before, counted.reasons)}
         self.last_positions = end
+
+    def _recent_ends(self, start: Positions, ended: EpochEnd) -> str:
+        if self._unrecorded is None:
+            return ""
+        before = [step for step in self._unrecorded() if step.ended.epoch < ended.epoch]  # it may be repeated
+        return progress.to_text([*before, EpochSpan(start, ended)])
 
     def _has_ended(self, start: spark_log.Offsets, ended: EpochEnd) -> None:
         if (note_end := self._note_end) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +32,32 @@ class Evaluated:
     report: EpochReport
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Here(Protocol[T_co]):
+    """Evaluates a whole small epoch without a job: in this process, or in the kept worker."""
+
+    @property
+    def times(self) -> float:
+        """How many times the usual size and number of rows an epoch may have for it."""
+
+    def __call__(self, *epoch: Any) -> T_co:
+        """Return what the epoch gives."""
+
+    def begin(self) -> None:
+        """Begin what evaluates outside of this process; does not wait for it."""
+
+    def end(self) -> None:
+        """End it; called from any thread."""
+
+
 class Evaluation(Protocol):
     """How epochs are evaluated.  Lives on the driver."""
 
     @property
-    def carried_times(self) -> int:
-        """How many times the usual size and number of rows an epoch may have that is carried."""
+    def here(self) -> Here[Any] | None:
+        """What evaluates small epochs without a job; None where there are jobs alone."""
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Return the epoch with its rows here; None when they are too many, or must not be evaluated here."""
@@ -60,7 +80,7 @@ class SparkEvaluation:
 
     routes: Routes
     observe: Callable[[], Mapping[str, Observed]]
-    carried_times: ClassVar[int] = 1
+    here: ClassVar[None] = None
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Bring the epoch's rows to the driver as Arrow: no Python worker takes part."""
@@ -111,7 +131,7 @@ class Reader:
 
 
 class SourcesHere:
-    """The sources of a run, opened in this process when they are first read.
+    """The sources of a run, opened in the process that reads them, when it first does.  Picklable before that.
 
     Parameters
     ----------
@@ -140,6 +160,51 @@ class SourcesHere:
         """Return from where to where a source is read."""
         return start.get(name) or self._retired.get(name) or self.source(name).initial(), end[name]
 
+    def spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
+        """Yield what is read of each source, in pieces for so many readers."""
+        for name in end:
+            begin, until = self.span(name, start, end)
+            for span in self.source(name).spans(begin, until, parallelism=parallelism):
+                yield name, span
+
+
+@dataclass(frozen=True)
+class ProgramHere:
+    """A whole epoch of a program in one process.  Picklable.
+
+    Parameters
+    ----------
+    program : Program
+        The pipeline.
+    sources : SourcesHere
+        Its sources.
+    timestamps : mapping of str to str
+        Source -> its timestamp column, for the counts.
+    """
+
+    program: Program
+    sources: SourcesHere
+    timestamps: Mapping[str, str | None]
+    times: ClassVar[float] = 1
+
+    def __call__(
+        self, start: Positions, end: Positions, sinks: frozenset[str]
+    ) -> tuple[Mapping[str, pa.Table], EpochReport]:
+        """Return the rows of some sinks, and what was counted."""
+        counts = Counts(self.timestamps)
+        read = (
+            (name, batch)
+            for name, span in self.sources.spans(start, end, 1)
+            for batch in self.sources.source(name).read(span)
+        )
+        return self.program.tables(read, sinks, counts), counts.report()
+
+    def begin(self) -> None:
+        """Do nothing: it is this process."""
+
+    def end(self) -> None:
+        """Do nothing: it is this process."""
+
 
 class ColumnarEvaluation:
     """As an Arrow program: the driver plans the spans itself, tasks read, compute and stage in one Python worker.
@@ -156,6 +221,8 @@ class ColumnarEvaluation:
         Tasks that can run at a time.
     sources : SourcesHere
         The same, in this process.
+    here : Here, optional
+        Evaluates small epochs; None where executors stage all.
     """
 
     def __init__(
@@ -165,41 +232,30 @@ class ColumnarEvaluation:
         readers: Mapping[str, Reader],
         parallelism: int,
         sources: SourcesHere,
+        here: Here[tuple[Mapping[str, pa.Table], EpochReport]] | None,
     ) -> None:
         self._session = session
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
         self._sources = sources
-        self.carried_times = 1
+        self.here = here
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
-        if self._program.runs_user_code:
-            return None  # a user's function and its set-up run in workers only
-        counts = Counts(self._timestamps())
-        read = (
-            (name, batch)
-            for name, span in self._spans(start, end, 1)
-            for batch in self._sources.source(name).read(span)
-        )
-        tables = self._program.tables(read, sinks, counts)
-        return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.report())
+        if self.here is None:
+            return None
+        tables, report = self.here(start, end, sinks)
+        return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, report)
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run one job with a task for each span."""
-        spans = list(self._spans(start, end, self._parallelism))
+        spans = list(self._sources.spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
-        task = SpanTask(staging, self._program, self._narrowed(), tuple(spans), self._timestamps())
+        task = SpanTask(staging, self._program, self._narrowed(), tuple(spans), timestamps_of(self._readers))
         numbers = self._session.range(0, len(spans), 1, len(spans))
         return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
-
-    def _spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
-        for name in end:
-            begin, until = self._sources.span(name, start, end)
-            for span in self._sources.source(name).spans(begin, until, parallelism=parallelism):
-                yield name, span
 
     def _narrowed(self) -> dict[str, Reader]:
         """Return how the sources are opened where all that is read is given to the program."""
@@ -210,8 +266,10 @@ class ColumnarEvaluation:
             for name, reader in self._readers.items()
         }
 
-    def _timestamps(self) -> dict[str, str | None]:
-        return {name: reader.spec.timestamp for name, reader in self._readers.items()}
+
+def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
+    """Return the timestamp column of each source."""
+    return {name: reader.spec.timestamp for name, reader in readers.items()}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +27,7 @@ from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
+from holdfast.plan.program_build import has_user_code
 from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
@@ -33,19 +35,31 @@ from holdfast.quarantine.passing import Passing
 from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
-from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SourcesHere, SparkEvaluation
+from holdfast.spark.evaluation import (
+    ColumnarEvaluation,
+    Evaluation,
+    Here,
+    ProgramHere,
+    Reader,
+    SourcesHere,
+    SparkEvaluation,
+    timestamps_of,
+)
+from holdfast.spark.kept.process import KeptWorker
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
-from holdfast.spark.state.evaluation_here import EvaluationHere
+from holdfast.spark.state.evaluation_here import EvaluationHere, PiecesAt
 from holdfast.spark.state.operators_in_plan import refuse_state
 from holdfast.spark.state.plan import StatefulPlan, compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
 
 log = logging.getLogger("holdfast.run")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -124,17 +138,32 @@ class PhysicalPlan:
         passing: Callable[[int], Passing],
     ) -> Evaluation:
         """Return how batches are evaluated; journal, and what passes behind it, are those of state, if there is any."""
-        sources = SourcesHere(self._readers, masks, retired)
+        sources = partial(SourcesHere, self._readers, masks, retired)
         if self.stateful is not None:
-            journal = present(journal, "state is evaluated without a journal.")
-            here = None
-            if self.stateful.packings:
-                levels = LevelsHere(self.stateful.levels, self.stateful.stages.routing)
-                here = EvaluationHere(sources, self.stateful.packings, levels, self.parallelism)
-            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers, journal, here, passing)
+            stateful, journal = self.stateful, present(journal, "state is evaluated without a journal.")
+            levels = LevelsHere(stateful.levels, stateful.stages.routing)
+            pieces = PiecesAt(str(self.reader.directory), self.reader.spark_directory)
+            here = EvaluationHere(sources(), stateful.packings, levels, self.parallelism, pieces)
+            return StateEvaluation(
+                Outlets.of(stateful.stages),
+                observe,
+                barriers,
+                journal,
+                self._placed(here) if stateful.packings else None,
+                passing,
+            )
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
-        return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, sources)
+        program = ProgramHere(self.program, sources(), timestamps_of(self._readers))
+        return ColumnarEvaluation(
+            self.session, self.program, self._readers, self.parallelism, sources(), self._placed(program)
+        )
+
+    def _placed(self, here: Here[T]) -> Here[T] | None:
+        """Return what evaluates small epochs at its place: functions of the user are called in the kept worker."""
+        if not has_user_code(self.pipeline.nodes):
+            return here
+        return KeptWorker(here, here.times) if is_local(self.session) else None
 
     def probe(self, limit_s: float | None) -> Probe | None:
         """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
@@ -184,6 +213,12 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
     return physical
 
 
+def is_local(session: SparkSession) -> bool:
+    """Tell whether tasks run on this machine: what a function needs is here then."""
+    master: str = session.sparkContext.master
+    return master.startswith("local")
+
+
 def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
     shape = _shape(context)
     context.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
@@ -193,6 +228,7 @@ def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader
         context.token,
         shape,
         is_columnar=asked.settings.columnar,
+        has_small_epochs=is_local(context.session) or not has_user_code(asked.pipeline.nodes),
         seeds=DirectorySeeds(str(context.directory), context.chosen.below, context.token),
         parts=BackgroundParts(str(context.directory), context.token),
     )

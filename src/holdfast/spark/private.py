@@ -121,8 +121,7 @@ def set_python_of_workers(session: SparkSession, python: str) -> None:
     """Let Spark start this program as Python from now on.
 
     Seen in 4.3: ``SparkContext.pythonExec``, read for each function that is sent to workers.  If it goes: processes are
-    started instead of forked, which is slower and nothing else; ``PYSPARK_PYTHON`` would have to be set before the JVM
-    starts.
+    started instead of forked, which is slower; ``PYSPARK_PYTHON`` would have to be set before the JVM starts.
     """
     session.sparkContext.pythonExec = python
 
@@ -132,8 +131,12 @@ def active_context() -> SparkContext | None:
 
     Seen in 4.3: ``SparkContext._active_spark_context``.  If it goes: hand the session down to who asks.
     """
-    context: SparkContext | None = SparkContext._active_spark_context
-    return context
+    return SparkContext._active_spark_context
+
+
+def encoding_of_names(session: SparkSession) -> str:
+    """Return how the JVM encodes names of files: its ``sun.jnu.encoding`` (seen in 4.3: ``SparkSession._jvm``)."""
+    return str(session._jvm.java.lang.System.getProperty("sun.jnu.encoding"))
 
 
 @contextmanager
@@ -271,10 +274,8 @@ STATEFUL = (
     *("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit", "LocalLimit", "Sort"),
     *("TransformWithState", "TransformWithStateInPySpark", "Window"),
 )
-"""Kinds of plan nodes that keep state on a stream, beside a join of two streams.
-
-Seen in 4.3: the names of Catalyst's classes.  If Spark gets another operator with state, add its name here.
-"""
+"""Kinds of plan nodes that keep state on a stream, beside a join of two streams.  Seen in 4.3: Catalyst's classes.
+If Spark gets another operator with state, add its name here."""
 
 TRANSPARENT = ("SubqueryAlias", "View", "PipeOperator")
 """Kinds of plan nodes that change nothing: names of temporary views, places of ``|>``.  Seen in 4.3, in Catalyst."""
@@ -291,8 +292,7 @@ def analyzed(frame: DataFrame) -> Any:
 
 def kind_of(node: Any) -> str:
     """Return the kind of a plan node, or of an expression: the name of its class in Catalyst (seen in 4.3)."""
-    name: str = node.getClass().getSimpleName()
-    return name
+    return str(node.getClass().getSimpleName())
 
 
 def listed(sequence: Any) -> list[Any]:

@@ -37,6 +37,7 @@ from holdfast.spark.failure import translate
 from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
+from holdfast.spark.status.followers import Followers
 from holdfast.spark.status.sight import Sight
 from holdfast.status import State, Status
 from holdfast.store import durable
@@ -70,6 +71,7 @@ class Run:
         sweep_interval_s: float,
     ) -> None:
         self.pipeline = pipeline
+        self._followers = Followers(pipeline)
         self._requests = requests
         self._checkpointer = checkpointer
         self._give_up = give_up
@@ -100,11 +102,14 @@ class Run:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = self._sight.loop = loop
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
+        loop.begin()
         try:
             self._query = self._start_query()
         except Exception as error:
+            loop.end()
             raise translate(error, self.pipeline.name, "the start") from error
         self._state = "running"
+        self._coordinator.follow(self._followers.tell)
         if self._checkpointer is not None:
             self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
@@ -396,7 +401,9 @@ class Run:
                 checkpointer = self._checkpointer
                 self._tried("end its checkpoints", lambda: checkpointer.end(is_clean=failure is None))
                 self._tried("record that its state is damaged", self._give_up_state)
+            self._tried("end its kept worker", self._loop.end)
             self._tried("close its sinks", self._coordinator.close)
+            self._tried("tell those who follow it", self._followers.close)
             self._tried("remove its stop file", lambda: shutil.rmtree(self._stop_directory, ignore_errors=True))
             self._state = "stopped" if failure is None else "failed"
             self._tried("call the hooks of its end", self._call_hooks)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
-from holdfast.checkpoint.progress import History
+from holdfast.checkpoint.progress import EpochSpan, History
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
@@ -21,16 +23,15 @@ from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.graph.nodes import late_rows_read
-from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.counting.auditor import Auditor, kept_book
 from holdfast.plan.holds import hold_file
 from holdfast.plan.levels.due import due_file
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
-from holdfast.plan.lookups.versions import LookupVersions
+from holdfast.plan.lookups.versions import LookupVersions, look_ups_of
 from holdfast.plan.pressure import BackPressure, limited_operators
 from holdfast.plan.report import OperatorReports
-from holdfast.ports import Sink
+from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
@@ -82,21 +83,22 @@ class Wiring:
     header: DirectoryHeader
     participation: Participation
 
-    def begun(self, timed: Sequence[str], pts: int | None) -> Run:
+    def begun(self, timed: Sequence[str], held: Collection[Held]) -> Run:
         """Isolate what killed earlier runs, if that is asked for and due; create a run, and begin it.
 
         Parameters
         ----------
         timed : sequence of str
             Sources with a timestamp.
-        pts : int, optional
-            The minimum timestamp over the inputs that every sink holds.
+        held : collection of Held
+            What the sinks hold.
         """
         user_data = self._user_data()
         lookups = self._lookups()
         letters = self._letters()
         barriers, journal = Barriers(), self._journal()
         checkpointer = self._checkpointer(user_data, barriers, journal)
+        history = self._history(checkpointer)
         auditor = self._auditor()
         reports = self._reports(auditor)
         run = self._run(reports, checkpointer, user_data)
@@ -116,22 +118,24 @@ class Wiring:
             coordinator=self.coordinator,
             limits=EpochLimits(self.asked.settings.carry_max_bytes, self.asked.poison_limit_s),
             timed_sources=timed,
-            pts=pts,
+            pts=min((each.pts for each in held if each.pts is not None), default=None),
             is_at_pts=self.asked.pipeline.commit_at is not None,
             reports=reports,
             due_file=due_file(self.context.stop_file),
             explanations=Explanations.of(
                 self.asked.pipeline.sources, self.context.directory, self.coordinator.explained
             ),
-            watches_clock=self.physical.stateful is not None and bool(self.physical.stateful.stages.waking),
+            unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
             auditor=auditor,
             lookups=lookups,
             note_parts=self.participation.note,
-            note_end=_noting(user_data, checkpointer, self._history(checkpointer)),
+            note_end=_noting(user_data, checkpointer, history),
         )
         given = recovered(self.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
+        if self.asked.only_replays:
+            Path(self.context.stop_file).touch()  # no stop comes between two epochs that are replayed
         run.begin(loop, self.physical.compiled.frame, self.asked.trigger, str(self.context.spark))
         return run
 
@@ -271,7 +275,7 @@ class Wiring:
         return BackPressure(operators, hold_file(self.context.stop_file), is_bounded=is_bounded) if operators else None
 
     def _lookups(self) -> LookupVersions | None:
-        look_ups = {node.name: node.spec for node in self.asked.pipeline.nodes if isinstance(node.spec, TableLookup)}
+        look_ups = look_ups_of(self.asked.pipeline)
         if not look_ups:
             return None
         context, spark = self.context, self.context.spark
@@ -282,6 +286,7 @@ class Wiring:
             token=context.token,
             generation=self.coordinator.generation,
             planned=planned,
+            replayed_to=self.header.step_time(planned, 0)[0] if planned >= 0 else 0,
             oldest=self._oldest_replayed,
         )
         versions.pin_newest()
@@ -296,6 +301,22 @@ class Wiring:
         except Corrupt:
             return 0  # then nothing is known to be needed no more
         return min([self.header.step_time(first, 0)[0], *snapshots])
+
+    def _unrecorded(
+        self, checkpointer: Checkpointer | None, history: History | None, held: Collection[Held]
+    ) -> Callable[[], Sequence[EpochSpan]] | None:
+        """Return what epochs take along to the sinks; None where no replay depends on how epochs ended.
+
+        What the sinks tell now is recorded first: the next epoch replaces it there.
+        """
+        if checkpointer is None and not look_ups_of(self.asked.pipeline):
+            return None
+        noting = checkpointer or history
+        if noting is None:
+            return lambda: ()
+        if history is not None or self.asked.settings.checkpoint_freq:
+            progress.add(self.context.store, progress.told_by(held), self.coordinator.generation)
+        return noting.unrecorded
 
     # --- the value of ``on_checkpoint`` -------------------------------------------------------------------------
 

@@ -94,6 +94,26 @@ def _checked(operator: str, what: str, table: pa.Table, schema: pa.Schema) -> pa
     return fitted(table, schema)
 
 
+def require_distinct_columns(step: Step) -> None:
+    """Check that no column of the rows has the name of one that the step adds beside it.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the column; who builds the graph adds the operator.
+    """
+    schemas = {f"output {name!r}": schema for name, schema in step.outputs.items()}
+    schemas |= {f"state table {name!r}": table.schema for name, table in step.tables.items()}
+    for where, schema in schemas.items():
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidPipeline(
+                f"{where} would have two columns {twice!r}.",
+                why="a column of the rows has the name of one that the operator adds beside it.",
+                do=f'give the column another name before: stream | hf.select("* except ({twice})", other="{twice}")',
+            )
+
+
 def spelled(schema: pa.Schema) -> str:
     """Return a schema on one line, for error texts."""
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"

@@ -81,7 +81,7 @@ def limits(
     everywhere = UNBOUNDED if everywhere is None else int(everywhere)
     fields = pa.schema([field.with_nullable(True) for field in key])
     of_keys = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
-    pool = pa.concat_tables([tables.fitted(part.select(names), fields) for part in (given.rows, of_keys)])
+    pool = tables.united([part.select(names) for part in (given.rows, of_keys)], fields)
     keys = pool.take(pa.array(coded(pool)[1]))
     before = np.full(keys.num_rows, UNBOUNDED, np.int64)
     positions, codes = found(table, keys)
@@ -105,7 +105,7 @@ def _change(
     upserts = pa.Table.from_arrays(columns, schema=table.schema)
     if everywhere > before:
         row = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: everywhere}], schema=table.schema)
-        upserts = pa.concat_tables([upserts, row])
+        upserts = tables.united([upserts, row])
     gone = tables.empty(tables.key_schema(state))
     if floor > UNBOUNDED and table.num_rows:
         is_gone = pc.and_(pc.invert(table.column(ALL_KEYS)), pc.less_equal(table.column(BOUND), floor))

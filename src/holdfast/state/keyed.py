@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, present
 from holdfast.graph.checks import a_type, no_such_column
 from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
 from holdfast.state.timeline import CLOSED
 from holdfast.types import units
-from holdfast.values import SIDE_COLUMNS
+from holdfast.values import SIDE_COLUMNS, side_column, side_names
 
 Ticks = npt.NDArray[np.int64]
 
@@ -129,7 +129,7 @@ def check_duration(value: Any, argument: str, *, least: int = 1) -> str | int:
 
 
 def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
-    """Return a duration in the ticks of a timestamp column.
+    """Return a duration in the ticks of a timestamp column; a zero may be written as 0 for either kind.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
     """
     if isinstance(value, str) and time.type != pa.int64():
         return units.duration_us(value, argument=argument)
-    if isinstance(value, int) and time.type == pa.int64():
+    if isinstance(value, int) and (time.type == pa.int64() or value == 0):
         return value
     right = f"{argument}=5000000" if isinstance(value, str) else f'{argument}="5 s"'
     kind = "BIGINT ticks of your own unit" if isinstance(value, str) else "a TIMESTAMP"
@@ -152,28 +152,11 @@ def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
 def late_schema(key: pa.Schema, time: pa.DataType, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
     """Return the schema of late rows: key, timestamp, input, reason, and a struct column per input.
 
-    Raises
-    ------
-    InvalidPipeline
-        If two of these columns would have one name.
+    What is not of the key has a prefix where a name is taken (:func:`holdfast.values.side_names`).
     """
-    names = [*key.names, *SIDE_COLUMNS, *inputs]
-    twice = next((name for at, name in enumerate(names) if name.lower() in {n.lower() for n in names[:at]}), None)
-    if twice is not None:
-        raise InvalidPipeline(
-            f"late rows would have two columns {twice!r}.",
-            why=f"they have the key columns, {', '.join(SIDE_COLUMNS)} and a column per input.",
-            do=f'give the column another name before: stream | hf.select("*", other="{twice}")',
-        )
-    return pa.schema(
-        [
-            *key,
-            pa.field("timestamp", time),
-            pa.field("input", pa.string()),
-            pa.field("reason", pa.string()),
-            *(pa.field(name, pa.struct(list(schema))) for name, schema in inputs.items()),
-        ]
-    )
+    ours, of_inputs = side_names(key.names, list(inputs))
+    kinds = [time, pa.string(), pa.string(), *(pa.struct(list(schema)) for schema in inputs.values())]
+    return pa.schema([*key, *map(pa.field, (*ours, *of_inputs), kinds)])
 
 
 def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: Ticks, why: str | pa.Array) -> pa.Table:
@@ -194,7 +177,7 @@ def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: 
     why : str or pa.Array
         What the bound follows from, for the reason; one for all rows, or one for each.
     """
-    kind = schema.field("timestamp").type
+    kind = schema.field(side_time(schema)).type
     stamps = pc.cast(rows.column(time), kind)
     texts = pc.cast(stamps, pa.string())
     bounds = pc.cast(pa.array(bound, pa.int64()).cast(kind), pa.string())
@@ -216,22 +199,37 @@ def side_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, reasons
     reasons : pa.Array
         One for each row.
     """
-    count = rows.num_rows
-    columns: list[Any] = []
-    for field in schema:
-        if field.name == "timestamp":
-            columns.append(pc.cast(rows.column(time), field.type))
-        elif field.name == "input":
-            columns.append(pa.repeat(pa.scalar(source), count))
-        elif field.name == "reason":
-            columns.append(reasons)
-        elif field.name == source:
-            columns.append(structs(rows, field.type))
-        elif pa.types.is_struct(field.type):
-            columns.append(pa.nulls(count, field.type))
-        else:
-            columns.append(rows.column(field.name))
+    count, (stamp, of_input, reason, whole) = rows.num_rows, _side_columns(schema, source)
+    made: dict[str, Any] = {
+        stamp: pc.cast(rows.column(time), schema.field(stamp).type),
+        of_input: pa.repeat(pa.scalar(source), count),
+        reason: reasons,
+        whole: structs(rows, schema.field(whole).type),
+    }
+    columns = [
+        made[field.name] if field.name in made
+        else pa.nulls(count, field.type) if pa.types.is_struct(field.type)
+        else rows.column(field.name)
+        for field in schema
+    ]  # fmt: skip
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _side_columns(schema: pa.Schema, source: str) -> list[str]:
+    """Return the columns of a side output that hold the time, the input, the reason and the rows of an input."""
+    structs = [field.name for field in schema if pa.types.is_struct(field.type)]
+    whole = present(side_column(structs, source), f"rows of {source!r} have no column in {schema.names}.")
+    return [*(_side_column(schema, name) for name in SIDE_COLUMNS), whole]
+
+
+def side_time(schema: pa.Schema) -> str:
+    """Return the column of a side output that holds the time."""
+    return _side_column(schema, SIDE_COLUMNS[0])
+
+
+def _side_column(schema: pa.Schema, name: str) -> str:
+    plain = (field.name for field in schema if not pa.types.is_struct(field.type))
+    return present(side_column(plain, name), f"a side output has no column {name!r}: {schema.names}.")
 
 
 def structs(rows: pa.Table, kind: pa.StructType, present: npt.NDArray[np.bool_] | None = None) -> pa.StructArray:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import joins, key_filter
+from holdfast.state import joins, key_filter, tables
 
 Ints = npt.NDArray[np.int64]
 
@@ -108,7 +108,7 @@ def found(table: pa.Table, keys: pa.Table) -> tuple[Ints, Ints]:
     positions = key_filter.candidates(columns, keys)
     if positions is not None:
         columns = columns.take(pa.array(positions))
-    codes, _ = coded(pa.concat_tables([keys, columns]))
+    codes, _ = coded(tables.united([keys, columns]))
     codes = codes[keys.num_rows :]
     rows = np.flatnonzero(codes < keys.num_rows)
     return (rows if positions is None else positions[rows]), codes[rows]

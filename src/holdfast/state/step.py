@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from holdfast.state.timeline import CLOSED as CLOSED
 from holdfast.state.timeline import UNBOUNDED as UNBOUNDED
+from holdfast.types.casting import by_name
 
 ABSORBED = "(absorbed)"
 """Fate of rows that state or a function took in: how many rows come of them, they do not say."""
@@ -48,6 +49,10 @@ class StateTable:
 
     schema: pa.Schema
     key: tuple[str, ...]
+
+    def is_like(self, other: StateTable) -> bool:
+        """Return whether another table has the same columns and the same key: they are found by their names."""
+        return sorted(self.key) == sorted(other.key) and by_name(self.schema).equals(by_name(other.schema))
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,14 @@ class Selective(Protocol):
 
     def giving(self, outputs: Collection[str]) -> Step:
         """Return the step that gives these of its side outputs, besides those that cost nothing."""
+
+
+@runtime_checkable
+class Promising(Protocol):
+    """What a step offers for whose rows something is promised about those to come, by which some of them are late."""
+
+    def by_bounds(self, inputs: Collection[str]) -> Step:
+        """Return the step for which rows of these inputs promise nothing: only the bounds that they receive count."""
 
 
 @runtime_checkable

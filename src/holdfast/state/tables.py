@@ -5,12 +5,14 @@ Pure functions that steps and their hosts share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from holdfast.errors import invariant
 from holdfast.state import joins
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, Change, StateTable, Step
+from holdfast.types.casting import fitted_column
 
 
 def empty(schema: pa.Schema) -> pa.Table:
@@ -19,10 +21,49 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table under a schema of the same names and types: nullability and metadata become the schema's."""
+    """Return a table under a schema of the same columns: they are found by their names, in whatever order they are.
+
+    Nullability and metadata become the schema's.
+    """
     if table.schema.equals(schema, check_metadata=True):
         return table
-    return pa.Table.from_arrays(table.columns, schema=schema)
+    invariant(
+        sorted(table.schema.names) == sorted(schema.names),
+        f"a table has the columns {table.schema.names}, and {schema.names} are expected.",
+        why="what is kept under names is found by these names.",
+    )
+    return pa.Table.from_arrays([_fitted(table.column(field.name), field.type) for field in schema], schema=schema)
+
+
+def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    return pa.chunked_array([fitted_column(chunk, kind) for chunk in column.chunks], kind)
+
+
+def united(parts: Sequence[pa.Table], schema: pa.Schema | None = None) -> pa.Table:
+    """Return the rows of several tables of the same columns, whose order and nullability may differ.
+
+    Parameters
+    ----------
+    parts : sequence of pa.Table
+        One or more.
+    schema : pa.Schema, optional
+        Of the result; by default that of the first, where a column may be null that may be so in any of them.
+
+    Examples
+    --------
+    >>> united([pa.table({"k": ["a"], "n": [1]}), pa.table({"n": [2], "k": ["b"]})]).to_pylist()
+    [{'k': 'a', 'n': 1}, {'k': 'b', 'n': 2}]
+    """
+    if schema is None:
+        schema = parts[0].schema
+        if not all(part.schema.equals(schema) for part in parts[1:]):
+            schemas = [part.schema for part in parts]
+            schema = pa.schema([
+                field.with_nullable(any(of.field(field.name).nullable for of in schemas)) for field in schema
+            ])  # fmt: skip
+    return pa.concat_tables([fitted(part, schema) for part in parts])
 
 
 def apply_change(table: pa.Table, declared: StateTable, change: Change) -> pa.Table:
@@ -43,11 +84,11 @@ def apply_change(table: pa.Table, declared: StateTable, change: Change) -> pa.Ta
     """
     key = list(declared.key)
     upserts = fitted(change.upserts, declared.schema)
-    keys = [upserts.select(key), fitted(change.deletes.select(key), key_schema(declared))]
-    stays = joins.anti_join(table, pa.concat_tables(keys), key)
+    keys = united([upserts.select(key), change.deletes.select(key)], key_schema(declared))
+    stays = joins.anti_join(table, keys, key)
     if not key and change.upserts.num_rows:  # the one row of a table without a key
         stays = table.slice(0, 0)
-    return pa.concat_tables([stays, upserts]) if upserts.num_rows else stays
+    return united([stays, upserts], declared.schema) if upserts.num_rows else stays
 
 
 def merged_change(first: Change, then: Change, declared: StateTable) -> Change:
@@ -56,9 +97,9 @@ def merged_change(first: Change, then: Change, declared: StateTable) -> Change:
     kept = first.upserts
     for gone in (then.deletes, then.upserts):
         kept = joins.anti_join(kept, gone, key)
-    upserts = pa.concat_tables([kept, fitted(then.upserts, kept.schema)])
+    upserts = united([kept, then.upserts], declared.schema)
     # A row of `first` that `then` deletes may also be in the base, so it is deleted there.
-    deletes = pa.concat_tables([first.deletes, fitted(then.deletes, first.deletes.schema)])
+    deletes = united([first.deletes, then.deletes], key_schema(declared))
     return Change(upserts, joins.distinct_keys(deletes, key) if key else deletes)
 
 

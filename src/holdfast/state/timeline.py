@@ -34,6 +34,8 @@ class Promise:
         Ticks by which a row may be below the highest timestamp before it.  None: timestamps ascend.
     is_whole : bool
         Whether that holds whatever the keys of the rows are: then each row is a bound for all keys.
+    is_silent : bool
+        Whether rows promise nothing about those to come: bounds come from elsewhere.
 
     Examples
     --------
@@ -42,14 +44,28 @@ class Promise:
     ([11, 21], [10, 20])
     >>> Promise(False, disorder=5).bounds_after(at).tolist()
     [5, 15]
+    >>> Promise(False).silent().bounds_after(at).tolist() == [UNBOUNDED, UNBOUNDED]
+    True
     """
 
     is_strict: bool = True
     disorder: int | None = None
     is_whole: bool = False
+    is_silent: bool = False
+
+    def silent(self) -> Promise:
+        """Return what is left of it where the bounds of the source alone say which rows are still to come."""
+        return Promise(self.is_strict, is_silent=True)
+
+    @property
+    def allows_repeats(self) -> bool:
+        """Whether a row can have the time of an earlier one without being below its bound."""
+        return not self.is_strict or self.disorder is not None or self.is_silent
 
     def bounds_after(self, times: Ints) -> Ints:
         """Return the bound that each row alone implies for its input; saturates at both ends."""
+        if self.is_silent:
+            return np.full(len(times), UNBOUNDED, np.int64)
         if self.disorder is not None:
             return shifted(times, -self.disorder)
         return shifted(times, 1) if self.is_strict else times

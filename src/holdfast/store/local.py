@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import Corrupt, InvalidPipeline, invariant
-from holdfast.store import durable
+from holdfast.store import durable, encodings
 
 _ASIDE = ".writing"
 _OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "dead-letters", "fences", "foreach_batch"}) | {
@@ -42,7 +42,9 @@ def directory_of(location: str) -> Path:
             ),
             do="choose a directory, for instance /data/checkpoints/trips.",
         )
-    return Path(path).expanduser().absolute()
+    directory = Path(path).expanduser().absolute()
+    encodings.check_path("the checkpoint", str(directory))
+    return directory
 
 
 class LocalStore:

@@ -71,7 +71,7 @@ class SimulatedLedgerRow:
         if self.record is None:
             return Held(generation=self.generation, explained=explained)
         return Held(
-            self.epoch, self.generation, self.record.positions, self.record.pts, explained, (), self.record.step_time
+            self.epoch, self.generation, self.record.positions, self.record.pts, explained, (), self.record.recent_ends
         )
 
 

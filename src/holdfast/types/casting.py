@@ -5,6 +5,8 @@ On their way through Spark, rows lose the names inside lists and what may not be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
@@ -37,19 +39,19 @@ def declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def fitted_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with exactly this schema."""
-    return pa.Table.from_batches([fitted(batch, schema) for batch in table.to_batches()], schema)
+    """Return the table with exactly this schema; columns are found by their names (:func:`declared`)."""
+    return pa.Table.from_batches([declared(batch, schema) for batch in table.to_batches()], schema)
 
 
 def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column with exactly this type.
+    """Return the column with exactly this type; members of structs are found by their names.
 
     Arrow's own cast refuses a struct that is null when a member may not be: it takes the null below for a value.
     """
     if column.type == kind:
         return column
-    if pa.types.is_struct(kind) and pa.types.is_struct(column.type) and kind.num_fields == column.type.num_fields > 0:
-        members = [fitted_column(column.field(index), field.type) for index, field in enumerate(kind)]
+    if pa.types.is_struct(kind) and pa.types.is_struct(column.type) and _members(kind) == _members(column.type) != []:
+        members = [fitted_column(column.field(field.name), field.type) for field in kind]
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=column.is_null())
     if pa.types.is_list(kind) and pa.types.is_list(column.type):
         return _with_children(column, kind, fitted_column(column.values, kind.value_type))
@@ -57,6 +59,60 @@ def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
         pairs = [fitted_column(column.keys, kind.key_type), fitted_column(column.items, kind.item_type)]
         return _with_children(column, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field]))
     return column.cast(kind)
+
+
+def by_name(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with its columns, and the members of structs in them, in the order of their names.
+
+    Examples
+    --------
+    >>> by_name(pa.schema([("b", pa.struct([("y", pa.int8()), ("x", pa.int8())])), ("a", pa.int8())]))
+    a: int8
+    b: struct<x: int8, y: int8>
+      child 0, x: int8
+      child 1, y: int8
+    """
+    return pa.schema(_fields_by_name(schema))
+
+
+def _fields_by_name(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    return [field.with_type(_type_by_name(field.type)) for field in sorted(fields, key=lambda field: field.name)]
+
+
+def _type_by_name(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct(_fields_by_name(kind))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_by_name(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_type_by_name(kind.item_type)))
+    return kind
+
+
+def _members(kind: pa.DataType) -> list[str]:
+    return sorted(field.name for field in kind)
+
+
+def united_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
+    """Return a field for values of two, null where they may be so in either; None where they are of other types.
+
+    Examples
+    --------
+    >>> required = pa.field("x", pa.struct([pa.field("a", pa.int8(), nullable=False)]), nullable=False)
+    >>> united_field(required, pa.field("x", pa.struct([("a", pa.int8())])))
+    pyarrow.Field<x: struct<a: int8>>
+    >>> united_field(required, pa.field("x", pa.int8())) is None
+    True
+    """
+    nullable, kind, theirs = one.nullable or other.nullable, one.type, other.type
+    if pa.types.is_struct(kind) and pa.types.is_struct(theirs) and kind.num_fields == theirs.num_fields:
+        members = [united_field(ours, theirs.field(at)) for at, ours in enumerate(kind)]
+        is_one = all(member is not None for member in members)
+        return pa.field(one.name, pa.struct(members), nullable) if is_one else None
+    if pa.types.is_list(kind) and pa.types.is_list(theirs):
+        item = united_field(kind.value_field, theirs.value_field)
+        return None if item is None else pa.field(one.name, pa.list_(item), nullable)
+    return one.with_nullable(nullable) if (one.name, kind) == (other.name, theirs) else None
 
 
 def nullable_field(field: pa.Field) -> pa.Field:

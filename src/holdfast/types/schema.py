@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -148,6 +149,8 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     kinds = pa.types
     if data_type in _NARROW:
         return _NARROW[data_type]
+    if isinstance(data_type, pa.BaseExtensionType):
+        return pa.string() if isinstance(data_type, pa.UuidType) else _spark_type(data_type.storage_type, column)
     if kinds.is_timestamp(data_type):
         return pa.timestamp("us", tz="UTC") if data_type.tz else pa.timestamp("us")
     if kinds.is_duration(data_type):
@@ -160,7 +163,7 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if kinds.is_struct(data_type):
         return pa.struct([_spark_field(field, f"{column}.{field.name}") for field in data_type])
-    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+    if is_list(data_type):
         element = _spark_type(data_type.value_type, f"{column}.element")
         return pa.list_(pa.field("element", element, nullable=data_type.value_field.nullable))
     if kinds.is_map(data_type):
@@ -177,5 +180,49 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     )
 
 
+def is_list(data_type: pa.DataType) -> bool:
+    """Return whether values are lists, in whichever of Arrow's forms.
+
+    Examples
+    --------
+    >>> is_list(pa.list_(pa.float32(), 3)), is_list(pa.map_(pa.string(), pa.int64()))
+    (True, False)
+    """
+    kinds = pa.types
+    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
+    return any(test(data_type) for test in tests)
+
+
 def _spark_field(field: pa.Field, column: str) -> pa.Field:
     return pa.field(field.name, _spark_type(field.type, column), nullable=field.nullable)
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return a schema as a text, as logs and manifests note it."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def decode_schema(text: str) -> pa.Schema:
+    """Return what :func:`encode_schema` was given."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def unite_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return a schema with the columns of all, in the order in which they first come; types are widened.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        If two types of a column have no common one.
+
+    Examples
+    --------
+    >>> both = unite_schemas([pa.schema([("a", pa.int64())]), pa.schema([("b", pa.string()), ("a", pa.int32())])])
+    >>> both.names
+    ['a', 'b']
+    """
+    several = list(schemas)
+    if all(schema.equals(several[0]) for schema in several):
+        return several[0]
+    open_ = [pa.schema([field.with_nullable(True) for field in schema]) for schema in several]
+    return pa.unify_schemas(open_, promote_options="permissive")

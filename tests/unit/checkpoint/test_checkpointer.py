@@ -11,7 +11,7 @@ from holdfast.checkpoint import named
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey
-from holdfast.checkpoint.progress import read
+from holdfast.checkpoint.progress import GATHERED, read
 from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline, Unavailable
@@ -227,6 +227,59 @@ def test_a_record_that_could_not_be_written_is_written_later() -> None:
     bench.end_epoch(2)
     bench.wait(5)
     assert [step.ended.epoch for step in read(bench.store)] == [1, 2]
+
+
+def test_an_end_travels_with_the_epochs_until_its_record_is_written() -> None:
+    """Between the two nobody would tell it (design/0018, "Recent epochs")."""
+    bench = Bench(every_s=3600)
+    seen: list[list[int]] = []
+    put = bench.store.put
+
+    def noticed(key: str, data: bytes) -> None:
+        seen.append(unrecorded(bench))
+        bench.end_epoch(3)
+        put(key, data)
+
+    bench.store.put = noticed  # type: ignore[method-assign]
+    bench.end_epoch(1)
+    bench.end_epoch(2)
+    bench.wait(5)
+    assert (seen, unrecorded(bench)) == ([[1, 2]], [3])
+    assert [step.ended.epoch for step in read(bench.store)] == [1, 2]
+
+
+def test_an_epoch_takes_no_more_than_so_many_ends_along_however_long_a_snapshot_takes() -> None:
+    bench = Bench(every_s=1)
+    most: list[int] = []
+
+    def run_epochs() -> None:
+        for epoch in range(2, 3 * GATHERED):
+            bench.end_epoch(epoch)
+            most.append(len(unrecorded(bench)))
+
+    bench.during = run_epochs
+    bench.end_epoch(1)
+    bench.wait(1)
+    assert max(most) == GATHERED
+    assert [*(step.ended.epoch for step in read(bench.store)), *unrecorded(bench)] == [*range(2, 3 * GATHERED)], (
+        "the snapshot of epoch 1 has made its own end needless"
+    )
+
+
+def test_where_the_record_that_is_due_cannot_be_written_the_epoch_is_noted_later_and_once() -> None:
+    bench = Bench(every_s=3600)
+    for epoch in range(1, GATHERED + 1):
+        bench.end_epoch(epoch)
+    put, bench.store.put = bench.store.put, _refuse  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        bench.end_epoch(GATHERED + 1)
+    bench.store.put = put  # type: ignore[method-assign]
+    bench.end_epoch(GATHERED + 1)
+    assert unrecorded(bench) == [GATHERED + 1]
+
+
+def unrecorded(bench: Bench) -> list[int]:
+    return [step.ended.epoch for step in bench.checkpointer.unrecorded()]
 
 
 def _refuse(key: str, data: bytes) -> None:

@@ -205,6 +205,23 @@ def test_state_without_a_snapshot_is_refused_as_a_start_would():
     assert code == 4
     assert "start    row H" in said
     assert "no snapshot serves" in error
+    assert "--rebuild-state" in error
+
+
+@pytest.mark.slow
+def test_plan_says_whether_state_can_be_computed_again_from_the_sources():
+    ran(table=2)
+    code, said, error = asked("plan", "counted", "--rebuild-state")
+    assert (code, error) == (10, ""), said
+    assert "start    row T: the pipeline continues with state that is computed again from the beginning" in said
+    assert "source rides  is read from its beginning" in said
+    assert not Path("ckpt").exists(), "nothing is changed"
+    Path("in/0.json").unlink()
+    for options in ([], ["--rebuild-state"]):
+        code, _, error = asked("plan", "counted", *options)
+        assert code == 4
+        assert "1 of its 2 files are gone" in error
+        assert "or let it be computed again" not in error
 
 
 @pytest.mark.slow

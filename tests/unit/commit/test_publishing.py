@@ -77,6 +77,13 @@ def test_an_epoch_that_a_sink_lacks_is_not_forgotten():
     assert room.ledger.newest_done.sinks == ("table", "files")
 
 
+def test_who_follows_is_told_what_each_sink_holds_now_and_after_each_publish():
+    room, told = Room("table", "files"), []
+    room.delivery.follow(lambda held: told.append({name: each.epoch for name, each in held.items()}))
+    room.publisher.carry_out([room.decided(1), room.decided(2)])
+    assert told == [{"table": 0, "files": 0}, {"table": 2, "files": 0}, {"table": 2, "files": 2}]
+
+
 def test_a_lower_generation_opens_no_sink():
     room = Room("table")
     with pytest.raises(InternalError, match="generation 1 is to open the sinks after generation 1"):

@@ -40,7 +40,7 @@ KINDS = pytest.mark.parametrize("build", [merged, synced, hourly])
 @KINDS
 def test_idle_after_alone_is_warned_of_at_build_time_and_in_plan(build, caplog):
     with caplog.at_level(logging.INFO, "holdfast.graph"):
-        stream = build(source("orders"), source("payments"), idle_after="10 s")
+        stream = build(source("orders"), source("payments"), idle_after="10 s", disorder=0)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     (said,) = waits_to_mind(pipeline(stream))
@@ -65,7 +65,7 @@ def test_bounds_for_all_keys_release_rows_and_nothing_is_said(build, caplog):
 @KINDS
 def test_a_key_that_comes_once_and_waits_for_the_end_is_warned_of_where_the_pipeline_is_looked_at(build, caplog):
     with caplog.at_level(logging.INFO, "holdfast.graph"):
-        stream = build(source("orders"), source("payments"))
+        stream = build(source("orders"), source("payments"), disorder=0)
     assert caplog.records == []  # a command that has nothing to do with it prints nothing
     (said,) = start_warnings(pipeline(stream))
     assert "waits for the end" in said
@@ -80,7 +80,67 @@ def test_where_the_inputs_end_a_key_that_comes_once_does_not_wait_for_ever(build
         hf.read.rows([], schema="id BIGINT, t TIMESTAMP", timestamp="t", name=name, bounded=True)
         for name in ("orders", "payments")
     ]
-    assert waits_to_mind(pipeline(build(*ending))) == []
+    assert waits_to_mind(pipeline(build(*ending, disorder=0))) == []
+
+
+def partitioned(name, **given):
+    return hf.read.kafka("h:9092", name, schema="id BIGINT, t TIMESTAMP", timestamp="t", name=name, **given)
+
+
+def limited(left, right, **given):
+    return hf.union(left, right) | hf.limit_in_flight(2, by="id", timeout="1 h", name="both")
+
+
+def once(left, right, **given):
+    return hf.union(left, right) | hf.distinct(by="id", horizon="1 h", name="both", **given)
+
+
+def timed(left, right, **given):
+    fn = {"schema": "id BIGINT", "timers": "event", **given}
+    return hf.union(left, right) | hf.apply(lambda key, rows, state: [], by="id", name="both", **fn)
+
+
+def looked_up(left, right, **given):
+    return hf.lookup(left, hf.table(right, key="id", **given), on="id", name="both", **given)
+
+
+def between(left, right, **given):
+    return hf.join(left, right, on="id", within="1 h", name="both", **given)
+
+
+def lost(stream):
+    return [said for said in start_warnings(pipeline(stream)) if "waits for the end" not in said]
+
+
+@pytest.mark.parametrize("build", [merged, synced, hourly, looked_up, between])
+def test_where_nothing_is_said_of_the_order_every_operator_by_time_says_that_rows_can_be_late(build):
+    (said,) = lost(build(source("orders"), source("payments")))
+    assert "'both'" in said
+    assert "is late, and" in said
+    assert "disorder=" in said
+    assert lost(build(source("orders"), source("payments"), disorder=0)) == []
+
+
+@pytest.mark.parametrize("build", [merged, synced, hourly, looked_up, between, once, limited, timed])
+def test_partitions_that_are_read_one_after_the_other_are_warned_of_in_every_operator_by_time(build):
+    """Whatever disorder the operator allows: it cannot know how far partitions are apart."""
+    warned = lost(build(partitioned("orders"), partitioned("payments"), disorder="25 s"))
+    assert warned
+    assert all("reads its partitions one after the other" in said for said in warned)
+    assert all("hf.read.kafka(..., disorder=...)" in said for said in warned)
+    bounded = [partitioned(name, disorder="25 s") for name in ("orders", "payments")]
+    assert lost(build(*bounded)) == []
+    assert lost(build(*bounded, disorder="5 s")) == []
+
+
+def test_what_stands_behind_an_operator_by_arrival_is_warned_of_too():
+    counted = partitioned("orders") | hf.accumulate(by="id", n=hf.count(), name="counted")
+    (said,) = lost(counted | hf.aggregate(by="id", window=hf.tumbling("1 h"), n=hf.count(), name="both"))
+    assert "'orders' reads its partitions" in said
+
+
+def test_a_promise_that_times_never_repeat_is_a_word_about_the_order():
+    assert lost(merged(source("orders"), source("payments"), timestamps="strict")) == []
 
 
 def joined(**given):

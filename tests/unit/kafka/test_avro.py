@@ -404,7 +404,7 @@ def test_what_contradicts_itself_is_refused_while_building() -> None:
     assert "key 'user'" in refused(format="avro", registry={"url": "http://a", "user": "b"})
     for more, what in (
         ({}, 'format="avro" without registry='),
-        ({"registry": "http://a", "topic_by": "t", "topic": None}, "without subject="),
+        ({"registry": "http://a", "topic_by": "t", "topics": ["a", "b"], "topic": None}, "without subject="),
         ({"registry": "http://a", "value_schema": {}, "register": False}, "register=False"),
         ({"registry": "http://a", "format": "json"}, "with arguments of Avro"),
     ):

@@ -15,7 +15,7 @@ from holdfast.commit.recovery import Decision, Verdict
 from holdfast.errors import Unavailable
 from holdfast.graph.pace import SinkPace
 from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
-from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions
+from holdfast.observe.sink_answers import held_when_resolved, highest_held, inspect_sinks, questions
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Guarantee, Held, OpenTransaction, Outcome, WaitingReaders
 from holdfast.status import as_json
@@ -146,6 +146,16 @@ def open_epochs(*epochs):
         DecisionSummary(epoch, 1, Standing.OPEN, {"rides": {"log": epoch}}, rows={"target": 3, "other": 1})
         for epoch in epochs
     ]
+
+
+def test_what_a_start_will_find_in_a_sink_is_all_that_the_last_decision_says():
+    node = FakeNode(FakeSink(4))
+    waiting = [replace(each, recent_ends=f"to {each.epoch}") for each in open_epochs(5, 6)]
+    inspection = an_inspection(*waiting, planned=6, last_done=4)
+    inspection = replace(inspection, sinks=(asked(node, inspection),))
+    held = held_when_resolved(FakePipeline([node]), inspection)["target"]
+    assert (held.epoch, held.positions, held.recent_ends) == (6, {"rides": {"log": 6}}, "to 6")
+    assert "recent_ends" not in str(as_json(inspection)), "up to fifty epochs long, and for nobody to read"
 
 
 def test_what_waits_for_a_sink_with_a_pace_is_no_finding_while_a_run_is_alive():

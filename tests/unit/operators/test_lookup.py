@@ -1,5 +1,6 @@
 """``lookup``: what is looked up, against what SQL says, and what is refused."""
 
+import datetime as dt
 import pickle
 import sqlite3
 
@@ -176,3 +177,35 @@ def test_its_function_in_sparks_plan_can_be_pickled():
     schema = pa.schema([("order", pa.int64()), ("customer", pa.string())])
     function = LookUpFunction(look_up_of(node, schema, "token", lambda schema: schema))
     assert pickle.loads(pickle.dumps(function)) == function
+
+
+def test_a_parquet_table_has_its_values_whatever_types_its_file_has(tmp_path):
+    """A day of 9999 in INT96 was one of 1816; a UUID, a view, or a list of dictionaries no column of Spark's."""
+    never = dt.datetime(9999, 12, 31)
+    held = {
+        "id": pa.array(["ann", "bob"], pa.string_view()),
+        "until": pa.array([never, None], pa.timestamp("us")),
+        "number": pa.array([bytes(15) + b"\x07", None], pa.uuid()),
+        "vector": pa.array([[1, 2], None], pa.list_(pa.int8(), 2)),
+        "tags": pa.ListArray.from_arrays([0, 1, 2], pa.array(["x", "y"]).dictionary_encode()),
+    }
+    pq.write_table(pa.table(held), tmp_path / "customers.parquet", use_deprecated_int96_timestamps=True)
+    (ann,) = [row for row in flat(looked_up(str(tmp_path / "customers.parquet"))) if row["customer"] == "ann"]
+    assert ann["until"] == never
+    assert ann["number"] == "00000000-0000-0000-0000-000000000007"
+    assert (ann["vector"], ann["tags"]) == ([1, 2], ["x"])
+
+
+def test_a_damaged_parquet_table_is_corrupt_and_one_that_is_not_there_is_unavailable(tmp_path):
+    path = tmp_path / "customers.parquet"
+    pq.write_table(CUSTOMERS, path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(hf.Corrupt, match="cannot be read"):
+        looked_up(str(path), columns=["name"])
+    path.unlink()
+    with pytest.raises(hf.Unavailable, match="cannot be read"):
+        looked_up(str(path), columns=["name"])
+    table = pa.Table.from_arrays([CUSTOMERS["id"], CUSTOMERS["name"], CUSTOMERS["name"]], ["id", "name", "name"])
+    pq.write_table(table, path)
+    with pytest.raises(hf.Corrupt, match="duplicate field names"):
+        looked_up(str(path), columns=["name"])

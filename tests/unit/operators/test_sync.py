@@ -262,7 +262,7 @@ def test_it_is_declared_with_names_key_and_policy() -> None:
         ({"inputs": {"a": source("one")}}, "it has 1 input; only 'a', built at"),
         ({"inputs": [source("one"), source("two")]}, "its inputs are a list"),
         ({"inputs": {"a": source("one"), "A": source("two")}}, "'a' and 'A' are one name"),
-        ({"inputs": {"a": source("one"), "reason": source("two")}}, "column of sync's own"),
+        ({"inputs": {"a": source("one"), "timestamp": source("two")}}, "column of sync's own"),
         ({"inputs": {"a": source("one"), "b": 3}}, "input 'b' is an int and no stream"),
         ({"inputs": {"a": source("one"), "b": source("two", timestamp=None)}}, "no known timestamp column"),
         ({"by": "a"}, "has the name of another output column"),

@@ -23,7 +23,7 @@ class Changing:
     def __init__(self):
         self.price = 1
         self.loads = 0
-        self.is_away = False
+        self.broken: hf.HoldfastError | None = None
 
     def described(self):
         return {}
@@ -36,8 +36,8 @@ class Changing:
 
     def load(self, columns):
         self.loads += 1
-        if self.is_away:
-            raise hf.Unavailable("the table is away.")
+        if self.broken is not None:
+            raise self.broken
         return pa.table({"id": [1], "price": [self.price]}).select(list(columns))
 
 
@@ -59,6 +59,7 @@ class Runs:
             token=f"run{self.generation}",
             generation=self.generation,
             planned=planned,
+            replayed_to=planned + 1,
             oldest=lambda: self.oldest,
         )
 
@@ -124,23 +125,21 @@ def test_rows_that_have_not_changed_are_no_new_version():
     assert len(runs.store.keys("lookups/priced/")) == 2
 
 
-def test_a_table_that_does_not_answer_leaves_the_version_that_counts(caplog):
+@pytest.mark.parametrize("kind", [hf.Unavailable, hf.Corrupt])
+def test_a_table_that_does_not_answer_or_is_damaged_leaves_the_version_that_counts(caplog, kind):
     runs = Runs(refresh_us=MINUTE)
     run = runs.start()
     assert runs.seen(run, 1, 0) == 1
-    runs.table.price, runs.table.is_away = 2, True
+    runs.table.price, runs.table.broken = 2, kind("the table cannot be read.")
     with caplog.at_level(logging.WARNING):
         assert runs.seen(run, 2, MINUTE) == 1
     assert "keeps the version" in caplog.text
-    runs.table.is_away = False
+    runs.table.broken = None
     assert runs.seen(run, 3, 2 * MINUTE) == 2
-    with pytest.raises(hf.Unavailable):
-        Runs.seen(none := Runs(), _away(none), 1)
-
-
-def _away(runs):
-    runs.table.is_away = True
-    return runs.start()
+    none = Runs()
+    none.table.broken = kind("the table cannot be read.")
+    with pytest.raises(kind):
+        none.seen(none.start(), 1, 0)
 
 
 def test_what_an_overtaken_driver_writes_says_nothing_of_its_successors_epochs():
@@ -164,6 +163,21 @@ def test_a_directory_that_replays_older_epochs_replays_their_versions():
     anew = runs.start(planned=2)
     assert [runs.seen(anew, epoch, epoch * MINUTE, batch_id=epoch - 1) for epoch in (1, 2, 3)] == [1, 2, 3]
     assert runs.seen(anew, 4, 9 * MINUTE) == 9
+
+
+def test_a_replay_that_dies_and_is_replayed_sees_each_version_again():
+    """What the second run records hid what the first had recorded for the epochs that the third still replays."""
+    runs = Runs(refresh_us=MINUTE)
+    run = runs.start()
+    for epoch in (1, 2, 3, 4):
+        runs.table.price = epoch
+        assert runs.seen(run, epoch, epoch * MINUTE) == epoch
+    runs.table.price = 9
+    for dies_after in (1, 3, 4):
+        again = runs.start(planned=3)
+        for epoch in range(1, dies_after + 1):
+            assert runs.seen(again, epoch, epoch * MINUTE, batch_id=epoch - 1) == epoch
+    assert runs.seen(again, 5, 9 * MINUTE) == 9
 
 
 def test_versions_are_removed_when_no_epoch_needs_them():

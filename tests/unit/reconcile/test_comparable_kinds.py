@@ -8,7 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.reconcile.stand_ins import check_comparable
+from holdfast.reconcile.stand_ins import check_comparable, stand_in
+from holdfast.sinks.files.spec import FilesSinkSpec
 
 
 def test_these_can(tmp_path: Path) -> None:
@@ -18,6 +19,14 @@ def test_these_can(tmp_path: Path) -> None:
         hf.write.segments(tmp_path / "c", name="c"),
     ):
         check_comparable(node, "p")
+
+
+def test_small_files_of_a_shadow_that_goes_on_for_months_are_joined(tmp_path: Path) -> None:
+    """A replica's shadow gets a file with each epoch of the main."""
+    for node in (hf.write.files(tmp_path / "a", name="a"), hf.write.segments(tmp_path / "b", name="b")):
+        spec = stand_in(node, str(tmp_path / "shadow")).spec
+        assert isinstance(spec, FilesSinkSpec)
+        assert spec.target_bytes is not None
 
 
 def test_these_cannot(tmp_path: Path) -> None:

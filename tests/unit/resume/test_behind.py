@@ -22,7 +22,7 @@ from holdfast.positions import Positions
 from holdfast.resume.behind import behind, ranges_text, unreadable
 from holdfast.resume.decide import Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, LEFT, DirectoryHeader, read_origin
-from holdfast.resume.logged_epochs import filled, left_at
+from holdfast.resume.logged_epochs import epochs_between, left_at
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.catching_up import DirectoryIsLeft
 from holdfast.spark.resume.directory import Directory, find_directory
@@ -104,9 +104,10 @@ def test_of_positions_that_only_spark_reads_the_numbers_of_epochs_decide(tmp_pat
 
 def test_where_epochs_end_between_two_sinks_is_kept_if_all_of_it_is_known() -> None:
     known = [EpochSpan(at(i), EpochEnd(i + 1, i + 1, at(i + 1), 0)) for i in range(6)]
-    assert filled([at(1), at(3)], known) == (at(1), at(2), at(3))
-    assert filled([at(1), at(3), at(9)], known) == (at(1), at(3), at(9))
-    assert filled([at(4)], known) == (at(4),)
+    assert epochs_between([at(1), at(3)], known) == [known[1].ended, known[2].ended]
+    assert epochs_between([at(1), at(3), at(9)], known) is None
+    renumbered = [EpochSpan(at(3), EpochEnd(9, 1, at(4), 0))]
+    assert epochs_between([at(1), at(4)], [*known, *renumbered]) is None, "steps see numbers that ascend"
 
 
 # --- leaving a directory ----------------------------------------------------------------------------------------------

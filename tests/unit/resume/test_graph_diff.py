@@ -202,3 +202,19 @@ def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
         check_change(filled, "sums", is_forced=True)
     assert "would be there twice" in refused.value.why
     check_change(compare(before, writing("new", "b.db"), backfilled=["new"]), "sums", is_forced=False)
+
+
+def test_a_new_sink_where_one_wrote_that_a_rewind_left_out_is_told_that_rows_come_twice() -> None:
+    """Messages stay in a topic: who reads it sees those of both graphs."""
+
+    def alerts(name: str, topic: str | None = "alerts") -> Graph:
+        to = {"topic": topic} if topic else {"topic_by": "k", "topics": ["alerts"]}
+        return described(hf.Pipeline("sums", rows() | hf.write.kafka("localhost:1", **to, name=name)), {})
+
+    for topic in ("alerts", None):
+        before = Graph.from_json(alerts("alerts", topic).rewound([]).to_json(), "graph.json")
+        (effect,) = (node.effect for node in compare(before, alerts("again", topic)).nodes if node.name == "again")
+        assert "what is made again is there twice" in effect
+    (effect,) = (node.effect for node in compare(before, alerts("again", "others")).nodes if node.name == "again")
+    assert effect == "begins here: it gets no older rows"
+    assert not [node for node in compare(before, alerts("again")).nodes if node.name == "alerts"], "it is no sink of it"

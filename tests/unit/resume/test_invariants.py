@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.manifest import EpochEnd, Manifest
-from holdfast.checkpoint.progress import EpochSpan
 from holdfast.errors import InternalError
-from holdfast.ports import Held
-from holdfast.resume import backfill, restore, rewind
+from holdfast.resume import backfill, rewind
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.testing.store import SimulatedStore
@@ -35,13 +32,6 @@ def at(number: int) -> Mapping[str, Mapping[str, int]]:
 def test_a_header_says_where_a_directory_can_begin(header: DirectoryHeader, says: str) -> None:
     with pytest.raises(InternalError, match=says):
         header.to_json()
-
-
-def test_steps_see_each_replayed_epoch_once() -> None:
-    snapshot = Manifest("p", 1, 0, "", EpochEnd(5, 5, at(5), 0), 1)
-    steps = [EpochSpan(at(5), EpochEnd(6, 6, at(6), 0)), EpochSpan(at(6), EpochEnd(7, 6, at(7), 0))]
-    with pytest.raises(InternalError, match=r"after the snapshot of epoch 5 the epochs \[6, 6\] are to be replayed"):
-        restore._planned(snapshot, [Held(7, 1, at(7))], steps, {}, ())
 
 
 def test_epochs_that_fill_a_sink_end_in_ascending_order(monkeypatch: pytest.MonkeyPatch) -> None:

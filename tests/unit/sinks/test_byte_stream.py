@@ -127,7 +127,7 @@ def test_streams_have_any_names_that_a_directory_can_have(writing: Writing) -> N
     assert all(writing.messages(name) == [(1, name, True, name.encode())] for name in names)
     assert verify(writing.path) == len(names)
     for wrong in ("", "x" * 201, "a\0b"):
-        with pytest.raises(BadRow, match="cannot have the name"):
+        with pytest.raises(BadRow, match="cannot go to the stream"):
             writing.publish((1, wrong, True, b"x"))
 
 

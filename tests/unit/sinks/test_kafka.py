@@ -19,15 +19,17 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.kafka import codes, questions
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.ports import Task
+from holdfast.sinks.kafka import form as kafka_form
 from holdfast.sinks.kafka import session, transactions
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
-from holdfast.sinks.kafka.ledger import KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.ledger import HEADER, KafkaNames
+from holdfast.sinks.kafka.session import KafkaSession, LogRecord
 from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.sinks.kafka.transactions import Transactions
 
-LIMITS = Limits({"t": 3, "other": 1}, 1_000)
+LIMITS = Limits({"t": 3, "other": 1}, 1_000, frozenset({"t"}))
 
 
 def messages(form: MessageForm, *, limits: Limits = LIMITS, **columns):
@@ -82,6 +84,36 @@ def test_every_part_of_a_record_has_its_column():
     ]
 
 
+def test_headers_are_written_as_read_kafka_gives_them_also_one_name_twice_and_in_their_order():
+    form, headers = MessageForm("other", headers="headers"), FIELDS["headers"]
+    form.check_schema("sink 's'", pa.schema([headers]))
+    given = [("trace", b"1"), ("a", None), ("trace", b"\xff")]
+    rows = pa.array([[{"key": key, "value": value} for key, value in given], [], None], headers.type)
+    assert [found for *_, found, _ in messages(form, id=[1, 2, 3], headers=rows)] == [given, [], None]
+
+
+def test_a_header_without_a_name_is_a_bad_row():
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    for wrong in ([{"key": None, "value": "1"}], [None], [{"key": "a\0b", "value": "1"}]):
+        with pytest.raises(BadRow, match="a header has no name"):
+            messages(MessageForm("other", headers="h"), h=pa.array([[{"key": "a", "value": "1"}], wrong], kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.int64(), pa.string()),
+        pa.list_(pa.string()),
+        pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())])),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])),
+    ],
+)
+def test_columns_that_are_no_headers_are_refused_when_a_run_starts(kind):
+    with pytest.raises(InvalidPipeline, match="'h' has the type"):
+        MessageForm("t", headers="h").check_schema("sink 's'", pa.schema([("h", kind)]))
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [(("n",), b"7"), (("x",), b"1.5"), (("n", "w"), b'{"n":7,"w":"a"}'), (("raw",), b"\xff\x00"), (("w",), b"a")],
@@ -112,10 +144,14 @@ def test_an_upsert_has_tombstones_where_its_column_says_so():
         (MessageForm("t", mode="upsert", key=("k",)), {"k": ["a", None]}, "null in the key column 'k'"),
         (MessageForm("t", "bytes", "upsert", ("k",), ("v",)), {"k": ["a"], "v": [None]}, "has no value"),
         (MessageForm("t"), {"k": ["x" * 1_000]}, "a record of 1008 bytes"),
-        (MessageForm("t", partition="p"), {"k": ["a"], "p": [3]}, "names partition 3"),
-        (MessageForm("t", partition="p"), {"k": ["a"], "p": [-2]}, "names partition -2"),
-        (MessageForm(None, topic_by="w"), {"w": ["nowhere"]}, "names the topic 'nowhere'"),
-        (MessageForm(None, topic_by="w"), {"w": [None]}, "names the topic None"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [3]}, "column 'p': a row cannot go to the partition 't/3'"),
+        (MessageForm("t", partition="p"), {"k": ["a"], "p": [-2]}, "cannot go to the partition 't/-2'"),
+        (MessageForm(None, topic_by="w"), {"w": ["nowhere"]}, "column 'w': a row cannot go to the topic 'nowhere'"),
+        (MessageForm(None, topic_by="w"), {"w": ["__transaction_state"]}, "to the topic '__transaction_state'"),
+        (MessageForm(None, topic_by="w"), {"w": ["holdfast-progress"]}, "to the topic 'holdfast-progress'"),
+        (MessageForm(None, topic_by="w"), {"w": [None]}, "to the topic None"),
+        (MessageForm("t", key=("k",)), {"k": ["a", None]}, "'k' is null: a row cannot go to the topic 't'"),
+        (MessageForm(None, key=("k",), topic_by="w"), {"k": ["a", None], "w": ["other", "t"]}, "to the topic 't'"),
     ],
 )
 def test_what_a_cluster_would_refuse_is_refused_before(form, columns, words):
@@ -127,6 +163,22 @@ def test_what_a_cluster_would_refuse_is_refused_before(form, columns, words):
         messages(form, **columns)
     assert words in caught.value.what
     assert caught.value.do
+
+
+@pytest.mark.parametrize(("minutes", "is_taken"), [(-61, False), (-59, True), (29, True), (31, False), (None, True)])
+def test_a_time_that_no_topic_takes_is_refused_before(monkeypatch, minutes, is_taken):
+    """Kafka 4 takes none that is an hour ahead of its clock: such an epoch was decided, and refused for ever."""
+    now = datetime.datetime(2026, 1, 1, 12)
+    monkeypatch.setattr(kafka_form, "now_ms", lambda: int(now.replace(tzinfo=datetime.UTC).timestamp() * 1000))
+    limits = Limits({"t": 1}, 1_000, behind_ms=3_600_000, ahead_ms=1_800_000)
+    times = [now, None if minutes is None else now + datetime.timedelta(minutes=minutes)]
+    columns = {"at": pa.array(times, pa.timestamp("us", "UTC"))}
+    if is_taken:
+        assert len(messages(MessageForm("t", timestamp="at"), limits=limits, **columns)) == 2
+        return
+    with pytest.raises(BadRow, match="column 'at'") as caught:
+        messages(MessageForm("t", timestamp="at"), limits=limits, **columns)
+    assert f"message.timestamp.{'before' if minutes < 0 else 'after'}.max.ms" in caught.value.why
 
 
 @pytest.mark.parametrize("format", ["json", "bytes"])
@@ -156,6 +208,13 @@ def test_a_column_of_another_type_is_refused_when_a_run_starts():
         ({"mode": "upsert"}, "without key="),
         ({"delete": "gone"}, 'with mode="append"'),
         ({"progress": "t"}, "cannot be the topic of the ledger"),
+        ({"topic_by": "w", "topics": ["holdfast-progress"]}, "cannot be the topic of the ledger"),
+        ({"topic": "__transaction_state"}, "rows cannot go to the topic '__transaction_state'"),
+        ({"topic_by": "w", "topics": ["__consumer_offsets"]}, "rows cannot go to the topic '__consumer_offsets'"),
+        ({"topic_by": "w"}, "topic_by= without topics= or pattern="),
+        ({"topics": ["a"]}, "topics= or pattern= without topic_by="),
+        ({"topic_by": "w", "topics": ["a b"]}, "'a b' cannot be a topic"),
+        ({"topic_by": "w", "pattern": "a("}, "'a(' is no regular expression"),
         ({"bootstrap": "localhost"}, "is no address of Kafka brokers"),
         ({"security": {"passwort": "x"}}, "key 'passwort' is not known"),
         ({"security": {"protocol": "TLS"}}, "'TLS' with 'PLAIN' is not known"),
@@ -166,6 +225,21 @@ def test_arguments_that_contradict_each_other_are_refused(arguments, words):
     with pytest.raises(InvalidPipeline) as caught:
         hf.write.kafka(**{"bootstrap": "h:9092", "topic": "t", **arguments})
     assert words in caught.value.what
+
+
+def test_a_record_is_the_ledgers_only_by_the_name_of_its_own_driver_and_a_digest_of_all_of_it():
+    names, other = KafkaNames("p", "s"), KafkaNames("p", "t")
+    key, value = names.key.encode(), b"{}"
+    header = (HEADER, names.seal(key, value))
+    assert names.has_written(LogRecord(key, value, [("trace", b"7"), header]))
+    for wrong in (
+        LogRecord(key, value),
+        LogRecord(key, b"{ }", [header]),
+        LogRecord(key, None, [header]),
+        LogRecord(key + b"#s#1", value, [header]),
+        LogRecord(key, value, [(HEADER, other.seal(key, value))]),
+    ):
+        assert not names.has_written(wrong)
 
 
 def test_a_column_that_is_not_there_is_named():

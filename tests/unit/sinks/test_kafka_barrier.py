@@ -20,7 +20,7 @@ from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
 from holdfast.sinks.kafka import ledger, session
 from holdfast.sinks.kafka.form import MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession
+from holdfast.sinks.kafka.session import KafkaSession, LogRecord
 from holdfast.sinks.kafka.sink import KafkaSink
 from holdfast.sinks.sql import LedgerRow
 
@@ -51,6 +51,9 @@ class Message:
         assert self._record
         return self._record[1]
 
+    def headers(self) -> None:
+        return None
+
     def offset(self) -> int:
         return self._offset
 
@@ -59,7 +62,7 @@ END = None
 
 
 def records(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[Record]:
-    """Return what is read of a topic of which a consumer says that."""
+    """Return keys and values of what is read of a topic of which a consumer says that."""
     messages = iter([])  # type: ignore[var-annotated]
 
     class Consumer:
@@ -77,7 +80,8 @@ def records(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch, **ho
             pass
 
     monkeypatch.setattr(session, "Consumer", Consumer)
-    return list(KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test").records("progress", **how))
+    read = KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test").records("progress", **how)
+    return [(record.key, record.value) for record in read]
 
 
 def test_it_ends_with_the_barrier_and_with_no_older_one(monkeypatch: pytest.MonkeyPatch):
@@ -107,7 +111,7 @@ class Cluster:
     """A progress topic, its producers, and readings of it that may fail or lag: ``next_reads`` says how, one by one."""
 
     def __init__(self) -> None:
-        self.log: list[Record] = []
+        self.log: list[LogRecord] = []
         self.next_reads: list[str] = []
         self.next_commits: list[str] = []
         self.lasts: list[Record | None] = []
@@ -116,7 +120,7 @@ class Cluster:
     def sink(self, monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
         asked = KafkaSession(Brokers("nowhere:9092"), "sink 'target'", "test")
         monkeypatch.setattr(asked, "partitions", lambda *_, **__: {NAMES.progress: 1})
-        monkeypatch.setattr(asked, "topic_setting", lambda *_: "compact")
+        monkeypatch.setattr(asked, "topic_settings", lambda *_: {NAMES.progress: {"cleanup.policy": "compact"}})
         monkeypatch.setattr(asked, "producer", lambda *_: self.producer())
         monkeypatch.setattr(asked, "records", self.records)
         sink = KafkaSink(
@@ -125,8 +129,8 @@ class Cluster:
         monkeypatch.setattr(sink._transactions, "open_names", lambda _: [])
         return sink
 
-    def records(self, _: str, *, waits: bool = True, last: Record | None = None) -> Iterator[Record]:
-        assert last is None or last in self.log, "it would be waited for"
+    def records(self, _: str, *, waits: bool = True, last: Record | None = None) -> Iterator[LogRecord]:
+        assert last is None or last in [record[:2] for record in self.log], "it would be waited for"
         self.lasts.append(last)
         how = self.next_reads.pop(0) if self.next_reads else "whole"
         if how == "fails":
@@ -138,7 +142,8 @@ class Cluster:
         return Producer(self, self.made)
 
     def generation(self) -> int:
-        found = ledger._parsed(NAMES, dict(self.log)[NAMES.key.encode()] or b"", {})
+        told = {record.key: record.value for record in self.log}
+        found = ledger._parsed(NAMES, told[NAMES.key.encode()] or b"", {})
         return found.row.generation
 
 
@@ -148,14 +153,16 @@ class Producer:
     def __init__(self, cluster: Cluster, number: int) -> None:
         self._cluster = cluster
         self._number = number
-        self._sent: list[Record] = []
+        self._sent: list[LogRecord] = []
 
     def begin(self) -> None:
         assert self._number == self._cluster.made, "of a producer that is dropped"
 
     def send(self, some: RecordColumns) -> None:
         assert some.keys is not None
-        self._sent += zip(some.keys.to_pylist(), some.values.to_pylist(), strict=True)
+        assert some.headers is not None
+        headers = [[(each["key"], each["value"]) for each in several] for several in some.headers.to_pylist()]
+        self._sent += map(LogRecord, some.keys.to_pylist(), some.values.to_pylist(), headers)
 
     def flush(self) -> None:
         pass
@@ -175,7 +182,8 @@ def cluster() -> Cluster:
     """Return one whose sink generation 1 has owned."""
     found = Cluster()
     was = KafkaLedger(LedgerRow(7, 1, "{}", None), None, "another", None, {})
-    found.log.append((NAMES.key.encode(), was.text().encode()))
+    key, value = NAMES.key.encode(), was.text().encode()
+    found.log.append(LogRecord(key, value, [(ledger.HEADER, NAMES.seal(key, value))]))
     return found
 
 

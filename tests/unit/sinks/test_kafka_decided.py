@@ -24,7 +24,7 @@ from holdfast.sinks.sql import LedgerRow
 
 NAMES = KafkaNames("words", "target")
 FIRST, SECOND, THIRD = (f"{NAMES.staged}1.5.{task}.0.ab" for task in range(3))
-BEFORE = {"epoch": 4, "positions": "{}", "pts": None, "step_time": None}
+BEFORE = {"epoch": 4, "positions": "{}", "pts": None, "recent_ends": ""}
 
 
 class Coordinator:

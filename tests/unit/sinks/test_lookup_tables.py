@@ -47,6 +47,28 @@ def test_the_rows_of_a_query_arrive_with_their_types(postgres_plain):
 
 
 @pytest.mark.postgres
+def test_line_ends_within_a_text_arrive_as_they_are_wherever_arrow_divides_what_is_sent(postgres_plain):
+    """A CR as the last byte of a block of Arrow's, a megabyte, took the LF after it away."""
+    query = r"SELECT id, repeat(E'\r\n', 500) || repeat('x', id) AS name FROM generate_series(1, 40) AS id"
+    query = f"{query}, generate_series(1, 80)"
+    rows = hf.lookup_table.postgres(postgres_plain, query).load(["id", "name"]).to_pylist()
+    assert len(rows) == 40 * 80
+    assert [row for row in rows if row["name"] != "\r\n" * 500 + "x" * row["id"]] == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("number", ["7e20", "1e30", "'NaN'", "1e-19", "1e-90"])
+def test_a_number_of_more_digits_than_its_column_is_an_error_and_no_other_number(postgres_plain, number):
+    """Seven times ten to the twentieth was 19435266158123073073.25."""
+    query = f"SELECT 1 AS id, {number}::numeric AS n UNION ALL SELECT 2, 99999999999999999999.5"
+    with pytest.raises(hf.InvalidPipeline, match="column 'n' of the query has numbers") as raised:
+        hf.lookup_table.postgres(postgres_plain, query).load(["id", "n"])
+    assert "SELECT CAST(n AS numeric(38, 6)) AS n" in raised.value.do
+    fits = hf.lookup_table.postgres(postgres_plain, "SELECT 99999999999999999999.5 AS n")
+    assert fits.load(["n"]).to_pylist() == [{"n": Decimal("99999999999999999999.5")}]
+
+
+@pytest.mark.postgres
 def test_what_is_wrong_with_a_query_is_said_with_its_cure_and_nothing_is_written(postgres_plain):
     dsn = postgres_plain
     for query, says in (

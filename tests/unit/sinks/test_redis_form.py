@@ -33,6 +33,8 @@ def unpacked(chunk: bytes) -> list[list[bytes | None]]:
     rows, columns = struct.unpack_from("<II", chunk)
     at, values = 8, []
     for _ in range(columns):
+        (called,) = struct.unpack_from("<I", chunk, at)
+        at += 4 + called
         (size,) = struct.unpack_from("<I", chunk, at)
         lengths = struct.unpack_from(f"<{rows}i", chunk, at + 4)
         at += 4 + 4 * rows

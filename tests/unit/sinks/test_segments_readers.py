@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from holdfast.sinks.segments.readers.dataset import place_of
 from holdfast.sinks.segments.readers.source import SegmentsSource
 from holdfast.sinks.segments.sink import SegmentsSink
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.sources.bounds import OWN
 from holdfast.sources.from_time import from_time
-from holdfast.testing import drive
+from holdfast.sources.partitioned import BOUND
+from holdfast.testing import bound, close, drive
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.sinks.test_segments import SCHEMA, WORDS, opened, publish, sealed, whatever
 
@@ -238,3 +241,28 @@ def test_reading_begins_at_a_time_and_passes_sealed_files_over_that_lie_before_i
     end = drain(source, source.initial())[-1]
     assert sorted(row["id"] for row in rows_between(source, source.initial(), end)) == [9, 20, 30]
     assert end == {"files": 3}, "one of three sealed files is not read, and the journal is"
+
+
+@pytest.mark.slow
+def test_files_that_are_left_hold_the_bound_back_by_their_lowest_times(tmp_path: Path) -> None:
+    """Whatever order files were sealed in, and rows stand in them (design/0007, section 2)."""
+    sink = opened(tmp_path / "out", seal=(whatever,))
+    for epoch, ids in enumerate(([30, 21, 39], [10, 25], [8, 19, 12]), start=1):
+        publish(sink, epoch, [(number, "a") for number in ids])
+        sink.sealing.tend()
+    publish(sink, 4, [(50, "a"), (17, "a")])
+    sink.close()
+    stream = hf.read.segments(tmp_path / "out", timestamp="id", max_files_per_epoch=1, name="in")
+    source: Any = stream.node.source_spec.open("in", str(tmp_path / "work"))
+    positions = drain(source, source.initial())
+    assert [at.get(BOUND) for at in positions] == [None, 10, 17, 21, 21]
+    epochs = []
+    for start, end in pairwise(positions):
+        batches = [batch for span in source.spans(start, end, parallelism=1) for batch in source.read_marked(span)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        epochs.append([bound(row["id"]) if row.pop(OWN) else row for row in rows])
+    counts = stream | hf.aggregate(by="word", window=hf.tumbling(10), n=hf.count(), name="counts")
+    given = {"in": [*epochs, [close()]]}
+    assert not any(drive(counts.late, given))
+    found = [[(row["window_start"], row["n"]) for row in epoch] for epoch in drive(counts, given)]
+    assert found == [[(0, 1)], [], [(10, 4)], [], [(20, 2), (30, 2), (50, 1)]]

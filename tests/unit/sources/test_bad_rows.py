@@ -352,7 +352,7 @@ def test_lines_are_counted_once_however_many_blocks_have_bad_rows(
 ) -> None:
     text = ('{"id":1}\n' * 9 + '{"id":"x"}\n') * 200
     read_bytes = 0
-    whole_read = access._Whole.read
+    whole_read = access._LoggedFile.read
 
     def counting(self: Any, size: int = -1) -> bytes:
         nonlocal read_bytes
@@ -365,7 +365,7 @@ def test_lines_are_counted_once_however_many_blocks_have_bad_rows(
     (directory / "file").write_text(text)
     source = source_over(directory, tmp_path / "w", "id INT", block_size="100 B", **REJECT)
     source.latest(source.initial(), bounded=False)
-    monkeypatch.setattr(access._Whole, "read", counting)
+    monkeypatch.setattr(access._LoggedFile, "read", counting)
     rows = everything(source)
     assert [one["position"] for one in rejected(rows)] == [f"file:{line}" for line in range(10, 2001, 10)]
     assert read_bytes < 5 * len(text)

@@ -315,3 +315,37 @@ def test_the_reason_of_a_wide_decimal_names_the_type_that_is_declared(tmp_path: 
     assert [("decimal128(38, 18)" in row["reason"], "256" in row["reason"]) for row in rejected(rows)] == [
         (True, False)
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "blamed"),
+    [
+        ('"b":1e999', "a INT, b DOUBLE", "column 'b' is declared double and holds 1e999"),
+        ('"b":-1e39', "a INT, b FLOAT", "column 'b' is declared float and holds -1e+39"),
+        (f'"b":{"1" * 400}', "a INT, b DOUBLE", "column 'b' is declared double and holds 111"),
+        ('"b":1e999', "a INT, b DECIMAL(10,2)", "column 'b' is declared decimal128(10, 2) and holds 1e999"),
+        ('"b":{"c":[1,1e39]}', "a INT, b STRUCT<c: ARRAY<FLOAT>>", "column 'b' is declared struct<"),
+        ('"b":{"c":[1,1e999]}', "a INT, c DOUBLE", "member 'b.c.1' holds 1e999"),
+    ],
+)
+def test_a_number_that_is_too_large_is_blamed_on_its_own_column(
+    tmp_path: Path, value: str, schema: str, blamed: str
+) -> None:
+    """It was blamed on the first column, or was infinity without a word."""
+    rows = rows_of(tmp_path, f'{{"a":1,{value}}}\n{{"a":2}}\n', schema, on_bad_row="reject")
+    assert [row["a"] for row in good(rows)] == [2]
+    assert rejected(rows)[0]["reason"].startswith(blamed)
+
+
+def test_an_infinity_that_is_written_as_one_is_a_value(tmp_path: Path) -> None:
+    text = '{"v":Infinity,"x":1e300}\n{"v":-Inf}\n{"v":3.4028235e38}\n{"v":null}\n'
+    rows = rows_of(tmp_path, text, "v FLOAT, x DOUBLE")
+    assert [row["v"] for row in rows] == [float("inf"), float("-inf"), 3.4028234663852886e38, None]
+
+
+@pytest.mark.parametrize(
+    "value", ['"0000-12-31T23:00:00Z"', '"9999-12-31T23:00:00-02:00"', "-62135596801", "253402300800"]
+)
+def test_a_time_is_of_the_years_1_to_9999(tmp_path: Path, value: str) -> None:
+    rows = rows_of(tmp_path, f'{{"t":{value}}}\n{{"t":-62135596800}}\n', "t TIMESTAMP", on_bad_row="reject")
+    assert [row["t"] for row in good(rows)] == [datetime(1, 1, 1, tzinfo=UTC)]

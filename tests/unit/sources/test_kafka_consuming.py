@@ -17,7 +17,8 @@ from holdfast.kafka import codes
 from holdfast.kafka.answers import UNREADABLE
 from holdfast.sources.kafka import consuming
 from holdfast.sources.kafka.consuming import Access, _Reading
-from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.partitions import PartitionOf
+from holdfast.sources.partition_times import OffsetRange
 
 PLACES = [("first", 0), ("first", 1), ("second", 0), ("third", 0)]
 RANGE_ENDS_AT_MOST = 40

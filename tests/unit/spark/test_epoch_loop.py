@@ -41,7 +41,7 @@ def test_positions_of_an_epoch_are_synced_before_the_epoch_is_decided(
         retry=lambda call, doing: call(),
         commit=lambda claim, record, parts: calls.append("commit"),
     )
-    evaluation = SimpleNamespace(carried_times=1, carry=lambda *asked: Evaluated({"table": ()}, EpochReport()))
+    evaluation = SimpleNamespace(here=None, carry=lambda *asked: Evaluated({"table": ()}, EpochReport()))
     nothing: Any = None
     loop = EpochLoop(
         pipeline="trips",

@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.plan.counting.counts import Counts, EpochReport, Observed
 from holdfast.plan.program_build import build_program
-from holdfast.spark.evaluation import ColumnarEvaluation, Reader, SourcesHere
+from holdfast.spark.evaluation import ColumnarEvaluation, ProgramHere, Reader, SourcesHere, timestamps_of
 from holdfast.state.bucket_report import BucketReport, Pressure
 from holdfast.status import Wait
 from holdfast.testing.simulation.levels import StatefulWorkload
@@ -39,7 +39,9 @@ def test_an_epoch_that_the_driver_carries_counts_what_each_filter_dropped(tmp_pa
     spec: Any = node.spec
     nothing: Any = None
     readers = {"rows": Reader(spec, "rows", str(tmp_path))}
-    evaluation = ColumnarEvaluation(nothing, program, readers, 1, SourcesHere(readers, {}, {}))
+    sources = SourcesHere(readers, {}, {})
+    here = ProgramHere(program, sources, timestamps_of(readers))
+    evaluation = ColumnarEvaluation(nothing, program, readers, 1, sources, here)
     found = evaluation.carry(nothing, {}, {"rows": {"rows": 2}}, frozenset({pipeline.sinks[0].name}))
     assert found is not None
     assert {name: (of.rows, of.rejects) for name, of in found.report.observed.items()} == {

@@ -115,11 +115,11 @@ class StatefulWorld(World):
         """Return the rows of the sink, what changed of state, and what outlets gave."""
         readers = {"in": Reader(self.pipeline.sources[0].source_spec, "in", str(self.path / "in"))}
         levels = LevelsHere(levels_of(self.stages, str(self.path)), self.stages.routing)
-        here = EvaluationHere(SourcesHere(readers, masks, {}), packings(self.stages, {"in": "t"}), levels, 1)
+        sources, packed = SourcesHere(readers, masks, {}), packings(self.stages, {"in": "t"})
+        here = EvaluationHere(sources, packed, levels, 1, journal.reader.piece)
         at = EpochContext(epoch.epoch, epoch.end.batch_us, passing=passing)
         before = journal.begin(epoch.batch)
-        came = here.chunks(epoch.start.positions, epoch.end.positions)
-        chunks, changes = levels.run(came, before, journal.reader.piece, at)
+        chunks, changes = here(epoch.start.positions, epoch.end.positions, before, at)
         table = Outlets.of(self.stages).tables(chunks, {"out"})["out"]
         return [tuple(row.values()) for row in table.to_pylist()], changes, united(reported(chunks)).outlets
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
-from holdfast.spark.launch import class_archive, early, jvm, session
+from holdfast.spark.launch import class_archive, early, jvm, session, warm_workers
 from holdfast.spark.launch.early import begin, rows_in_jvm, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
@@ -152,9 +152,11 @@ def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
     """A collector was chosen where nobody sees it beforehand; and an archive of classes may be damaged."""
     tried: list[JvmOptions] = []
 
+    plain = plain_options("1g")
+
     def started_with(options: dict[str, str], jvm: JvmOptions) -> str:
         tried.append(jvm)
-        if len(jvm.for_java) > 1:
+        if jvm != plain:
             raise JvmEnded(["Conflicting collector combinations in option list"])
         return "a session"
 
@@ -162,7 +164,7 @@ def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
     archive.touch()
     monkeypatch.setattr(class_archive, "path_for", lambda environment: archive)
     monkeypatch.setattr(session, "_started_with", started_with)
-    ours, plain = options_for("1g", rows=RowsInJvm.NONE, has_archive=True), plain_options("1g")
+    ours = options_for("1g", rows=RowsInJvm.NONE, has_archive=True)
     assert session._started({}, ours) == "a session"
     assert tried == [ours, plain]
     assert not archive.exists()  # it may have been that
@@ -210,3 +212,13 @@ def test_a_spare_has_a_session_with_a_local_master_only_and_not_before_a_hook(
     assert made == []
     warm_up(hf.Pipeline("p", IN_ARROW | sink), {"master": "local[1]"})
     assert made == ["local[1]"]
+
+
+def test_workers_are_warmed_up_where_a_core_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the start, into which kills fall, would wait for what is to shorten it."""
+    monkeypatch.setattr(warm_workers.os, "cpu_count", lambda: 2)
+    found = []
+    for load in (0.4, 1.9, 2.0, 14.0):
+        monkeypatch.setattr(warm_workers.os, "getloadavg", lambda load=load: (load, 9.0, 9.0))
+        found.append(warm_workers.has_idle_core())
+    assert found == [True, True, False, False]

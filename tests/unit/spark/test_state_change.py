@@ -143,28 +143,23 @@ def test_a_backfill_goes_on_with_the_new_graph_behind_what_the_new_sink_was_give
 
 
 def test_the_epochs_of_a_replay_belong_to_one_graph(tmp_path: Path) -> None:
-    """Behind a rewind and of a backfill to that of now; where a damage led to it, to the old one (design/0011, 4)."""
+    """Those of a backfill to the graph of now; after a damage or an interrupted rewind to the old one (0011, 4)."""
     restored = DirectoryHeader(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="old")
     checkpoint = Checkpoint(tmp_path, restored)
-    store = checkpoint.store
 
     def left(graph: str = "new") -> Replay | None:
-        return left_to_replay(store, tmp_path, "spark/1", graph)
+        return left_to_replay(tmp_path, "spark/1", graph)
 
     assert left() == Replay(2, is_of_old_graph=True)
     assert left("old") == Replay(2)
-    note_rewind(store, 3, at(6))
-    note_rewind(store, 5, at(5))
-    assert left() == Replay(2, is_of_old_graph=True), "it lies behind the newest rewind"
-    note_rewind(store, 6, {**at(6), "gone": {"log": 3}})
-    assert left() == Replay(2)
+    note_rewind(checkpoint.store, 6, at(6))
+    assert left() == Replay(2, is_of_old_graph=True), "the state at the target is that of the rows which stay"
     checkpoint.planned(0, 5)
-    assert left() == Replay(1)
+    assert left() == Replay(1, is_of_old_graph=True)
     checkpoint.planned(1, 6)
     assert left() is None
-    note_rewind(store, 8, at(6))
-    checkpoint = Checkpoint(tmp_path, replace(restored, seek=(at(4), at(5), at(6), at(7))))
-    assert left() == Replay(1, is_of_old_graph=True), "the rewind came later, or published epochs behind it"
+    Checkpoint(tmp_path / "filling", replace(restored, backfilled=("filled",)))
+    assert left_to_replay(tmp_path / "filling", "spark/1", "new") == Replay(2)
 
 
 def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from holdfast.spark.launch import stop_directory
+from holdfast.spark.launch.jvm import plain_options
+from holdfast.spark.launch.jvm_options import OPTIONS_OF_JAVA
 
 RUN = """
 import sys
@@ -29,11 +32,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def running() -> subprocess.Popen[str]:
+def running(program: str = RUN) -> subprocess.Popen[str]:
     """Start a process that has a directory, and lives until it is killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "runs\n"
@@ -87,3 +90,43 @@ def test_a_directory_that_another_start_has_swept_before_it_was_locked_is_made_a
     made = stop_directory.create()
     assert list(place.iterdir()) == [made]
     assert swept
+
+
+TEMPORARY = """
+import sys
+from holdfast.spark.launch.stop_directory import temporary
+with temporary() as place:
+    (place / "file").touch()
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_what_a_block_has_below_it_goes_with_the_block_and_with_a_later_start_where_it_was_killed(place: Path) -> None:
+    with stop_directory.temporary() as mine:
+        (mine / "file").touch()
+    assert not list(place.iterdir())
+    killed = running(TEMPORARY)
+    assert [path.name for path in place.glob("*/*")] == ["file"]
+    killed.kill()
+    killed.communicate()
+    assert [path.name for path in place.glob("*/*")] == ["file"]
+    with stop_directory.temporary():
+        assert not list(place.glob("*/*"))
+
+
+def test_the_jvm_puts_its_temporary_files_where_a_later_start_sweeps(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's blocks, the files of its driver, native libraries: a killed run leaves gigabytes of them."""
+    monkeypatch.setattr(stop_directory, "of_process", cache(stop_directory.create))
+    for name in OPTIONS_OF_JAVA:
+        monkeypatch.delenv(name, raising=False)
+    (mine,) = [option for option in plain_options("1g").for_java if "tmpdir" in option]
+    said, _, directory = mine.partition("=")
+    assert said == "-Djava.io.tmpdir"
+    assert Path(directory) in stop_directory._locks
+    assert Path(directory).parent == place
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djava.io.tmpdir=/of/the/user")
+    assert not [option for option in plain_options("1g").for_java if "tmpdir" in option]

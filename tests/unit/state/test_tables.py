@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.errors import BadRow, Corrupt, InternalError, InvalidPipeline
 from holdfast.state import joins, tables
 from holdfast.state.checks import check_result, first_rows, require_values
 from holdfast.state.encoding import decode, decode_changes, encode, encode_changes
@@ -181,6 +181,27 @@ def test_nullability_and_metadata_do_not_make_another_schema():
     strict = pa.schema([field.with_nullable(False) for field in SCHEMA], metadata={"by": "somebody"})
     result = check_result("totals", Counting(), Result(outputs={"rows": rows(("a", 1, 1.0)).cast(strict)}))
     assert result.outputs["rows"].schema.equals(SCHEMA, check_metadata=True)
+
+
+def test_columns_and_members_are_found_by_names_and_what_may_be_null_does_not_matter():
+    part = pa.struct([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])
+    schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("x", pa.int64()), ("part", part)])
+    turned = pa.table({"part": [{"b": 2, "a": 1}, None], "x": [3, 4], "k": ["r", "s"]})
+    found = tables.fitted(turned, schema)
+    assert found.schema == schema
+    assert found.to_pylist() == turned.select(schema.names).to_pylist()
+    both = tables.united([found, turned])
+    assert both.schema.field("k").nullable
+    assert both.to_pylist() == [*found.to_pylist(), *found.to_pylist()]
+    declared = StateTable(schema, ("k",))
+    assert declared.is_like(StateTable(pa.schema([*reversed(schema)]), ("k",)))
+    assert not declared.is_like(StateTable(schema, ("x",)))
+    changed = apply_change(
+        found, declared, Change(turned.slice(0, 1).set_column(1, "x", pa.array([5])), found.select(["k"]).slice(1))
+    )
+    assert changed.to_pylist() == [{"k": "r", "x": 5, "part": {"a": 1, "b": 2}}]
+    with pytest.raises(InternalError, match=r"\['part', 'x', 'k'\].*\['k'\]"):
+        tables.fitted(turned, pa.schema([("k", pa.string())]))
 
 
 def test_a_null_in_a_key_column_shows_the_first_rows():

@@ -8,7 +8,6 @@ kind of the pipeline, and touches neither its checkpoint nor its sources nor its
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast.plan.cutting import has_state
+from holdfast.spark.launch import stop_directory
 
 log = logging.getLogger("holdfast.replica")
 
@@ -39,10 +39,8 @@ def rehearse(pipeline: hf.Pipeline, options: Mapping[str, Any]) -> None:
     before = logging.root.manager.disable
     logging.disable(max(before, logging.INFO))
     try:
-        with tempfile.TemporaryDirectory(prefix="holdfast-rehearsal-") as place:
-            run = _of_kind(pipeline, Path(place)).start(
-                checkpoint=f"{place}/checkpoint", trigger=hf.every("10 ms"), **given
-            )
+        with stop_directory.temporary() as place:
+            run = _of_kind(pipeline, place).start(checkpoint=f"{place}/checkpoint", trigger=hf.every("10 ms"), **given)
             end = time.monotonic() + _PATIENCE_S
             while run.is_active and run.status().epoch < _EPOCHS and time.monotonic() < end:
                 time.sleep(0.01)

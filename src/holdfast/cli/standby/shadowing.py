@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
+from holdfast.display.operators import size_text
 from holdfast.graph.pipeline import Pipeline
 from holdfast.reconcile.targets import FILE_NAME
 
@@ -72,7 +73,8 @@ class Shadowing:
         lag = self._following.lag
         if not lag.epoch:
             return "the sinks hold nothing yet"
-        return f"at epoch {lag.epoch}" if lag.is_level else f"{lag.behind_us / 1e6:.1f} s behind epoch {lag.epoch}"
+        at = f"at epoch {lag.epoch}" if lag.is_level else f"{lag.behind_us / 1e6:.1f} s behind epoch {lag.epoch}"
+        return f"{at}, {size_text(lag.size_bytes)}"
 
     def reach(self, is_asked_to_stop: Callable[[], bool]) -> None:
         """Wait until it holds what the sinks hold, which nobody writes."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.state import tables
 from holdfast.state.keys import Ints, coded, numbers
 from holdfast.state.step import Change, StateTable
 
@@ -87,7 +88,7 @@ def followed(
     """
     size = len(starts)
     names = [field.name for field in kept.fields()]
-    entries = pa.concat_tables([known.select(names), fresh.select(names)]).combine_chunks()
+    entries = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
     rows = np.arange(entries.num_rows)
     if kept.is_distinct and len(rows):
         _, rows = coded(pa.table({"window": windows, "value": entries.column("value")}))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -108,6 +108,15 @@ class AggregateStep:
         """Return the timestamp column of an input."""
         return self.time
 
+    def by_bounds(self, inputs: Collection[str]) -> AggregateStep:
+        """Return the step for which rows promise nothing.
+
+        Not where sessions are emitted as they change: a row between two of them would take back what was emitted.
+        """
+        if self.on_change and self.cut.kind == "session":
+            return self
+        return replace(self, promise=self.promise.silent()) if self.name in inputs else self
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
         given, known, of_keys, of_windows = (
@@ -211,7 +220,7 @@ class AggregateStep:
         flags = pa.array(np.zeros(len(advanced), np.bool_))
         rows = pa.Table.from_arrays([*keys.arrays(advanced), flags, pa.array(bounds[advanced])], schema=schema)
         for_all = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: bound} for bound in shared], schema=schema)
-        return pa.concat_tables([rows, for_all])
+        return tables.united([rows, for_all])
 
     # --- what follows from the declaration ----------------------------------------------------------------------------
 

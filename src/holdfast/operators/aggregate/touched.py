@@ -81,7 +81,7 @@ class Keys:
         nothing = np.zeros(count, np.bool_)
         return replace(
             self,
-            table=pa.concat_tables([self.table, others]),
+            table=tables.united([self.table, others]),
             size=self.size + count,
             before={name: more(values, UNBOUNDED) for name, values in self.before.items()},
             is_known=np.concatenate([self.is_known, nothing]),
@@ -247,7 +247,7 @@ class KeysTable:
         if names:
             named = [given.rows, given.bounds.filter(pa.array(~for_all))]
             named += [known.take(pa.array(silent))] if known is not None else []
-            pool = pa.concat_tables([self.part(table) for table in named])
+            pool = tables.united([self.part(table) for table in named])
             codes, first = coded(pool)
             table, size = pool.take(pa.array(first)), len(first)
         else:
@@ -336,7 +336,7 @@ class KeysTable:
         upserts = pa.Table.from_arrays(arrays, schema=declared.schema)
         if has_risen:
             row = {SCOPE: 1, **self.columns, "bound": keys.overall}
-            upserts = pa.concat_tables([upserts, pa.Table.from_pylist([row], schema=declared.schema)])
+            upserts = tables.united([upserts, pa.Table.from_pylist([row], schema=declared.schema)])
         deletes = [*leaves.columns, pa.array(np.zeros(leaves.num_rows, np.int8))]
         return Change(upserts, pa.Table.from_arrays(deletes, schema=tables.key_schema(declared)))
 

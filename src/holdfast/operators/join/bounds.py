@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.state import keyed
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals
-from holdfast.state.timeline import UNBOUNDED, Bools, Ints, shifted
+from holdfast.state.timeline import UNBOUNDED, Bools, Ints, Promise
 
 BEFORE = -1
 """The place of what was so when the epoch began."""
@@ -53,7 +53,7 @@ class Rise:
         return np.where(times < self.before, BEFORE, places)
 
 
-def rise(given: Arrivals, time: str, disorder: int, before: int) -> Rise:
+def rise(given: Arrivals, time: str, promise: Promise, before: int) -> Rise:
     """Return how an input's bound rises.
 
     Parameters
@@ -62,15 +62,15 @@ def rise(given: Arrivals, time: str, disorder: int, before: int) -> Rise:
         What arrives on it.
     time : str
         Its timestamp column.
-    disorder : int
-        Ticks by which a row may be below the newest of all keys.
+    promise : Promise
+        What its rows promise, whatever their keys.
     before : int
         The bound so far.
     """
     of_all = given.bounds.filter(given.bounds.column(ALL_KEYS))
     times = keyed.ticks(given.rows.column(time))
     row_places = keyed.ticks(given.rows.column(PLACE))
-    says = shifted(times, -disorder)
+    says = promise.bounds_after(times)
     places = row_places
     if of_all.num_rows:
         places = np.concatenate([row_places, keyed.ticks(of_all.column(PLACE))])

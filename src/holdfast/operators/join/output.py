@@ -130,7 +130,7 @@ def unmatched(step: JoinStep, left: Side, right: Side, gone: Mapping[str, Ints],
         parts.append(keyed.side_rows(schema, name, side.rows.take(pa.array(chosen)), step.times[name], why))
         orders.append((side.numbers[chosen], side.times[chosen], step.alone_at(side, name, chosen, rises)))
     order = np.lexsort([np.concatenate([one, other]) for one, other in zip(*orders, strict=True)])
-    return pa.concat_tables(parts).take(pa.array(order))
+    return tables.united(parts).take(pa.array(order))
 
 
 def _reason(other: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import joins
+from holdfast.state import joins, tables
 from holdfast.state.timeline import Bools, Ints, shifted
 
 _FEW = 8
@@ -101,7 +101,7 @@ def _often(
 ) -> tuple[Ints, Ints]:
     """Return the pairs where keys occur several times: right rows by key and time, and a span of them for each left."""
     names = left.column_names
-    both = pa.concat_tables([_rows(right, theirs), _rows(left, ours)])
+    both = tables.united([_rows(right, theirs), _rows(left, ours)])
     codes = joins.key_codes(both, names)
     of_right, of_left = codes[: len(theirs)], codes[len(theirs) :]
     there, times = right_times[theirs], left_times[ours]

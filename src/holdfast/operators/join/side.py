@@ -106,7 +106,7 @@ class Side:
         fresh = fresh.drop_columns([PLACE])
         numbers = np.arange(number, number + fresh.num_rows, dtype=np.int64)
         fresh = fresh.append_column(declared.kept.schema.field(SEQ), pa.array(numbers))
-        rows = pa.concat_tables([kept, waiting, tables.fitted(fresh, kept.schema)])
+        rows = tables.united([kept, waiting, fresh], kept.schema)
         old = kept.num_rows + waiting.num_rows
         times = keyed.ticks(rows.column(time))
         settled = times < settled_before

@@ -21,6 +21,7 @@ from holdfast.operators.join.step import SIDES, JoinStep
 from holdfast.operators.select import Select
 from holdfast.ports import SideRows
 from holdfast.state import keyed
+from holdfast.state.timeline import Promise
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 _RIGHT = 'hf.join(orders, payments, on="order_id", within="2 h")'
@@ -124,17 +125,16 @@ class Join:
             low,
             high,
             self.how,
-            {name: _disorder_ticks(self.disorder.get(name, 0), time) for name in SIDES},
+            {
+                name: Promise(False, keyed.duration_ticks(self.disorder.get(name, 0), time, "disorder"), is_whole=True)
+                for name in SIDES
+            },
             self.suffix,
             self.timestamp,
             limit_of(self.max_waiting_rows),
         )
         _ = step.outputs  # says now which names clash
         return step
-
-
-def _disorder_ticks(value: str | int, time: pa.Field) -> int:
-    return keyed.duration_ticks(value, time, "disorder") if value else 0
 
 
 def _ticks(value: str | int, time: pa.Field) -> int:

@@ -28,7 +28,7 @@ from holdfast.state.step import (
     StateTable,
     StepTime,
 )
-from holdfast.state.timeline import Ints, shifted
+from holdfast.state.timeline import Ints, Promise, shifted
 
 SIDES = (LEFT, RIGHT)
 
@@ -49,8 +49,8 @@ class JoinStep:
         Ticks: a pair is one if ``low <= right's time - left's time <= high``.
     how : str
         ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``.
-    disorder : mapping of str to int
-        Input -> ticks by which a row may be below the newest of all keys.
+    promises : mapping of str to Promise
+        What the rows of each input promise, whatever their keys.
     suffix : str
         What columns of the right input get that have the name of one of the left.
     timestamp : str
@@ -67,7 +67,7 @@ class JoinStep:
     low: int
     high: int
     how: str
-    disorder: Mapping[str, int]
+    promises: Mapping[str, Promise]
     suffix: str
     timestamp: str
     max_waiting_rows: int | None = None
@@ -111,6 +111,11 @@ class JoinStep:
         """Return the step that gives the rows without a partner where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
 
+    def by_bounds(self, inputs: Collection[str]) -> JoinStep:
+        """Return the step for which rows of these inputs promise nothing."""
+        promises = {name: one.silent() if name in inputs else one for name, one in self.promises.items()}
+        return replace(self, promises=promises)
+
     def held(self, state: Mapping[str, pa.Table]) -> int:
         """Return how many rows wait: to settle, or for partners."""
         return sum(state[name].num_rows + state[f"waiting_{name}"].num_rows for name in SIDES)
@@ -125,7 +130,7 @@ class JoinStep:
         rises: dict[str, Rise] = {}
         for name in SIDES:
             checks.require_values(arrivals[name].rows, [self.times[name]], name)
-            rises[name] = rise(arrivals[name], self.times[name], self.disorder[name], before[name][0])
+            rises[name] = rise(arrivals[name], self.times[name], self.promises[name], before[name][0])
         settled = min(one.after for one in rises.values())
         left, right = (
             Side.of(
@@ -231,7 +236,7 @@ class JoinStep:
             below = rises[name].below[is_late]
             parts.append(keyed.late_rows(self.outputs["late"], name, rows, self.times[name], below, f"of {name}"))
             places.append(keyed.ticks(rows.column(PLACE)))
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        return tables.united(parts).take(pa.array(np.argsort(np.concatenate(places))))
 
     def _bounds(self, rises: Mapping[str, Rise]) -> pa.Table | None:
         """Return the bound of the output: no row of it below this follows."""

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.checks import a_type
-from holdfast.types.casting import fitted_table
+from holdfast.types.conversion import convert, is_of_data
 from holdfast.types.schema import to_arrow
 
 
@@ -35,6 +35,8 @@ class LookupTable(Protocol):
         ------
         Unavailable
             If it does not answer.
+        Corrupt
+            If it is damaged.
         InvalidPipeline
             If it does not exist, or cannot be read.
         """
@@ -52,16 +54,11 @@ def as_spark(table: pa.Table) -> pa.Table:
     DataType(string)
     """
     wanted = to_arrow(table.schema, argument="the table")
-    return table if table.schema.equals(wanted) else fitted_table(_plain(table), wanted)
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return a table without dictionaries: Arrow's cast of a column does the rest."""
     columns = [
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
+        pa.chunked_array([convert(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, wanted, strict=True)
     ]
-    return pa.Table.from_arrays(columns, names=table.schema.names)
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
 def table_of(given: Any) -> LookupTable:
@@ -103,7 +100,7 @@ class ParquetTable:
         """Return the columns of what is there now; None where nothing is yet."""
         try:
             return tuple(self.schema().names)
-        except Unavailable:
+        except (Unavailable, Corrupt):
             return None
 
     def schema(self) -> pa.Schema:
@@ -112,7 +109,7 @@ class ParquetTable:
 
     def load(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows of all files."""
-        return as_spark(self._read(columns))
+        return self._read(columns)
 
     def _read(self, columns: Sequence[str] | None) -> Any:
         """Return the rows; without columns, something that has a schema and has read no row."""
@@ -123,15 +120,24 @@ class ParquetTable:
             files = sorted(str(each) for each in path.rglob("*.parquet")) if path.is_dir() else [self.path]
             if not files:
                 raise FileNotFoundError(f"{path} holds no *.parquet")
-            found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=self.path)
+            form = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+            found = ds.dataset(files, format=form, partitioning="hive", partition_base_dir=self.path)
             if columns is None:
                 return found
             _require(columns, found.schema.names, self.path)
-            return found.to_table(columns=list(columns))
-        except (OSError, pa.ArrowException) as error:
+            return as_spark(found.to_table(columns=list(columns)))
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            why = f"{' '.join(str(error).split())}."
+            if is_of_data(error):
+                raise Corrupt(
+                    f"the table {self.path} cannot be read.",
+                    why=why,
+                    do="write it again, under another name first, then rename it: a reader must not see half of it.",
+                    participant=self.path,
+                ) from error
             raise Unavailable(
                 f"the table {self.path} cannot be read.",
-                why=f"{' '.join(str(error).split())}.",
+                why=why,
                 do="name a Parquet file, or a directory of Parquet files of one schema; files that are replaced while "
                 "they are read are read again.",
                 participant=self.path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -142,6 +142,12 @@ class ApplyStep:
         """What ``fn`` returns."""
         return {"rows": self.out}
 
+    def by_bounds(self, inputs: Collection[str]) -> ApplyStep:
+        """Return the step for which rows promise nothing."""
+        if self.timers is None or self.name not in inputs:
+            return self
+        return replace(self, timers=self.timers.by_bounds())
+
     def time_of(self, name: str) -> str | None:
         """Return the timestamp column of an input."""
         return self.time
@@ -190,7 +196,7 @@ class ApplyStep:
         values, gone = calls.states()
         deletes = _table(gone, tables.key_schema(declared), "a key")
         if old is not None:
-            deletes = pa.concat_tables([deletes, tables.fitted(old.select(self.key.names), deletes.schema)])
+            deletes = tables.united([deletes, old.select(self.key.names)], deletes.schema)
         change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
         return {"keys": change} if change.upserts.num_rows or change.deletes.num_rows else {}
 

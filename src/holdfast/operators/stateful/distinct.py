@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,7 +94,7 @@ class DistinctStep:
     key: pa.Schema
     time: str
     horizon: int
-    disorder: int
+    disorder: int | None
     max_waiting_rows: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"clock": ""}
     waiting_tables: ClassVar[tuple[str, ...]] = ("kept",)
@@ -156,12 +156,18 @@ class DistinctStep:
             fates={"late": int(is_late.sum()), "rows": int(keep.sum()), "dropped": int((~keep).sum())},
         )
 
+    def by_bounds(self, inputs: Collection[str]) -> DistinctStep:
+        """Return the step for which rows promise nothing."""
+        return replace(self, disorder=None) if self.name in inputs else self
+
     def _reached(self, newest: int) -> int:
         """Return the bound that follows from the newest timestamp."""
-        return newest - self.disorder if newest >= UNBOUNDED + self.disorder else UNBOUNDED
+        return UNBOUNDED if self.disorder is None else max(UNBOUNDED, newest - self.disorder)
 
     def _promised(self, times: Ticks, newest: int) -> Ticks:
         """Return for each row the bound that follows from the rows before it."""
+        if self.disorder is None:
+            return np.full(len(times), UNBOUNDED, np.int64)
         before = np.maximum.accumulate(np.concatenate([[np.int64(newest)], times]))[:-1]
         return np.where(before < UNBOUNDED + self.disorder, UNBOUNDED, before - self.disorder)
 

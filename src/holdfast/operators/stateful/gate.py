@@ -148,7 +148,7 @@ class Released:
     Parameters
     ----------
     output : str
-        The sink.
+        That of the gate.
     columns : tuple of str, optional
         As before the gate.
     timestamp : str, optional

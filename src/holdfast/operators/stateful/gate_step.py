@@ -100,7 +100,8 @@ class GateStep:
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
         """The rows of each sink; ``rows`` is empty."""
-        return {"rows": pa.schema([("pts", pa.int64())]), **{sink: self.inputs[sink] for sink in self.times}}
+        released = {output_for(sink): self.inputs[sink] for sink in self.times}
+        return {"rows": pa.schema([("pts", pa.int64())]), **released}
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Take in what has come, find out how far pts is, and let go what lies below it."""
@@ -116,10 +117,10 @@ class GateStep:
             held = _Rows.of(state[waiting_for(sink)], arrivals[sink].rows, time, sink)
             late += int((held.arrived_ticks < before).sum()) if time is not None else 0
             leaves = held.leaving(pts) if pts > before else np.zeros(held.size, bool)
-            outputs[sink] = held.released(leaves, self.inputs[sink], pts)
+            outputs[output_for(sink)] = held.released(leaves, self.inputs[sink], pts)
             changes[waiting_for(sink)] = held.change(leaves)
             waiting += int((~leaves).sum())
-            fates[sink] = int(leaves.sum())
+            fates[output_for(sink)] = int(leaves.sum())
         risen = {name: bound for name, bound in {**bounds, PTS: pts}.items() if bound > known.get(name, UNBOUNDED)}
         if risen:
             upserts = pa.table({INPUT: list(risen), BOUND: list(risen.values())}, schema=_BOUNDS.schema)
@@ -177,7 +178,7 @@ class _Rows:
         first = int(waiting.column(SEQ)[-1].as_py()) + 1 if waiting.num_rows else 0
         order = pa.array(np.arange(first, first + plain.num_rows, dtype=np.int64))
         came = pa.Table.from_arrays([*plain.columns, order], schema=waiting.schema)
-        rows = pa.concat_tables([waiting, came])
+        rows = tables.united([waiting, came])
         ticks = np.full(rows.num_rows, UNBOUNDED, np.int64) if time is None else keyed.ticks(rows.column(time))
         return cls(rows, ticks, waiting.num_rows)
 
@@ -209,6 +210,11 @@ class _Rows:
         gone, stays = leaves[: self.waited], ~leaves[self.waited :]
         deletes = self.rows.slice(0, self.waited).select([SEQ]).filter(pa.array(gone))
         return Change(self.rows.slice(self.waited).filter(pa.array(stays)), deletes)
+
+
+def output_for(sink: str) -> str:
+    """Return the output with the rows that go to a sink, which may be called ``rows``."""
+    return f"to_{sink}"
 
 
 def waiting_for(sink: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class _Key:
     is_admitted: bool = False
     span: int = 0
     used: int = 0
+    below: dict[int, bool] = field(default_factory=dict)
+    """Timestamps of this epoch that are below the newest -> whether they were admitted."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class LimitStep:
     timeout: int | None
     per_us: int | None
     forget_us: int | None
+    is_by_bounds: bool = False
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
@@ -82,6 +85,10 @@ class LimitStep:
         late = keyed.late_schema(self.key, schema.field(self.times[ROWS]).type, {ROWS: schema})
         return {"rows": schema, "shed": schema, "late": late}
 
+    def by_bounds(self, inputs: Collection[str]) -> LimitStep:
+        """Return the step for which a row may be below the newest of its key, as far as bounds allow."""
+        return replace(self, is_by_bounds=ROWS in inputs)
+
     def time_of(self, name: str) -> str:
         """Return the timestamp column of an input."""
         return self.times[name]
@@ -92,7 +99,7 @@ class LimitStep:
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         names = self.key.names
         rows = arrivals[ROWS].rows
-        touched = joins.distinct_keys(pa.concat_tables([self._keys(given) for given in arrivals.values()]), names)
+        touched = joins.distinct_keys(tables.united([self._keys(given) for given in arrivals.values()]), names)
         flying = joins.semi_join(state["in_flight"], touched, names)
         known = self._known(state, flying, touched, at)
         codes = joins.index_in(rows, touched, names)
@@ -147,7 +154,7 @@ class LimitStep:
         schema = pa.schema([field.with_nullable(True) for field in self.key])
         of_bounds = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
         parts = (given.rows.select(self.key.names), of_bounds.select(self.key.names))
-        return pa.concat_tables([tables.fitted(part, schema) for part in parts])
+        return tables.united(parts, schema)
 
     def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: StepTime) -> list[_Key]:
         names = self.key.names
@@ -213,23 +220,33 @@ class LimitStep:
             if row < 0:
                 one.in_flight = [flying for flying in one.in_flight if flying > time]
                 continue
-            if time < limits[row] or time < one.newest:
-                fates[row], limits[row] = _LATE, max(limits[row], one.newest)
+            if time < limits[row] or (time < one.newest and not self.is_by_bounds):
+                fates[row], limits[row] = _LATE, max(limits[row], UNBOUNDED if self.is_by_bounds else one.newest)
+                continue
+            if time < one.newest:
+                if time not in one.below:
+                    one.below[time] = time in one.in_flight or self._admits(one, time, span)
+                fates[row] = _ADMITTED if one.below[time] else _SHED
                 continue
             if time > one.newest:
                 one.newest = time
                 if self.timeout is not None:
                     one.in_flight = [flying for flying in one.in_flight if flying >= time - self.timeout]
-                if self.per_us is not None:
-                    if one.span != span:
-                        one.span, one.used = span, 0
-                    one.is_admitted = one.used < self.n
-                    one.used += one.is_admitted
-                else:
-                    one.is_admitted = len(one.in_flight) < self.n
-                    if one.is_admitted:
-                        one.in_flight.append(time)
+                one.is_admitted = self._admits(one, time, span)
             fates[row] = _ADMITTED if one.is_admitted else _SHED
+
+    def _admits(self, one: _Key, time: int, span: int) -> bool:
+        """Return whether a new timestamp of a key is admitted, and note it."""
+        if self.per_us is not None:
+            if one.span != span:
+                one.span, one.used = span, 0
+            is_admitted = one.used < self.n
+            one.used += is_admitted
+            return is_admitted
+        is_admitted = len(one.in_flight) < self.n
+        if is_admitted:
+            one.in_flight.append(time)
+        return is_admitted
 
     def _silent(self, keys: pa.Table, at: StepTime) -> pa.Table:
         """Return the keys that are forgotten: no row or bound of them arrived for long."""
@@ -270,7 +287,7 @@ class LimitStep:
         )
         if done > UNBOUNDED:
             elsewhere = state["in_flight"].filter(pc.less(state["in_flight"].column(TICKS), done))
-            stored = pa.concat_tables([stored, joins.anti_join(elsewhere, touched, names)])
+            stored = tables.united([stored, joins.anti_join(elsewhere, touched, names)])
         gone = joins.anti_join(stored, now, flying.key)
         added = joins.anti_join(now, stored, flying.key)
         columns = [
@@ -284,7 +301,7 @@ class LimitStep:
         deletes = tables.fitted(old, tables.key_schema(last))
         if old.num_rows:
             gone = joins.distinct_keys(
-                pa.concat_tables([gone, joins.semi_join(state["in_flight"], old, names)]), list(flying.key)
+                tables.united([gone, joins.semi_join(state["in_flight"], old, names)]), list(flying.key)
             )
             gone = joins.anti_join(gone, now, flying.key)
         changes = {"in_flight": Change(added, gone), "keys": Change(upserts, deletes)}
@@ -300,4 +317,4 @@ def _without(keys: pa.Table, bounds: pa.Table, change: Change | None, names: Seq
     deletes = gone.drop_columns([BOUND])
     if change is None:
         return Change(tables.empty(bounds.schema), deletes)
-    return Change(change.upserts, pa.concat_tables([change.deletes, deletes]))
+    return Change(change.upserts, tables.united([change.deletes, deletes]))

@@ -125,6 +125,11 @@ class MergeStep:
         """Return the step that seeks main rows without a slow row where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
 
+    def by_bounds(self, inputs: Collection[str]) -> MergeStep:
+        """Return the step for which rows of these inputs promise nothing."""
+        promises = {name: one.silent() if name in inputs else one for name, one in self.promises.items()}
+        return replace(self, promises=promises)
+
     @property
     def _with_structs(self) -> pa.Schema:
         return pa.schema([*self.inputs[MAIN], *(pa.field(name, self._struct(name)) for name in self.slow)])
@@ -154,7 +159,7 @@ class MergeStep:
         fresh = fresh.append_column(SEQ, pa.array(np.arange(seq, seq + fresh.num_rows), pa.int64()))
         fresh = fresh.append_column(SINCE, pa.array(np.full(fresh.num_rows, at.batch_us), pa.int64()))
         before = joins.semi_join(state["waiting"], touched, self.key.names)
-        waiting = pa.concat_tables([before, tables.fitted(fresh, before.schema)])
+        waiting = tables.united([before, fresh], before.schema)
         codes = joins.index_in(waiting, touched, self.key.names)
         times = keyed.ticks(waiting.column(self.times[MAIN]))
         is_ready, own, since = self._ready(waiting, codes, times, now, news, at)
@@ -237,7 +242,7 @@ class MergeStep:
             waiting = state["waiting"]
             parts.append(waiting.filter(pc.less_equal(waiting.column(SINCE), at.batch_us - self.idle_us)).select(key))
         schema = pa.schema([field.with_nullable(True) for field in self.key])
-        together = pa.concat_tables([tables.fitted(part, schema) for part in parts])
+        together = tables.united(parts, schema)
         return joins.distinct_keys(together, key)
 
     def _is_nobody_idle(self, at: StepTime, idle_us: int) -> bool:
@@ -265,7 +270,7 @@ class MergeStep:
             before = new.before[new.is_late]
             parts.append(keyed.late_rows(self.outputs["late"], name, rows, self.times[name], before, f"of {name}"))
             places.append(keyed.ticks(rows.column(PLACE)))
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        return tables.united(parts).take(pa.array(np.argsort(np.concatenate(places))))
 
     # --- what goes ------------------------------------------------------------------------------------------
 
@@ -322,7 +327,7 @@ class MergeStep:
     def _slow(self, known: pa.Table, rows: pa.Table, name: str, new: InputReport, touched: pa.Table) -> pa.Table:
         """Return all slow rows of the touched keys by key and time; of one time the last to arrive."""
         fresh = rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
-        rows = pa.concat_tables([known, tables.fitted(fresh, known.schema)])
+        rows = tables.united([known, fresh], known.schema)
         codes = joins.index_in(rows, touched, self.key.names)
         times = keyed.ticks(rows.column(self.times[name]))
         order = np.lexsort((np.arange(len(times)), times, codes))
@@ -348,10 +353,10 @@ class MergeStep:
 
     def _unmatched(self, rows: pa.Table) -> pa.Table:
         """Return those of the merged rows that no slow row was found for."""
-        is_alone = np.ones(rows.num_rows, bool)
-        for name in self.slow:
-            is_alone &= np.asarray(rows.column(name).is_null())
-        main = rows.filter(pa.array(is_alone))
+        is_alone, main_count = np.ones(rows.num_rows, bool), len(self.inputs[MAIN])
+        for place in range(main_count, rows.num_columns):  # a main column may have the name of a look-up's table
+            is_alone &= np.asarray(rows.column(place).is_null())
+        main = rows.select(list(range(main_count))).filter(pa.array(is_alone))
         within = "" if self.tolerance is None else ", within the tolerance"
         reason = f"no row of {', '.join(self.slow)} at or before its timestamp{within}"
         why = pa.repeat(reason, main.num_rows)
@@ -404,7 +409,7 @@ class MergeStep:
                 pa.repeat(pa.scalar(at.batch_us), count),
             ]
             parts.append(pa.Table.from_arrays(columns, schema=declared.schema))
-        return Change(pa.concat_tables(parts), tables.empty(tables.key_schema(declared)))
+        return Change(tables.united(parts), tables.empty(tables.key_schema(declared)))
 
     def _inputs_change(self, before: pa.Table, everywhere: Mapping[str, int], seq: int) -> Change:
         declared = self.tables["inputs"]
@@ -433,7 +438,7 @@ class MergeStep:
             for name in ("bounds", *(f"slow_{slow}" for slow in self.slow)):
                 gone = joins.semi_join(state[name], old, key).select(list(self.tables[name].key))
                 change = changes[name]
-                changes[name] = Change(change.upserts, pa.concat_tables([change.deletes, gone]))
+                changes[name] = Change(change.upserts, tables.united([change.deletes, gone]))
         return int(old.num_rows)
 
     def _output_bounds(
@@ -450,7 +455,7 @@ class MergeStep:
             least = min(everywhere, int(keyed.ticks(left).min())) if len(left) else everywhere
             nulls = [pa.nulls(1, field.type) for field in self.key]
             parts.append(pa.Table.from_arrays([*nulls, pa.array([True]), pa.array([least])], schema=schema))
-        return pa.concat_tables(parts)
+        return tables.united(parts)
 
 
 def _repeated(rows: pa.Table, key: list[str]) -> pa.Table:

@@ -65,7 +65,7 @@ def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.
         own.column(COLUMN).cast(pa.int64()),
     ]
     own = pa.Table.from_arrays(columns, schema=schema)
-    return own if passed is None else pa.concat_tables([tables.fitted(passed, schema), own])
+    return own if passed is None else tables.united([passed, own], schema)
 
 
 def with_end(bounds: pa.Table | None, key: pa.Schema, *, is_done: bool) -> pa.Table | None:
@@ -84,4 +84,4 @@ def with_end(bounds: pa.Table | None, key: pa.Schema, *, is_done: bool) -> pa.Ta
     if not is_done:
         return kept if kept is not None and kept.num_rows else None
     end = tables.end_for_all(key)
-    return end if kept is None else pa.concat_tables([tables.fitted(kept, end.schema), end])
+    return end if kept is None else tables.united([kept, end], end.schema)

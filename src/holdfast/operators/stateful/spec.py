@@ -133,7 +133,7 @@ class StatefulStep:
         for name, after in given.items():
             change = self._change(name, seen[name], after, at)
             if name in changes:  # what was forgotten and written again is written: deletes come first
-                change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
+                change = Change(change.upserts, tables.united([changes[name].deletes, change.deletes]))
             if change.upserts.num_rows or change.deletes.num_rows:
                 changes[name] = change
         bounds = own_bounds.united(self.key, passed, own)

@@ -9,7 +9,7 @@ single timers only of those keys that it calls.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from heapq import heappop, heappush
@@ -118,6 +118,10 @@ class TimerTable:
     time: pa.Field | None
     promise: Promise | None
     clocks: tuple[str, ...]
+
+    def by_bounds(self) -> TimerTable:
+        """Return the table for which a key's rows say nothing about those to come."""
+        return replace(self, promise=None)
 
     @cached_property
     def declared(self) -> dict[str, StateTable]:
@@ -277,7 +281,7 @@ class EpochTimers:
         self._everywhere = _everywhere(bounds)
         names = table.key.names
         due = timers.filter(pa.array(self._is_due())).select(names)
-        wanted = joins.distinct_keys(pa.concat_tables([tables.fitted(rows.select(names), due.schema), due]), names)
+        wanted = joins.distinct_keys(tables.united([rows.select(names), due], due.schema), names)
         known = joins.semi_join(timers, wanted, names)
         before_of: dict[Key, set[tuple[str, int]]] = {}
         for row in known.to_pylist():

@@ -17,8 +17,10 @@ from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.policy import Barrier, FixedSize, Immediate, Mux, Policy, TimestampAlign
 from holdfast.types import units
 
+OWN_COLUMN = "timestamp"
+"""Of a set, beside key columns and inputs."""
+
 RIGHT = 'hf.sync({"flight": flights, "weather": weather}, by="origin")'
-OWN_COLUMNS = ("timestamp", "input", "reason")
 
 
 def checked_inputs(inputs: Any) -> dict[str, Stream]:
@@ -48,7 +50,7 @@ def checked_inputs(inputs: Any) -> dict[str, Stream]:
     seen: dict[str, str] = {}
     for name in inputs:
         other = seen.setdefault(name.lower(), name)
-        if other != name or name.lower() in OWN_COLUMNS:
+        if other != name or name.lower() == OWN_COLUMN:
             what = f"{other!r} and {name!r} are one name" if other != name else f"{name!r} is a column of sync's own"
             raise InvalidPipeline(
                 f"{what}.",
@@ -67,12 +69,12 @@ def checked_keys(by: Any, names: Sequence[str]) -> tuple[str, ...]:
             why="a name or a list of different names is expected.",
             do=f"write {RIGHT}",
         )
-    taken = {name.lower() for name in (*names, *OWN_COLUMNS)}
+    taken = {name.lower() for name in (*names, OWN_COLUMN)}
     clash = next((key for key in keys if key.lower() in taken), None)
     if clash is not None:
         raise InvalidPipeline(
             f"the key column {clash!r} has the name of another output column.",
-            why=f"the output has the key columns, {', '.join(OWN_COLUMNS)} and one column for each input.",
+            why=f"the output has the key columns, {OWN_COLUMN} and one column for each input.",
             do=f'rename it before: stream | hf.select("*", {clash}_key="{clash}"), or name the input otherwise.',
         )
     return tuple(keys)
@@ -169,14 +171,14 @@ def duration(text: Any, argument: str) -> int | None:
 
 
 def ticks(value: str | int, is_ticks: bool, argument: str) -> int:
-    """Return a distance in the ticks of the timestamps."""
+    """Return a distance in the ticks of the timestamps; a zero may be written as 0 for either kind."""
     if isinstance(value, str) and is_ticks:
         raise InvalidPipeline(
             f"{argument}={value!r} is a duration, but the timestamps are BIGINT.",
             why="the unit of a BIGINT is the user's own.",
             do=f"give a number of ticks: {argument}=5000",
         )
-    if isinstance(value, int) and not is_ticks:
+    if isinstance(value, int) and value and not is_ticks:
         raise InvalidPipeline(
             f"{argument}={value!r} has no unit.",
             why="the timestamps are TIMESTAMP.",

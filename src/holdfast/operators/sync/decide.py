@@ -227,31 +227,17 @@ def _ends(epoch: Epoch) -> Ints:
     # An input ended for all keys while this one had nothing waiting: it ended the key.
     had_ended = (epoch.before == CLOSED).any(axis=1)
     ends = np.where(had_ended & (ends == CLOSED), UNBOUNDED + 1, ends)  # null means UNBOUNDED
+    # Sets that were settled before the epoch have left; of an input that ends in it only what it has is used up.
+    settled = timeline.settled_before(epoch.before)
     for i, pool in enumerate(epoch.pools):
-        place = _reached(epoch, i, np.full(len(ends), CLOSED - 1, np.int64))
-        closing = (place >= 0) & (place < CLOSED)
+        closing = (epoch.before[:, i] < CLOSED) & (epoch.bounds[:, i] == CLOSED)
         if not closing.any():
             continue
-        # Sets that were settled just before the end have left; after it only what the input still has is used up.
-        settled = timeline.settled_before(
-            np.column_stack([_bound_before(epoch, other, place) for other in range(len(epoch.pools))])
-        )
         last = np.full(len(ends), UNBOUNDED, np.int64)
         np.maximum.at(last, pool.key, pool.at)
         end = np.maximum(np.maximum(settled, timeline.shifted(last, 1)), UNBOUNDED + 1)
         ends = np.where(closing, np.minimum(ends, end), ends)
     return ends
-
-
-def _bound_before(epoch: Epoch, i: int, place: Ints) -> Ints:
-    """Return for each key an input's bound just before a place within the epoch."""
-    event = epoch.events[i]
-    bound = epoch.before[:, i].copy()
-    earlier = event.place < place[event.key]
-    np.maximum.at(bound, event.key[earlier], event.value[earlier])
-    if len(event.all_place):
-        bound = np.maximum(bound, timeline.bound_at(place, event.all_place, event.all_value, UNBOUNDED))
-    return bound
 
 
 def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:

@@ -50,7 +50,7 @@ def forget(
         gone = tables.fitted(there.select(list(declared.key)), tables.key_schema(declared))
         if there.num_rows:
             changes[table] = tables.merged_change(change, Change(tables.empty(declared.schema), gone), declared)
-    return pa.concat_tables(parts), changes
+    return tables.united(parts), changes
 
 
 def forgetting_due(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int | None:
@@ -78,7 +78,7 @@ def _near_waiting(step: SyncStep, state: Mapping[str, pa.Table], changes: Mappin
     waiting += [changes[waiting_table(name)].upserts for name in step.inputs if waiting_table(name) in changes]
     if sum(table.num_rows for table in waiting) * _FEW > state[KEYS].num_rows:
         return state[KEYS]
-    return joins.semi_join(state[KEYS], pa.concat_tables([table.select([*names, ORDER]) for table in waiting]), names)
+    return joins.semi_join(state[KEYS], tables.united([table.select([*names, ORDER]) for table in waiting]), names)
 
 
 def _ascending(values: Ints) -> Iterator[Ints]:

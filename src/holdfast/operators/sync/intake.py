@@ -28,7 +28,7 @@ from holdfast.operators.sync.epoch import (
     waiting_table,
     whole,
 )
-from holdfast.state import checks, joins, timeline
+from holdfast.state import checks, joins, tables, timeline
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def coded(parts: Sequence[pa.Table], on: Sequence[str]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of several tables, ascending, and for each table the code of each row's key."""
-    together = pa.concat_tables([part.select(list(on)) for part in parts])
+    together = tables.united([part.select(list(on)) for part in parts])
     if not on:
         count = sum(part.num_rows for part in parts)
         one = parts[0].select([]) if count == 0 else pa.table({"one": [0]}).select([])
@@ -208,7 +208,7 @@ def _input(
     late = Late(
         rows.filter(pa.array(is_late)) if len(below) else rows.slice(0, 0), times[is_late], below, below < below
     )
-    if promise.is_strict and promise.disorder is not None:
+    if promise.is_strict and promise.allows_repeats:
         pool, late = _without_repeats(pool, late)
     return event, pool, late, raised
 
@@ -241,7 +241,7 @@ def _pool(
         wait_codes = wait_codes[wait_codes >= 0]
     if waiting.num_rows == 0:
         return Pool(came, codes, times, order, 0)
-    table = pa.concat_tables([waiting, came])
+    table = tables.united([waiting, came])
     return Pool(
         table,
         np.r_[wait_codes, codes],
@@ -267,7 +267,7 @@ def _without_repeats(pool: Pool, late: Late) -> tuple[Pool, Late]:
     rows = moved.select(columns).append_column(
         late.rows.schema.field(PLACE), pa.array(pool.order[repeats] % PLACES, pa.int64())
     )
-    together = pa.concat_tables([late.rows, rows.select(late.rows.schema.names)])
+    together = tables.united([late.rows, rows.select(late.rows.schema.names)])
     return (
         Pool(pool.table.filter(pa.array(stays)), pool.key[stays], pool.at[stays], pool.order[stays], pool.waited_count),
         Late(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.operators.sync.decide import DROP, SetDecision
 from holdfast.operators.sync.epoch import Epoch, Late, Pool
-from holdfast.state import tables
+from holdfast.state import keyed, tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import Ints
 
@@ -152,7 +152,7 @@ def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
         if len(dropped):
             dropped = dropped[np.argsort(pool.order[dropped], kind="stable")]
             parts.append(side_rows(step, place, pool.table.take(pa.array(dropped)), decision.dropped_because))
-    return pa.concat_tables(parts) if parts else tables.empty(schema)
+    return tables.united(parts) if parts else tables.empty(schema)
 
 
 def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
@@ -172,7 +172,7 @@ def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
             if len(found):
                 inorder = found[np.argsort(pool.order[found], kind="stable")]
                 parts.append(side_rows(step, i, pool.table.take(pa.array(inorder)), reason))
-    return in_time_order(pa.concat_tables(parts))
+    return in_time_order(tables.united(parts))
 
 
 def in_time_order(rows: pa.Table) -> pa.Table:
@@ -180,7 +180,7 @@ def in_time_order(rows: pa.Table) -> pa.Table:
 
     Downstream they raise bounds one after the other: in another order, some would be late there.
     """
-    order = np.asarray(pc.sort_indices(rows.column("timestamp")))
+    order = np.asarray(pc.sort_indices(rows.column(keyed.side_time(rows.schema))))
     is_sorted = bool((order[1:] > order[:-1]).all())
     return rows if is_sorted else rows.take(pa.array(order))
 
@@ -191,14 +191,7 @@ def side_rows(step: SyncStep, place: int, rows: pa.Table, reason: str) -> pa.Tab
 
 
 def _side_rows(step: SyncStep, place: int, rows: pa.Table, reasons: pa.Array) -> pa.Table:
-    schema, names = step.outputs["late"], list(step.inputs)
-    columns: list[pa.Array | pa.ChunkedArray] = [rows.column(name) for name in step.key.names]
-    columns += [rows.column(step.times[place]), pa.repeat(names[place], rows.num_rows), reasons]
-    every = np.arange(rows.num_rows)
-    for name in names:
-        kind = schema.field(name).type
-        columns.append(_structs(rows, every, kind) if name == names[place] else pa.nulls(rows.num_rows, kind))
-    return pa.Table.from_arrays(columns, schema=schema)
+    return keyed.side_rows(step.outputs["late"], list(step.inputs)[place], rows, step.times[place], reasons)
 
 
 def _reasons(step: SyncStep, late: Late) -> pa.Array:
@@ -235,4 +228,4 @@ def bounds_rows(step: SyncStep, keys: pa.Table, bounds: Ints, for_all: int | Non
         ALL_KEYS: [True],
         BOUND: [for_all],
     }
-    return pa.concat_tables([of_keys, pa.table(of_all, schema=schema)])
+    return tables.united([of_keys, pa.table(of_all, schema=schema)])

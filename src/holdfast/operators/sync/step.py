@@ -37,7 +37,7 @@ from holdfast.operators.sync.policy import (
     Within,
     ascends,
 )
-from holdfast.state import joins, reasons, tables, timeline
+from holdfast.state import joins, keyed, reasons, tables, timeline
 from holdfast.state.step import ABSORBED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
@@ -145,19 +145,22 @@ class SyncStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """``rows``: the sets; ``late``: rows that reached none; ``unmatched``: those without a row of another input."""
         time = pa.field("timestamp", self.time_type)
-        columns, late = [], []
+        columns = []
         for name, promise in zip(self.inputs, self.promises, strict=True):
             kind = struct_of(self, name)
-            late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
             columns.append(pa.field(name, kind if self._holds_one(promise) else pa.list_(kind)))
-        reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]
-        beside = pa.schema([*self.key, time, *reason, *late])
+        beside = keyed.late_schema(self.key, self.time_type, self.inputs)
         found = {"rows": pa.schema([*self.key, time, *columns]), "late": beside}
         return found | ({"unmatched": beside} if self.gives_unmatched else {})
 
     def giving(self, outputs: Collection[str]) -> SyncStep:
         """Return the step that seeks rows without a partner where they are read."""
         return replace(self, gives_unmatched="unmatched" in outputs)
+
+    def by_bounds(self, inputs: Collection[str]) -> SyncStep:
+        """Return the step for which rows of these inputs promise nothing."""
+        named = zip(self.inputs, self.promises, strict=True)
+        return replace(self, promises=tuple(one.silent() if name in inputs else one for name, one in named))
 
     def _holds_one(self, promise: Promise) -> bool:
         if isinstance(self.policy, Within | Barrier):
@@ -219,7 +222,7 @@ class SyncStep:
                 counts["forgotten"] = rows.num_rows
                 fates["late"] = fates.get("late", 0) + rows.num_rows
                 for name in ("late", "unmatched") if self.gives_unmatched else ("late",):
-                    outputs[name] = pa.concat_tables([outputs[name], rows]) if name in outputs else rows
+                    outputs[name] = tables.united([outputs[name], rows]) if name in outputs else rows
                 if self.gives_unmatched and rows.num_rows:
                     known = counts.get("unmatched", 0)
                     counts |= reasons.counted("unmatched", {reasons.FORGOTTEN: rows.num_rows})
@@ -401,7 +404,7 @@ def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decisio
         return None if highest == UNBOUNDED else output.bounds_rows(step, epoch.keys.slice(0, 0), bounds[:0], highest)
     if (epoch.all_bounds > epoch.all_before).any() and not isinstance(step.policy, TimestampAlign):
         others, theirs = _quiet_keys(step, state, epoch, for_all)
-        keys, bounds = pa.concat_tables([keys, others]), np.r_[bounds, theirs]
+        keys, bounds = tables.united([keys, others]), np.r_[bounds, theirs]
     if len(bounds) == 0 and for_all <= for_all_before:
         return None
     return output.bounds_rows(step, keys, bounds, for_all if for_all > for_all_before else None)

@@ -163,7 +163,7 @@ def _placed(table: pa.Table, first: int) -> pa.Table:
 def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     if not parts:
         return schema.empty_table()
-    return pa.concat_tables([tables.fitted(part, schema) for part in parts])
+    return tables.united(parts, schema)
 
 
 def bounds_for(

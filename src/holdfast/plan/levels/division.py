@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.plan.chunks import bucket_of
+from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, Broadcasting, StateTable, Step
 
 
@@ -48,7 +49,7 @@ class StateDivision:
 
     def united(self, name: str, table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:
         """Return the rows of all buckets; those that hold for all keys once each, with the greatest values."""
-        rows = pa.concat_tables(parts) if parts else table.schema.empty_table()
+        rows = tables.united(parts) if parts else table.schema.empty_table()
         is_shared = self._is_shared(name, rows)
         if not is_shared.any():
             return rows
@@ -57,7 +58,7 @@ class StateDivision:
             known = found.setdefault(tuple(row[name] for name in table.key), row)
             known.update({name: _greater(known[name], row[name]) for name in row if name not in table.key})
         shared = pa.Table.from_pylist(list(found.values()), schema=table.schema)
-        return pa.concat_tables([rows.filter(pa.array(~is_shared)), shared])
+        return tables.united([rows.filter(pa.array(~is_shared)), shared])
 
     def divided(self, state: Mapping[str, pa.Table], buckets: int) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Yield every bucket that gets rows, with all tables.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, Unavailable
+from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.lookups.operation import FOLDER, pins_key, version_key
 from holdfast.ports import Store
@@ -67,6 +68,16 @@ def _counting(records: list[VersionRecord], epoch: int) -> str | None:
     return None if found is None else found.version
 
 
+def look_ups_of(pipeline: Pipeline) -> dict[str, TableLookup]:
+    """Return the look-ups of a graph in tables whose versions are logged."""
+    return {node.name: node.spec for node in pipeline.nodes if isinstance(node.spec, TableLookup)}
+
+
+def unknown_to(store: Store, look_ups: Iterable[str], step_epoch: int) -> list[str]:
+    """Return the look-ups of which no record says which version an epoch saw, and those after it."""
+    return [name for name in look_ups if _counting(_records(store, name), step_epoch) is None]
+
+
 class LookupVersions:
     """The versions of a run's look-ups.  Lives on the driver; asked once for each epoch.
 
@@ -81,7 +92,9 @@ class LookupVersions:
     generation : int
         Of the run, which has taken over.
     planned : int
-        Spark's number of the last epoch that was planned before this run.
+        Spark's number of the last epoch that was planned before this run, or that replays an older one.
+    replayed_to : int
+        The highest number, as steps see them, of an epoch that replays an older one; 0 where there is none.
     oldest : callable
         Returns the oldest epoch that may be replayed, by the number that steps see.
     """
@@ -94,14 +107,16 @@ class LookupVersions:
         token: str,
         generation: int,
         planned: int,
+        replayed_to: int,
         oldest: Callable[[], int],
     ) -> None:
         self._store = store
         self._token = token
         self._generation = generation
         self._planned = planned
+        self._replayed_to = replayed_to
         self._oldest = oldest
-        self._logs = {name: _Log(spec, self._records(name)) for name, spec in look_ups.items()}
+        self._logs = {name: _Log(spec, _records(store, name)) for name, spec in look_ups.items()}
         self._pinned: dict[str, str] = {}
 
     def begin(self, step_epoch: int, batch_id: int, batch_us: int) -> None:
@@ -120,6 +135,8 @@ class LookupVersions:
         ------
         Unavailable
             If there is no version yet, and the table does not answer; or the checkpoint does not.
+        Corrupt
+            If there is no version yet, and the table is damaged.
         InvalidPipeline
             If the table lacks a column, or holds a key twice.
         """
@@ -134,7 +151,7 @@ class LookupVersions:
     def _version(self, name: str, epoch: int, batch_id: int, batch_us: int) -> str:
         of = self._logs[name]
         is_replay = batch_id <= self._planned
-        version = _counting(of.inherited, epoch) if is_replay else of.of(epoch)
+        version = (_counting(of.inherited, epoch) if is_replay else None) or of.of(epoch)
         if version is None or (not is_replay and self._is_due(of, batch_us)):
             version = self._loaded(name, of, version)
             of.loaded_us = batch_us
@@ -147,12 +164,12 @@ class LookupVersions:
         return of.loaded_us is None or (refresh_us is not None and batch_us - of.loaded_us >= refresh_us)
 
     def _loaded(self, name: str, of: _Log, known: str | None) -> str:
-        """Load the table; return the version, which is in the checkpoint, or the known one if it does not answer."""
+        """Load the table; return the version, which is in the checkpoint, or the known one if it cannot be read now."""
         try:
             there = of.spec.table.schema()
             columns = dict.fromkeys([*(theirs for _, theirs in of.spec.on), *of.spec.sources_of_added(there.names)])
             rows = of.spec.checked(of.spec.table.load(tuple(columns)))
-        except Unavailable as error:
+        except (Unavailable, Corrupt) as error:
             if known is None:
                 raise
             log.warning("lookup %r keeps the version of its table that it has: %s", name, error)
@@ -167,9 +184,19 @@ class LookupVersions:
 
     def _record(self, name: str, of: _Log, record: VersionRecord) -> None:
         # 2. The record.  A crash here leaves that of an epoch, nothing of which was evaluated: it sees this version.
-        self._store.put_if_absent(record.key(name), checked_json.dump({"version": record.version}))
-        of.ours.append(record)
+        # A run's first one hides what earlier runs have recorded for later epochs that it has still to replay: that is
+        # recorded again before it, the latest first, so that none is ever hidden.
+        later = [] if of.ours else self._inherited_after(of, record.epoch)
+        for each in (*later, record):
+            self._store.put_if_absent(each.key(name), checked_json.dump({"version": each.version}))
+            of.ours.append(each)
         self._tidy(name, of)
+
+    def _inherited_after(self, of: _Log, epoch: int) -> list[VersionRecord]:
+        """Return what counts of the epochs after one that are replayed, as records of this run; the latest first."""
+        epochs = {each.epoch for each in of.inherited if epoch < each.epoch <= self._replayed_to}
+        counting = [(each, _counting(of.inherited, each)) for each in sorted(epochs, reverse=True)]
+        return [VersionRecord(self._generation, each, version) for each, version in counting if version is not None]
 
     def _pin(self, versions: dict[str, str]) -> None:
         if versions == self._pinned:
@@ -183,25 +210,6 @@ class LookupVersions:
         self._pinned = versions
 
     # --- what the checkpoint holds ------------------------------------------------------------------------------
-
-    def _records(self, name: str) -> list[VersionRecord]:
-        found = []
-        for key in self._keys(name):
-            epoch, _, generation = key.rpartition("/")[2].removesuffix(".json").partition("-")
-            if not key.endswith(".json") or not (epoch.isdigit() and generation.isdigit()):
-                continue
-            try:
-                version = str(checked_json.load(self._store.get(key) or b"")["version"])
-            except (ValueError, KeyError) as error:
-                raise Corrupt(
-                    f"{key} in the checkpoint cannot be read.",
-                    why=f"{error}; it says which rows lookup {name!r} saw.",
-                    do="restore it from a copy of the checkpoint; or remove the directory "
-                    f"'{FOLDER}/{name}' from it: an epoch that is replayed then sees the table as it is now.",
-                    participant=name,
-                ) from error
-            found.append(VersionRecord(int(generation), int(epoch), version))
-        return found
 
     def _tidy(self, name: str, of: _Log) -> None:
         """Remove the records that no epoch needs which may be replayed, then the versions that have none."""
@@ -231,3 +239,23 @@ def _bytes(rows: pa.Table) -> bytes:
         file.write_table(whole)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _records(store: Store, name: str) -> list[VersionRecord]:
+    found = []
+    for key in store.keys(f"{FOLDER}/{name}/"):
+        epoch, _, generation = key.rpartition("/")[2].removesuffix(".json").partition("-")
+        if not key.endswith(".json") or not (epoch.isdigit() and generation.isdigit()):
+            continue
+        try:
+            version = str(checked_json.load(store.get(key) or b"")["version"])
+        except (ValueError, KeyError) as error:
+            raise Corrupt(
+                f"{key} in the checkpoint cannot be read.",
+                why=f"{error}; it says which rows lookup {name!r} saw.",
+                do="restore it from a copy of the checkpoint; or remove the directory "
+                f"'{FOLDER}/{name}' from it: an epoch that is replayed then sees the table as it is now.",
+                participant=name,
+            ) from error
+        found.append(VersionRecord(int(generation), int(epoch), version))
+    return found

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from holdfast.store.byte_stream.data_file import damaged
 from holdfast.store.byte_stream.layout import NAME_MAX, directory_name
 from holdfast.store.byte_stream.manifest import Times
 from holdfast.types.casting import declared
+from holdfast.types.destinations import check_destinations
 
 ONLY_STREAM = "main"
 """Name of the stream where no column names one."""
@@ -254,12 +255,12 @@ def _streams(columns: MessageColumns, rows: pa.RecordBatch) -> tuple[tuple[str, 
     if columns.stream is None:
         return (ONLY_STREAM,), np.zeros(rows.num_rows, np.int32)
     coded = rows.column(columns.stream).dictionary_encode()
-    names: Sequence[Any] = coded.dictionary.to_pylist()
-    wrong = next((name for name in names if not 0 < len(directory_name(name)) <= NAME_MAX or "\0" in name), None)
-    if wrong is not None:
-        raise BadRow(
-            f"A stream cannot have the name {wrong[:60]!r}.",
-            why=f"it becomes a directory's name: 1 to {NAME_MAX} bytes, percent-encoded.",
-            do="give streams other names before the sink.",
-        )
-    return tuple(names), np.asarray(pc.fill_null(coded.indices, 0), np.int32)
+    check_destinations(
+        f"column {columns.stream!r}", "stream", coded.dictionary, _refusal, "give streams other names before the sink."
+    )
+    return tuple(coded.dictionary.to_pylist()), np.asarray(pc.fill_null(coded.indices, 0), np.int32)
+
+
+def _refusal(name: str) -> str | None:
+    is_right = 0 < len(directory_name(name)) <= NAME_MAX and "\0" not in name
+    return None if is_right else f"it becomes a directory's name: 1 to {NAME_MAX} bytes, percent-encoded"

@@ -222,7 +222,7 @@ class ByteStreamSink:
             message_count=streams.message_count,
             streams=streams.states,
             removals=tuple(streams.removals),
-            step_time=record.step_time,
+            recent_ends=record.recent_ends,
             explained=explained_with(last.explained, told),
             explanations=tuple(told),
         )
@@ -365,7 +365,7 @@ class ByteStreamSink:
 
 
 def _held(entry: StreamEntry) -> Held:
-    return Held(entry.epoch, entry.generation, entry.positions, entry.pts, step_time=entry.step_time)
+    return Held(entry.epoch, entry.generation, entry.positions, entry.pts, recent_ends=entry.recent_ends)
 
 
 def _gap(path: str, entry: StreamEntry) -> Diverged:

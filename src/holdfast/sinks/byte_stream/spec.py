@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Held, Reset, SinkLedger
+from holdfast.ports import Guarantee, Held, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.byte_stream.append import StreamRules
 from holdfast.sinks.byte_stream.messages import MessageColumns, check_schema
 from holdfast.sinks.byte_stream.publishing import StreamPublishing
@@ -165,6 +165,10 @@ class ByteStreamSinkSpec:
         }
         return {name: value for name, value in shown.items() if value is not None}
 
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return Withdrawal()
+
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the columns are there, where the columns are known."""
         missing = [column for column in self.columns.names() if columns is not None and column not in columns]
@@ -198,7 +202,7 @@ class ByteStreamSinkSpec:
             last = Branch(own).log.last()
         if last is None:
             return None
-        held = Held(last.epoch, last.generation, last.positions, last.pts, step_time=last.step_time)
+        held = Held(last.epoch, last.generation, last.positions, last.pts, recent_ends=last.recent_ends)
         kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(held, tuple(kept.all(last.explained, last.explanations)))
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sinks.files import partition
 from holdfast.store import durable
+from holdfast.types import partition
 
 FILES_CHECKED = 16
 """Newest names first.  A directory of a million files must not delay a start; the newest show what is written now."""

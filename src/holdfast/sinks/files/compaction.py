@@ -7,6 +7,7 @@ the names that it replaces (design/0005).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -240,17 +241,15 @@ class Compaction:
             with self._host.lock:
                 last = self._host.follow()
                 self._check_there(joins)
-                entry = LogEntry(
+                entry = dataclasses.replace(
+                    last,
                     number=last.number + 1,
-                    generation=last.generation,
-                    epoch=last.epoch,
                     after_epoch=last.epoch,
-                    positions=last.positions,
-                    pts=last.pts,
-                    step_time=last.step_time,
-                    explained=last.explained,
                     renames=tuple((join.staged, join.final) for join in joins),
                     removals=tuple(path for join in joins for path in together(join.run).paths),
+                    back_to=None,
+                    is_repair=False,
+                    explanations=(),
                 )
                 is_sent = True
                 if not self._host.append_joins(entry, last):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import visible_paths
-from holdfast.sinks.files.tables import table_of
+from holdfast.sinks.files.tables import FilesTable, schema_of
 from holdfast.store import durable
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ class FilesDataset:
 
         One that is joined with others later, or that you remove, is gone then: ask again.
         """
-        for _ in range(ATTEMPTS):
-            found = self._version()
-            if found is not None:
-                return [os.path.join(self.path, found[path]) for path in sorted(found, key=_name)]
-        raise changing(self.path)
+        return self._version()[0]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows, as they were written, partition columns included."""
+        return schema_of(self.path, self._version()[1])
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows.
@@ -59,11 +60,8 @@ class FilesDataset:
             Only these.
         """
         for _ in range(ATTEMPTS):
-            paths = self.paths()
-            if not paths:
-                return pa.table({})
             try:
-                return table_of(paths, self.path).to_table(columns=columns)
+                return self.table().to_table(columns)
             except FileNotFoundError:
                 continue  # joined with others since
         raise changing(self.path)
@@ -72,16 +70,30 @@ class FilesDataset:
         """Return the rows as a DataFrame of pandas; parameters as :meth:`to_arrow`."""
         return self.to_arrow(columns=columns).to_pandas()
 
-    def _version(self) -> dict[str, str] | None:
-        """Return the files of one moment: where each belongs, and where it is; None where it passed too quickly."""
+    def table(self) -> FilesTable:
+        """Return the files of one moment as a table."""
+        paths, noted = self._version()
+        return FilesTable(tuple(paths), self.path, schema_of(self.path, noted))
+
+    def _version(self) -> tuple[list[str], list[str]]:
+        """Return the files of one moment, and the columns that the logs note."""
+        for _ in range(ATTEMPTS):
+            listed = self._listed()
+            if listed is not None:
+                found, entries = listed
+                paths = [os.path.join(self.path, found[path]) for path in sorted(found, key=_name)]
+                return paths, [entry.schema for entry in entries]
+        raise changing(self.path)
+
+    def _listed(self) -> tuple[dict[str, str], list[LogEntry]] | None:
+        """Return where each file belongs, and where it is, and the last entries; None where that passed too quickly."""
         logs = list(_logs(self.path))
         with durable.explained(f"reading {self.path}"):
             since = [max(each.numbers(), default=0) for each in logs]
             found = {path: path for path in visible_paths(self.path) if path.endswith(_FORMATS)}
-            for each, first in zip(logs, since, strict=True):
-                if carried_out(each, first, found, self.path) is None:
-                    return None
-        return found
+            last = [carried_out(each, first, found, self.path) for each, first in zip(logs, since, strict=True)]
+        entries = [entry for entry in last if entry is not None]
+        return (found, entries) if len(entries) == len(last) else None
 
 
 def open(path: str | os.PathLike[str]) -> FilesDataset | ObjectFilesDataset:

@@ -13,7 +13,7 @@ from holdfast.expressions.compile import columnar
 from holdfast.ports import PublishedEpoch
 from holdfast.sinks.files.dataset import FilesDataset
 from holdfast.sinks.files.log import FilesLog
-from holdfast.sinks.files.tables import table_of
+from holdfast.sinks.files.tables import FilesTable
 
 
 def history(log_directory: str) -> list[PublishedEpoch]:
@@ -33,15 +33,14 @@ def history(log_directory: str) -> list[PublishedEpoch]:
 
 def find(path: str, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
     """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`; a condition is Spark SQL."""
-    paths = FilesDataset(path).paths()
-    return found(table_of(paths, path), name, where, limit) if paths else []
+    return found(FilesDataset(path).table(), name, where, limit)
 
 
-def found(rows: Any, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
-    """Return rows of a dataset of Arrow; parameters as of :func:`find`."""
+def found(rows: FilesTable, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
+    """Return rows of files; parameters as of :func:`find`."""
     test = _condition(where, rows.schema, name)
     several: list[dict[str, Any]] = []
-    for batch in rows.to_batches():
+    for batch in rows.batches(rows.schema):
         chosen = batch.filter(test(batch)).slice(0, limit - len(several))
         several += chosen.to_pylist()
         if len(several) == limit:

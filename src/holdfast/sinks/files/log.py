@@ -36,7 +36,7 @@ class LogEntry:
         Highest epoch held.
     after_epoch : int
         The renames belong to the epochs above this one.
-    positions, pts, step_time
+    positions, pts, recent_ends
         Of ``epoch``, as in :class:`~holdfast.ports.Held`.
     renames : tuple of (str, str)
         Staged file -> final file, both relative to the sink's directory.  Empty for an entry that only fences.
@@ -50,6 +50,8 @@ class LogEntry:
         Source -> how many explanations of its positions are kept, those of this entry among them.
     explanations : tuple of Explanation
         Those that come with this entry; they are copied after it.
+    schema : str
+        Columns of the rows, partition columns included, by :func:`~holdfast.types.schema.encode_schema`.
     """
 
     number: int = 0
@@ -61,10 +63,11 @@ class LogEntry:
     renames: tuple[tuple[str, str], ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     is_repair: bool = False
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    schema: str = ""
 
     @property
     def is_compaction(self) -> bool:
@@ -87,7 +90,9 @@ class LogEntry:
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
         known = dict(self.explained)
-        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time, explained=known)
+        return Held(
+            self.epoch, self.generation, self.positions, self.pts, recent_ends=self.recent_ends, explained=known
+        )
 
 
 class FilesLog(EntryLog[LogEntry]):
@@ -133,9 +138,7 @@ def _gap(path: str, entry: LogEntry) -> Diverged:
 
 def _encode(entry: LogEntry) -> bytes:
     body = asdict(entry)
-    if entry.step_time is None:
-        del body["step_time"]
-    for name in ("is_repair", "explained", "explanations"):
+    for name in ("recent_ends", "is_repair", "explained", "explanations"):
         if not body[name]:
             del body[name]
     return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
@@ -147,10 +150,9 @@ def _decode(data: bytes, number: int) -> LogEntry:
     if document["sha256"] != _checksum(body):
         raise ValueError("its checksum does not match")
     renames = tuple((staged, final) for staged, final in body["renames"])
-    step_time = tuple(body["step_time"]) if "step_time" in body else None
     removals = tuple(body.get("removals", ()))
     told = tuple(Explanation(**one) for one in body.get("explanations", ()))
-    plain = {"renames": renames, "removals": removals, "step_time": step_time, "explanations": told}
+    plain = {"renames": renames, "removals": removals, "explanations": told}
     entry = LogEntry(**{**body, **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")

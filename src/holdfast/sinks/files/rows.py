@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.sinks import json_lines
-from holdfast.sinks.files import partition as files_partition
+from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared
 
 ROW_GROUP_ROWS = 1_048_576
@@ -40,12 +40,15 @@ class RowsForm:
         Partition columns, outermost first.
     compression : str or None
         Of Parquet.
+    room_bytes : int
+        How long the directories of a partition may be together.
     """
 
     schema: pa.Schema
     format: str = "parquet"
     partition_by: tuple[str, ...] = ()
     compression: str | None = "zstd"
+    room_bytes: int = files_partition.room_below("")
 
     def check(self, rows: pa.Table) -> None:
         """Raise what writing these rows would: they are still in the driver, and nothing is decided.
@@ -57,8 +60,7 @@ class RowsForm:
         """
         for batch in rows.to_batches():
             batch = declared(batch, self.schema)
-            for column in self.partition_by:
-                files_partition.partition_names(column, batch.column(column).unique())
+            files_partition.check(batch, self.partition_by, self.room_bytes)
             if self.format == "json":
                 json_lines.check(batch.drop_columns(list(self.partition_by)))
 
@@ -149,7 +151,7 @@ class PartitionedRows:
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
         rows = declared(batch, self._form.schema)
-        for partition, of_partition in files_partition.split(rows, self._form.partition_by):
+        for partition, of_partition in files_partition.split(rows, self._form.partition_by, self._form.room_bytes):
             self._hold(partition, of_partition)
         while sum(held.size_bytes for held in self._held.values()) > BUFFER_BYTES:
             self._flush(max(self._held, key=lambda partition: self._held[partition].size_bytes))

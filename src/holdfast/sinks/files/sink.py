@@ -17,13 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.errors import (
-    Fenced,
-    InDoubt,
-    InvalidPipeline,
-    Unavailable,
-    invariant,
-)
+from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
     Explanation,
@@ -59,6 +53,7 @@ from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
 from holdfast.store.entry_log import IDLE_KEPT, KEPT
+from holdfast.types.schema import encode_schema
 
 log = logging.getLogger("holdfast.sinks.files")
 
@@ -170,6 +165,7 @@ class FilesSink:
                 back_to=None,
                 is_repair=False,
                 explanations=(),
+                schema=encode_schema(self._staging.schema),
             )
             if self._append(fence, last):  # else another process has appended since we read: what it published counts
                 break
@@ -216,9 +212,9 @@ class FilesSink:
             told = lacking(new, last.explained, f"sink {self.name!r}")
             record = new[-1].record
             back = self._back(record)
-            entry = LogEntry(
+            entry = dataclasses.replace(
+                last,
                 number=last.number + 1,
-                generation=self._generation,
                 epoch=record.epoch,
                 after_epoch=last.epoch,
                 positions=record.positions,
@@ -226,9 +222,10 @@ class FilesSink:
                 renames=tuple(renames),
                 removals=() if back is None else back.files,
                 back_to=None if back is None else back.epoch,
-                step_time=record.step_time,
+                recent_ends=record.recent_ends,
                 explained=explained_with(last.explained, told),
                 explanations=tuple(told),
+                is_repair=False,
             )
             # The commit.  A crash right after it leaves the renames to the next open.
             is_ours = self._append(entry, last)

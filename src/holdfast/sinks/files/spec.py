@@ -21,7 +21,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.file_explanations import FileExplanations
 from holdfast.sinks.files import check, lineage
@@ -153,6 +153,10 @@ class FilesSinkSpec:
             "compression": self.compression,
         }
         return values if self.compact is False else {**values, "compact": self.compact}
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return Withdrawal()
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns are there, where the columns are known."""

@@ -24,6 +24,7 @@ from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
 from holdfast.sinks.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
 from holdfast.store import durable
+from holdfast.types.partition import room_below
 
 _DIRECTORY = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
 
@@ -95,7 +96,8 @@ class FileStaging:
     @property
     def form(self) -> RowsForm:
         """How rows become files."""
-        return RowsForm(self.schema, self.format, self.partition_by, self.compression)
+        room_bytes = room_below(self.directory)
+        return RowsForm(self.schema, self.format, self.partition_by, self.compression, room_bytes)
 
     def directories(self) -> list[StagedDirectory]:
         """Return what is staged, by name; foreign names are skipped."""

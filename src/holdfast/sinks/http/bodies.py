@@ -15,11 +15,16 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 from holdfast.sinks import json_lines
+from holdfast.types.destinations import check_destinations
 
 Format = Literal["json", "lines"]
 FORMATS: tuple[Format, ...] = ("json", "lines")
 
-_IN_HEADER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_IN_HEADER = re.compile(r"[\x21-\x24\x26-\x7e](?:[\x20-\x24\x26-\x7e]*[\x21-\x24\x26-\x7e])?")
+"""What stands in a header as it is; anything else is percent-encoded, and so is a percent sign: keys are distinct."""
+
+KEY_BYTES_MAX = 4_000
+"""Servers take headers of 8 KB in all, many of them."""
 _TYPES = {"json": "application/json", "lines": "application/x-ndjson"}
 
 
@@ -65,6 +70,10 @@ class Bodies:
             )
         for batch in rows.to_batches():
             json_lines.check(batch)
+            if self.batch_rows == 1:
+                ids = batch.column(self.id).cast(pa.string())
+                do = "filter such rows out before the sink, or give rows another id: hf.row_id()."
+                check_destinations(f"{node}, column {self.id!r}", "key", ids, _refusal, do)
 
     def requests(self, rows: pa.Table) -> Iterator[Request]:
         """Yield the requests of an epoch.
@@ -104,3 +113,9 @@ def key_of(ids: list[str]) -> str:
     bits = bytearray(digest.digest())
     bits[6], bits[8] = bits[6] & 0x0F | 0x80, bits[8] & 0x3F | 0x80  # RFC 9562, version 8
     return str(uuid.UUID(bytes=bytes(bits)))
+
+
+def _refusal(id: str) -> str | None:
+    if 0 < len(key_of([id])) <= KEY_BYTES_MAX:
+        return None
+    return f"it is the key of the row's request, a header: 1 to {KEY_BYTES_MAX} bytes, percent-encoded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline, present
+from holdfast.kafka.topics import is_internal
 from holdfast.sinks import json_lines, sql
+from holdfast.types.destinations import check_destinations, refused_destination
 
 if TYPE_CHECKING:
     from holdfast.kafka.avro.writing import AvroEncoder
@@ -29,8 +32,8 @@ CHUNK_ROWS = 16_384
 OVERHEAD_BYTES = 512
 """What a batch and its one record need beyond key, value and headers, generously."""
 
-_HEADER_MAP = pa.map_(pa.string(), pa.large_binary())
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())]))
+_NULLABLE_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.large_binary())]))
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,20 @@ class Limits:
     Parameters
     ----------
     partitions : mapping of str to int
-        Topic -> how many partitions it has; every topic, where rows name theirs.
+        Topic -> how many partitions it has; those that the sink declares, and no others.
     message_bytes : int
         The largest record.
+    compacted : frozenset of str
+        Topics that take no record without a key.
+    behind_ms, ahead_ms : int, optional
+        How far a record's time may be from the clock; None: as far as it likes.
     """
 
     partitions: Mapping[str, int] = field(default_factory=dict)
     message_bytes: int = 1_000_000
+    compacted: frozenset[str] = frozenset()
+    behind_ms: int | None = None
+    ahead_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,7 @@ class MessageForm:
         """Raise :class:`InvalidPipeline` if rows with these columns have no such form."""
         types = pa.types
         wanted = {
-            self.headers: (types.is_map, "a map of text to bytes or text"),
+            self.headers: (_are_headers, "a map of text to bytes or text, or a list as read.kafka gives it,"),
             self.timestamp: (lambda kind: types.is_timestamp(kind), "a timestamp"),
             self.partition: (types.is_integer, "an integer"),
             self.topic_by: (_is_text, "text"),
@@ -179,13 +189,16 @@ class MessageForm:
 
     def _chunk(self, node: str, rows: pa.RecordBatch, limits: Limits) -> RecordColumns:
         deleted = None if self.delete is None else pc.fill_null(rows.column(self.delete), False)
-        keys = self._keys(node, rows)
-        values = self._values(node, rows, deleted)
-        headers = self._headers(rows)
-        self._check_size(node, [keys, values], headers, limits)
         topics = self._topics(node, rows, limits)
+        keys = self._keys(node, rows)
+        self._check_compacted(node, topics, keys, limits)
+        values = self._values(node, rows, deleted)
+        headers = self._headers(node, rows)
+        self._check_size(node, [keys, values], headers, limits)
         partitions = self._partitions(node, rows, topics, limits)
         times = None if self.timestamp is None else _milliseconds(rows.column(self.timestamp))
+        if times is not None:
+            self._check_times(node, times, limits)
         keys = None if keys is None else keys.cast(pa.large_binary())
         return RecordColumns(topics, values.cast(pa.large_binary()), keys, partitions, headers, times)
 
@@ -200,6 +213,17 @@ class MessageForm:
                 do=f'filter such rows out before the sink: hf.filter("{self.key[0]} is not null").',
             )
         return keys
+
+    def _check_compacted(self, node: str, topics: str | pa.Array, keys: pa.Array | None, limits: Limits) -> None:
+        if keys is None or not keys.null_count or not limits.compacted:
+            return
+        named = pa.array([topics]) if isinstance(topics, str) else topics.filter(keys.is_null())
+
+        def refusal(topic: str) -> str | None:
+            return "a compacted topic takes none without a key" if topic in limits.compacted else None
+
+        do = f'filter such rows out before the sink: hf.filter("{self.key[0]} is not null"); or correct key='
+        check_destinations(f"{node}: {self.key[0]!r} is null", "topic", named, refusal, f"{do}.")
 
     def _values(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
         if self.format == "bytes":
@@ -241,11 +265,22 @@ class MessageForm:
         at = pc.subtract(pc.cumulative_sum(pc.cast(pc.invert(deleted), pa.int64())), 1)
         return values.take(pc.if_else(deleted, pa.scalar(None, pa.int64()), at))
 
-    def _headers(self, rows: pa.RecordBatch) -> pa.Array | None:
+    def _headers(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
         if self.headers is None:
             return None
         json_lines.check_text(rows.select([self.headers]))
-        return rows.column(self.headers).cast(_HEADER_MAP).cast(HEADERS)
+        column = rows.column(self.headers)
+        if pa.types.is_map(column.type):  # the same, with fields of other names
+            column = column.cast(pa.map_(pa.string(), pa.large_binary())).cast(_NULLABLE_HEADERS)
+        headers = column.cast(_NULLABLE_HEADERS)
+        names = pc.struct_field(headers.flatten(), 0)
+        if names.null_count or pc.any(pc.match_substring(names, "\0")).as_py():
+            raise BadRow(
+                f"{node}, column {self.headers!r}: a header has no name, or one with the character NUL.",
+                why="a header of a record is a name and bytes, or a name alone.",
+                do="correct or filter such rows before the sink.",
+            )
+        return headers.cast(HEADERS)
 
     def _check_size(
         self, node: str, columns: Sequence[pa.Array | None], headers: pa.Array | None, limits: Limits
@@ -265,6 +300,22 @@ class MessageForm:
                 "raise max.message.bytes of the topic and start again.",
             )
 
+    def _check_times(self, node: str, times: pa.Array, limits: Limits) -> None:
+        given = times.filter(pc.not_equal(times, 0))
+        if not len(given) or (limits.behind_ms is None and limits.ahead_ms is None):
+            return
+        (low, high), now = pc.min_max(given).as_py().values(), now_ms()
+        for which, limit, is_wrong in (
+            ("before", limits.behind_ms, limits.behind_ms is not None and low < now - limits.behind_ms),
+            ("after", limits.ahead_ms, limits.ahead_ms is not None and high > now + limits.ahead_ms),
+        ):
+            if is_wrong:
+                raise BadRow(
+                    f"{node}, column {self.timestamp!r}: a row has a time that the topic does not take.",
+                    why=f"it is {which} the clock by more than {limit} ms (message.timestamp.{which}.max.ms).",
+                    do="filter such rows out before the sink, or change that setting of the topic and start again.",
+                )
+
     def _topics(self, node: str, rows: pa.RecordBatch, limits: Limits) -> str | pa.Array:
         if self.topic_by is None:
             assert self.topic is not None
@@ -272,13 +323,16 @@ class MessageForm:
         topics = rows.column(self.topic_by).cast(pa.string())
         if self.topic is not None:
             topics = pc.fill_null(topics, self.topic)
-        for name in pc.unique(topics).to_pylist():
-            if name is None or name not in limits.partitions:
-                raise BadRow(
-                    f"{node}: the column {self.topic_by!r} names the topic {name!r}, which is not there.",
-                    why="a row goes to the topic that its column names, among those that there were at the start.",
-                    do="create the topic and start again, or filter such rows out before the sink.",
-                )
+
+        def refusal(name: str | None) -> str | None:
+            if name in limits.partitions:
+                return None
+            return "rows go to the topics that topic=, topics= and pattern= declare, as they were at the start" + (
+                "; this is one of the cluster's own" if name is not None and is_internal(name) else ""
+            )
+
+        do = "declare the topic, create it and start again; or filter such rows out before the sink."
+        check_destinations(f"{node}, column {self.topic_by!r}", "topic", topics, refusal, do)
         return topics
 
     def _partitions(self, node: str, rows: pa.RecordBatch, topics: str | pa.Array, limits: Limits) -> pa.Array | None:
@@ -289,12 +343,16 @@ class MessageForm:
         pairs = pa.table({"topic": named, "partition": partitions}).group_by(["topic", "partition"]).aggregate([])
         for topic, partition in (pair.values() for pair in pairs.to_pylist()):
             if not -1 <= partition < limits.partitions.get(topic, 1):
-                raise BadRow(
-                    f"{node}: the column {self.partition!r} names partition {partition} of the topic {topic!r}.",
-                    why=f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}.",
-                    do="correct the column; null leaves the choice to the key.",
-                )
+                why = f"it has the partitions 0 to {limits.partitions.get(topic, 1) - 1}"
+                do = "correct the column; null leaves the choice to the key."
+                named_by = f"{node}, column {self.partition!r}"
+                raise refused_destination(named_by, "partition", f"{topic}/{partition}", why, do)
         return partitions.cast(pa.int32())
+
+
+def now_ms() -> int:
+    """Return the clock, in milliseconds of Unix time."""
+    return time.time_ns() // 1_000_000
 
 
 def check_names(form: MessageForm, columns: Collection[str] | None) -> None:
@@ -315,6 +373,19 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        key, value = kind.key_type, kind.item_type
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
+        fields = list(kind.value_type)
+        if [field.name for field in fields] != ["key", "value"]:
+            return False
+        key, value = (field.type for field in fields)
+    else:
+        return False
+    return _is_text(key) and (_is_text(value) or _is_bytes(value))
 
 
 def _bytes(node: str, rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.Array:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
@@ -32,6 +32,14 @@ TIMEOUT_S = 30.0
 
 MARKER_BYTES = 16 << 20
 """The largest record of a progress topic: positions of many segments, names of many transactions."""
+
+OF_PROGRESS = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.bytes": str(MARKER_BYTES),  # no record may be larger than a segment
+    "max.message.bytes": str(MARKER_BYTES),
+}
+"""Settings with which a progress topic is created, and by which those of other sinks are known."""
 
 CONNECT_S = 10.0
 """How long the first one."""
@@ -67,6 +75,14 @@ _PRODUCER: dict[str, Any] = {
     "reconnect.backoff.ms": 10,
     "retry.backoff.ms": 10,
 }
+
+
+class LogRecord(NamedTuple):
+    """A record of a progress topic; of its headers name and value."""
+
+    key: bytes
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class KafkaSession:
@@ -121,25 +137,26 @@ class KafkaSession:
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def partitions(self, timeout_s: float | None = None, *, awaited: str | None = None) -> dict[str, int]:
+    def partitions(self, timeout_s: float | None = None, *, awaited: Collection[str] = ()) -> dict[str, int]:
         """Return topic -> number of partitions, of all that this user may see.
 
-        A topic that is ``awaited`` is waited for as long as a new one may be unknown; once, if that was in vain.
+        Topics that are ``awaited`` are waited for as long as a new one may be unknown; once, if that was in vain.
         """
         begun = time.monotonic()
         while True:
             with self.explained():
                 found = self._asked(lambda admin, attempt_s: admin.list_topics(timeout=attempt_s), timeout_s).topics
             there = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
-            if awaited is None or awaited in there or awaited in self._missing:
+            missing = {*awaited} - there.keys() - self._missing
+            if not missing:
                 return there
             if time.monotonic() - begun > UNKNOWN_FOR_S:
-                self._missing.add(awaited)
+                self._missing |= missing
             time.sleep(_LOOK_S)
 
-    def topic_setting(self, topic: str, name: str) -> str | None:
-        """Return a setting of a topic; None where this user may not ask."""
-        return self._setting(ConfigResource(ConfigResource.Type.TOPIC, topic), name, TIMEOUT_S)
+    def topic_settings(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return topic -> its settings; none of one of which this user may not ask them."""
+        return self._settings([ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics], TIMEOUT_S)
 
     def broker_setting(self, name: str) -> str | None:
         """Return a setting of the brokers; None where this user may not ask, or none tells it."""
@@ -147,21 +164,23 @@ class KafkaSession:
             brokers = self._asked(lambda admin, attempt_s: admin.list_topics(timeout=attempt_s)).brokers
         for number in sorted(brokers):
             with suppress(Unavailable):
-                return self._setting(ConfigResource(ConfigResource.Type.BROKER, str(number)), name, CONNECT_S)
+                resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
+                return self._settings([resource], CONNECT_S).get(resource.name, {}).get(name)
         return None
 
-    def _setting(self, resource: ConfigResource, name: str, timeout_s: float) -> str | None:
-        def ask(admin: AdminClient, attempt_s: float) -> Any:
-            return admin.describe_configs([resource], request_timeout=attempt_s)[resource].result()
+    def _settings(self, resources: list[ConfigResource], timeout_s: float) -> dict[str, dict[str, str]]:
+        def ask(admin: AdminClient, attempt_s: float) -> dict[str, dict[str, str]]:
+            found = {}
+            for resource, answered in admin.describe_configs(resources, request_timeout=attempt_s).items():
+                try:
+                    found[resource.name] = {name: each.value for name, each in answered.result().items()}
+                except KafkaException as error:
+                    if code_of(error) not in _TELLS_NOT:
+                        raise
+            return found
 
         with self.explained():
-            try:
-                said = self._asked(ask, timeout_s)
-            except KafkaException as error:
-                if code_of(error) in _TELLS_NOT:
-                    return None
-                raise
-        return said[name].value if name in said else None
+            return self._asked(ask, timeout_s) if resources else {}
 
     def _asked(self, ask: Callable[[AdminClient, float], T], timeout_s: float | None = None) -> T:
         admin = self.admin
@@ -169,20 +188,14 @@ class KafkaSession:
 
     def create_compacted(self, topic: str) -> None:
         """Create a topic of one partition that keeps the last record of each key."""
-        settings = {
-            "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.1",
-            "segment.bytes": str(MARKER_BYTES),  # no record may be larger than a segment
-            "max.message.bytes": str(MARKER_BYTES),
-        }
         with self.explained():
-            new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
+            new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=OF_PROGRESS)
             admin = self.admin
             try:
                 admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
             except KafkaException as error:
                 # NB brokers look at the right to create before they look whether there is such a topic.
-                is_there = code_of(error) in REFUSED and topic in self.partitions(awaited=topic)
+                is_there = code_of(error) in REFUSED and topic in self.partitions(awaited=[topic])
                 if not is_there and code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
         end = time.monotonic() + TIMEOUT_S
@@ -193,8 +206,8 @@ class KafkaSession:
 
     def records(
         self, topic: str, *, waits: bool = True, last: tuple[bytes, bytes] | None = None
-    ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield key and value of every committed record of a topic of one partition, up to its end of now.
+    ) -> Iterator[LogRecord]:
+        """Yield every committed record with a key of a topic of one partition, up to its end of now.
 
         An open transaction hides what was committed behind it, so the end of what may be read must have reached the
         end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out.  With a
@@ -255,9 +268,7 @@ class KafkaSession:
                     raise
         return {}
 
-    def _read(
-        self, topic: str, end: int | None, last: tuple[bytes, bytes] | None = None
-    ) -> Iterator[tuple[bytes, bytes | None]]:
+    def _read(self, topic: str, end: int | None, last: tuple[bytes, bytes] | None = None) -> Iterator[LogRecord]:
         consumer = self._made(
             Consumer,
             self.config(
@@ -281,7 +292,7 @@ class KafkaSession:
                 error = message.error()
                 if error is None:
                     if message.key() is not None:
-                        yield message.key(), message.value()
+                        yield LogRecord(message.key(), message.value(), message.headers() or [])
                         if (message.key(), message.value()) == last:
                             return
                 elif error.code() == codes.PARTITION_EOF:
@@ -441,9 +452,3 @@ def _again(step: Callable[[], T]) -> T:
             if not (said.retriable() or said.code() in _PASSING) or said.code() in REFUSED or time.monotonic() > end:
                 raise
             time.sleep(0.01)
-
-
-def limits_of(session: KafkaSession, topics: Collection[str], partitions: dict[str, int]) -> tuple[dict[str, int], int]:
-    """Return partitions of topics, and the size of the largest record that all of them take."""
-    sizes = [int(said) for topic in topics if (said := session.topic_setting(topic, "max.message.bytes"))]
-    return {topic: partitions[topic] for topic in topics}, min(sizes, default=1_000_000)

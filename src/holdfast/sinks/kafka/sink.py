@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
+from holdfast.kafka.topics import NO_TOPICS, Selection
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -44,8 +45,9 @@ from holdfast.sinks.kafka.allowance import NameAllowance
 from holdfast.sinks.kafka.form import Limits, MessageForm, RecordColumns
 from holdfast.sinks.kafka.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.sinks.kafka.refusals import ProducerGone
-from holdfast.sinks.kafka.session import CONNECT_S, KafkaSession, TransactionalProducer, limits_of
+from holdfast.sinks.kafka.session import KafkaSession, TransactionalProducer
 from holdfast.sinks.kafka.staging import KafkaWriterFactory
+from holdfast.sinks.kafka.topics import limits_of
 from holdfast.sinks.kafka.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
 from holdfast.sinks.kafka.verdicts import tasks_of
 
@@ -73,12 +75,14 @@ class KafkaSink:
         *,
         stages: bool,
         timeout_ms: int,
+        topics: Selection = NO_TOPICS,
     ) -> None:
         self.name = names.sink
         self._names = names
         self._pipeline = names.pipeline
         self._session = session
         self._form = form
+        self._topics = topics
         self._schema = schema
         self._stages = stages
         self._timeout_ms = timeout_ms
@@ -101,29 +105,7 @@ class KafkaSink:
     def prepare(self) -> None:
         """See that the topics are there, and what they take."""
         self._form.check_schema(self._node, self._schema)
-        there = self._session.partitions(CONNECT_S, awaited=self._form.topic)
-        if self._form.topic is not None and self._form.topic not in there:
-            raise InvalidPipeline(
-                f"{self._node}: there is no topic {self._form.topic!r} on the Kafka cluster {self._session.brokers}.",
-                why="Holdfast creates no topic of yours: how many partitions and copies it has is for you to say. Or "
-                "this user may not describe it.",
-                do="create it, or correct its name.",
-                participant=self.name,
-            )
-        policy = "" if self._form.topic is None else self._session.topic_setting(self._form.topic, "cleanup.policy")
-        if "compact" in (policy or "") and not self._form.key:
-            raise InvalidPipeline(
-                f"{self._node}: the topic {self._form.topic!r} is compacted, and the rows have no key.",
-                why="such a topic keeps the last record of each key, and takes none without one.",
-                do='name the column of the key: mode="upsert", key="order_id"; or write to a topic with '
-                "cleanup.policy=delete.",
-                participant=self.name,
-            )
-        if self._form.topic_by is None:
-            there = {name: count for name, count in there.items() if name == self._form.topic}
-        topics = [self._form.topic] if self._form.topic is not None else list(there)[:100]
-        _, message_bytes = limits_of(self._session, topics, there)
-        self._limits = Limits(there, message_bytes)
+        self._limits = limits_of(self._session, self._names, self._form, self._topics)
         longest = self._session.broker_setting("transaction.max.timeout.ms")
         if longest is not None and self._timeout_ms > int(longest):
             raise InvalidPipeline(
@@ -179,7 +161,9 @@ class KafkaSink:
 
     def _check_is_compacted(self) -> None:
         """A topic that drops records by their age would drop the ledger of a sink that has been idle for long."""
-        policy = self._session.topic_setting(self._names.progress, "cleanup.policy")
+        policy = (
+            self._session.topic_settings([self._names.progress]).get(self._names.progress, {}).get("cleanup.policy")
+        )
         if policy is not None and policy != "compact":
             raise InvalidPipeline(
                 f"{self._node}: the progress topic {self._names.progress!r} has cleanup.policy={policy}.",

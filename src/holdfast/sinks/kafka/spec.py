@@ -14,7 +14,8 @@ from holdfast.graph.checks import building
 from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for
-from holdfast.ports import Guarantee, Sink, SinkLedger
+from holdfast.kafka.topics import NO_TOPICS, Selection, is_internal
+from holdfast.ports import Guarantee, Reset, Sink, SinkLedger
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.kafka.avro_form import AvroSchema, schema_text
 from holdfast.sinks.kafka.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
@@ -36,6 +37,8 @@ def kafka(
     timestamp: str | None = None,
     partition: str | None = None,
     topic_by: str | None = None,
+    topics: Sequence[str] | None = None,
+    pattern: str | None = None,
     format: Format = "json",
     registry: str | Mapping[str, str] | None = None,
     subject: str | None = None,
@@ -66,13 +69,20 @@ def kafka(
         Columns of the value.  JSON: by default all but those of headers, partition, ``topic_by`` and ``delete``.
         Bytes: the one column that holds the value.
     headers : str, optional
-        Column of type map: name -> bytes or text.
+        Column of headers: a map, name -> bytes or text; or what ``read.kafka`` gives, a list of structs of ``key`` and
+        ``value``, in which a name may come twice.
     timestamp : str, optional
         Column of the record's time; without one it is the time of writing.
     partition : str, optional
         Column of the partition's number; null, and no column: by the key, as Java's own producers do.
     topic_by : str, optional
-        Column that names the topic of each row.
+        Column that names the topic of each row, one of those that ``topics`` and ``pattern`` declare.  A row that
+        names another one is a bad row, before its epoch is decided.
+    topics : sequence of str, optional
+        With ``topic_by``: topics to which rows may go, which must be there.
+    pattern : str, optional
+        With ``topic_by``: rows may go to the topics whose whole name matches this regular expression and that are there
+        when the run starts; never to the cluster's own, or to a ledger.
     format : {"json", "avro", "bytes"}
         What the value is.  ``"avro"``: a record behind the id of its schema in ``registry``.
     registry : str or mapping of str to str, optional
@@ -129,7 +139,17 @@ def kafka(
             topic, format, mode, _several(key), _several(value), headers, timestamp, partition, topic_by, delete
         )
         avro = _avro(format, registry, subject or (topic and f"{topic}-value"), schema_text(value_schema), register)
-        spec = KafkaSpec(bootstrap, form, dict(security or {}), stage, timeout_ms, progress, compression, avro=avro)
+        spec = KafkaSpec(
+            bootstrap,
+            form,
+            dict(security or {}),
+            stage,
+            timeout_ms,
+            progress,
+            compression,
+            avro=avro,
+            topics=Selection.of("write.kafka", topics, pattern),
+        )
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
@@ -177,6 +197,7 @@ class KafkaSpec:
     progress: str = "holdfast-progress"
     compression: Compression = "lz4"
     avro: AvroSchema | None = None
+    topics: Selection = NO_TOPICS
 
     @property
     def kind(self) -> str:
@@ -227,11 +248,26 @@ class KafkaSpec:
                 why="a record without a value deletes its key, in a compacted topic only.",
                 do='write mode="upsert" and key=, or leave delete= out.',
             )
-        if self.progress in (form.topic, ""):
+        named = {form.topic, *self.topics.topics} - {None}
+        if self.progress in {*named, ""}:
             raise InvalidPipeline(
                 f"write.kafka: progress={self.progress!r} cannot be the topic of the ledger.",
                 why="it has one partition and keeps the last record of each key; rows go elsewhere.",
                 do="leave progress= out, or name another topic.",
+            )
+        if internal := sorted(topic for topic in named if topic and is_internal(topic)):
+            raise InvalidPipeline(
+                f"write.kafka: rows cannot go to the topic {internal[0]!r}.",
+                why="names that begin with two underscores are those of the cluster's own topics.",
+                do="name another topic.",
+            )
+        if (form.topic_by is None) != (self.topics == NO_TOPICS):
+            raise InvalidPipeline(
+                f"write.kafka: {'topics= or pattern=' if form.topic_by is None else 'topic_by='} "
+                f"without {'topic_by=' if form.topic_by is None else 'topics= or pattern='}.",
+                why="a row may name its topic, among those that the sink declares: nothing else keeps it from "
+                "the topics of others.",
+                do='write for instance topic_by="kind", topics=["orders", "refunds"], or pattern="orders-.*".',
             )
 
     @property
@@ -260,6 +296,8 @@ class KafkaSpec:
             "bootstrap": self.bootstrap,
             "topic": form.topic,
             "topic_by": form.topic_by,
+            "topics": list(self.topics.topics),
+            "pattern": self.topics.pattern,
             "format": form.format,
             "mode": form.mode,
             "key": list(form.key),
@@ -294,7 +332,9 @@ class KafkaSpec:
             form = replace(form, avro=self.avro.encoder(f"sink {name!r}", columns))
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}", self.compression)
         names = KafkaNames(pipeline, name, self.progress)
-        sink = KafkaSink(names, session, form, schema, stages=self.stages, timeout_ms=self.timeout_ms)
+        sink = KafkaSink(
+            names, session, form, schema, stages=self.stages, timeout_ms=self.timeout_ms, topics=self.topics
+        )
         try:
             sink.prepare()
         except BaseException:
@@ -310,5 +350,18 @@ class KafkaSpec:
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         try:
             return asked(session, KafkaNames(pipeline, name, self.progress))
+        finally:
+            session.close()
+
+    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
+        """Remove what the cluster keeps of the sink; its records stay."""
+        with libraries_for(f"sink {name!r}"):
+            from holdfast.sinks.kafka.ledger import KafkaNames
+            from holdfast.sinks.kafka.reset import reset
+            from holdfast.sinks.kafka.session import KafkaSession
+        session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
+        topics = f"topic {self.form.topic}" if self.form.topic_by is None else "its topics"
+        try:
+            return reset(session, KafkaNames(pipeline, name, self.progress), topics, is_dry_run=is_dry_run)
         finally:
             session.close()

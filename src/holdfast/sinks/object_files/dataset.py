@@ -17,7 +17,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sinks.files import check, lineage
 from holdfast.sinks.files.dataset import ATTEMPTS, changing
 from holdfast.sinks.files.rows import RowsForm
-from holdfast.sinks.files.tables import table_of
+from holdfast.sinks.files.tables import FilesTable, schema_of
 from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.names import OWN, is_visible
 from holdfast.sinks.object_files.parallel import each
@@ -47,7 +47,12 @@ class ObjectFilesDataset:
 
         One that you, or a rewind, remove is gone then: ask again.
         """
-        return [f"{self.path.rstrip('/')}/{key}" for key in self._keys()]
+        return [f"{self.path.rstrip('/')}/{key}" for key in self._version()[0]]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows, as they were written, partition columns included."""
+        return schema_of(self.path, self._version()[1])
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows.
@@ -58,11 +63,8 @@ class ObjectFilesDataset:
             Only these.
         """
         for _ in range(ATTEMPTS):
-            keys = self._keys()
-            if not keys:
-                return pa.table({})
             try:
-                return self._table(keys).to_table(columns=columns)
+                return self.table().to_table(columns)
             except FileNotFoundError:
                 continue  # withdrawn since
         raise changing(self.path)
@@ -73,14 +75,16 @@ class ObjectFilesDataset:
 
     def find(self, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
         """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`."""
-        keys = self._keys()
-        return lineage.found(self._table(keys), name, where, limit) if keys else []
+        return lineage.found(self.table(), name, where, limit)
 
-    def _table(self, keys: Sequence[str]) -> Any:
+    def table(self) -> FilesTable:
+        """Return the files of one moment as a table."""
+        keys, noted = self._version()
         file_system, base = arrow_file_system(self.path)
-        return table_of([f"{base}/{key}" for key in keys], base, file_system)
+        return FilesTable(tuple(f"{base}/{key}" for key in keys), base, schema_of(self.path, noted), file_system)
 
-    def _keys(self) -> list[str]:
+    def _version(self) -> tuple[list[str], list[str]]:
+        """Return the keys of one moment, in order, and the columns that the logs note."""
         place = BucketPlace(self.path)
         below = [key.split("/") for key in place.files.keys(f"{OWN}/")]
         sinks = sorted({(parts[1], parts[2]) for parts in below if len(parts) > 3})
@@ -92,28 +96,32 @@ class ObjectFilesDataset:
                 participant=self.path,
             )
         for _ in range(ATTEMPTS):
-            found = _version(place, sinks)
-            if found is not None:
-                return sorted(found, key=lambda key: key.rpartition("/")[::2])
+            listed = _listed(place, sinks)
+            if listed is not None:
+                found, entries = listed
+                keys = sorted(found, key=lambda key: key.rpartition("/")[::2])
+                return keys, [entry.schema for entry in entries]
         raise changing(self.path)
 
 
-def _version(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> set[str] | None:
-    """Return the keys of one moment; None where it passed too quickly."""
+def _listed(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> tuple[set[str], list[UploadsEntry]] | None:
+    """Return the keys of one moment, and the last entries; None where it passed too quickly."""
     logs = [ObjectLog(place.log(pipeline, sink)) for pipeline, sink in sinks]
     before = [log.last() for log in logs]
     # One that was carried out before the listing is in it, but for what readers have taken away.
     were_done = [log.is_done(entry.number) for log, entry in zip(logs, before, strict=True)]
     found = set(_files_of(place.files.keys("")))
+    entries = []
     for log, first, was_done in zip(logs, before, were_done, strict=True):
         last = log.follow(first)
+        entries.append(last)
         is_last_done = log.is_done(last.number)
         later = range(max(1, first.number + was_done), last.number + 1)
         for entry in list(each(log.read, later)):
             if entry is None:
                 return None
             _carry_out(place, entry, found, is_done=entry.number < last.number or is_last_done)
-    return found
+    return found, entries
 
 
 def _carry_out(place: BucketPlace, entry: UploadsEntry, found: set[str], *, is_done: bool) -> None:

@@ -49,7 +49,7 @@ class UploadsEntry:
         Highest epoch held.
     after_epoch : int
         The files belong to the epochs above this one.
-    positions, pts, step_time
+    positions, pts, recent_ends
         Of ``epoch``, as in :class:`~holdfast.ports.Held`.
     files : tuple of UploadedFile
         Their uploads are completed after the entry.  Empty for an entry that only fences.
@@ -63,6 +63,8 @@ class UploadsEntry:
         Source -> how many explanations of its positions are kept, those of this entry among them.
     explanations : tuple of Explanation
         Those that come with this entry; they are copied after it.
+    schema : str
+        Columns of the rows, partition columns included, by :func:`~holdfast.types.schema.encode_schema`.
     """
 
     number: int = 0
@@ -74,15 +76,16 @@ class UploadsEntry:
     files: tuple[UploadedFile, ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     at_us: int = 0
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    schema: str = ""
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        known = dict(self.explained)
-        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time, explained=known)
+        known, ends = dict(self.explained), self.recent_ends
+        return Held(self.epoch, self.generation, self.positions, self.pts, recent_ends=ends, explained=known)
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,6 @@ def _decode(data: bytes, number: int) -> UploadsEntry:
     plain = {
         "files": files,
         "removals": tuple(body["removals"]),
-        "step_time": None if body["step_time"] is None else tuple(body["step_time"]),
         "explanations": tuple(Explanation(**one) for one in body["explanations"]),
     }
     entry = UploadsEntry(**{**body, **plain})

@@ -43,6 +43,7 @@ from holdfast.sinks.object_files.staging import UploadedFile, UploadStaging, fil
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store.objects.errors import StoreAnswer
 from holdfast.store.objects.requests import refused_answer
+from holdfast.types.schema import encode_schema
 
 log = logging.getLogger("holdfast.sinks.object_files")
 
@@ -112,6 +113,7 @@ class ObjectFilesSink:
                 explanations=(),
                 back_to=None,
                 at_us=_now_us(),
+                schema=encode_schema(self._staging.form.schema),
             )
             if self._append(fence):  # else another process has appended since we read: what it published counts
                 break
@@ -193,10 +195,11 @@ class ObjectFilesSink:
                 files=tuple(files),
                 removals=() if back is None else tuple(file.upload.key for file in back.files),
                 back_to=None if back is None else back.epoch,
-                step_time=record.step_time,
+                recent_ends=record.recent_ends,
                 at_us=_now_us(),
                 explained=explained_with(last.explained, told),
                 explanations=tuple(told),
+                schema=last.schema,
             )
         except Exception:
             self._drop(carried)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.files import check
 from holdfast.sinks.files.rows import RowsForm
 from holdfast.sinks.object_files.dataset import ObjectFilesDataset, check_existing
@@ -18,6 +18,7 @@ from holdfast.sinks.object_files.log import ObjectLog, UploadsEntry
 from holdfast.sinks.object_files.names import OWN, parsed, tag_at
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.sinks.object_files.sink import ObjectFilesSink
+from holdfast.sinks.object_files.staging import room_below
 from holdfast.sinks.resets import WRITTEN_AGAIN, counted
 from holdfast.store.objects.client import check_address
 
@@ -71,6 +72,10 @@ class ObjectFilesSpec:
             "compression": self.compression,
         }
 
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return Withdrawal()
+
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check that the partition columns are there, where the columns are known."""
         check.check_partitioned("write.files", self.partition_by, columns)
@@ -78,7 +83,8 @@ class ObjectFilesSpec:
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ObjectFilesSink:
         """Check the columns against files that are there, return the sink."""
         check.check_partition_types(name, schema, self.partition_by)
-        form = RowsForm(schema, self.format, self.partition_by, self.compression)
+        room_bytes = room_below(self.place.address)
+        form = RowsForm(schema, self.format, self.partition_by, self.compression, room_bytes)
         check_existing(name, self.place, form)
         return ObjectFilesSink(name, pipeline, self.place, form)
 

@@ -16,17 +16,15 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow, HoldfastError, invariant
+from holdfast.errors import HoldfastError, invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
-from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.files.rows import EncodedRows, PartitionedRows, RowsForm
 from holdfast.sinks.object_files.names import named, parsed
 from holdfast.sinks.object_files.parallel import each
 from holdfast.sinks.object_files.place import BucketPlace
 from holdfast.store.objects import multipart
 from holdfast.store.objects.multipart import MultipartUploads, Upload
-from holdfast.types.casting import declared
 
 OPEN_FILES = 16
 """Open per task: each holds a part, 8 MiB.  Beyond it the one written longest ago is finished, and its partition
@@ -38,6 +36,11 @@ FILE_BYTES = 64 * 2**30
 _KEY_BYTES_MAX = 1024
 _NAME_BYTES = 120
 """Of the name of a file, at most."""
+
+
+def room_below(address: str) -> int:
+    """Return how many bytes the directories of a partition may have together, below an address."""
+    return _KEY_BYTES_MAX - _NAME_BYTES - len(address.partition("://")[2].partition("/")[2].encode())
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,6 @@ class UploadStaging:
             If a value cannot name a directory, or cannot be written in the format.
         """
         self.form.check(rows)
-        for batch in rows.to_batches() if self.form.partition_by else ():
-            for partition, _ in files_partition.split(declared(batch, self.form.schema), self.form.partition_by):
-                self.check_key(partition)
-
-    def check_key(self, partition: str) -> None:
-        """Raise :class:`BadRow` if the keys of a partition's files would be too long."""
-        above = len(self.place.address.partition("://")[2].partition("/")[2].encode())
-        if above + len(partition.encode()) + _NAME_BYTES > _KEY_BYTES_MAX:
-            raise BadRow(
-                f"The values {partition[:200]!r}... are too long for the name of an object.",
-                why=f"a key has at most {_KEY_BYTES_MAX} bytes, and the columns of partition_by are a part of it.",
-                do="partition by columns with shorter values.",
-            )
 
     def missing(self, handle: Staged) -> str | None:
         """Say which upload of a handle is not what was staged; None: all of them are."""
@@ -182,7 +172,6 @@ class UploadsWriter:
 
     def _new_file(self, partition: str, schema: pa.Schema) -> _OpenUpload:
         staging = self._staging
-        staging.check_key(partition)
         key = named(partition, self._task, staging.tag, self._token, len(self._begun), staging.form.format)
         upload_id = staging.place.uploads.create(key)
         self._begun.append((key, upload_id))

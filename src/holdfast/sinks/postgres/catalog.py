@@ -17,8 +17,7 @@ from holdfast.sinks.explained import EXPLANATIONS
 from holdfast.sinks.postgres.session import Connection
 from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, modifier_of, qualified_type
-from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import CONTROL, LEDGER, TableMode
+from holdfast.sinks.sql import LEDGER, OWN_TABLES, TableMode
 
 NAME_BYTES = 63
 _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
@@ -40,10 +39,10 @@ def split_name(node: str, table: str) -> tuple[str | None, str]:
             do='write for instance table="analytics.flights".',
         )
     schema, name = (part[1:-1].replace('""', '"') if part and part[0] == '"' else part for part in match.groups())
-    if name is None or name in (LEDGER, EPOCHS, CONTROL):
+    if name is None or name.lower().startswith(OWN_TABLES):
         raise InvalidPipeline(
             f"{node}: table={table!r} cannot be written.",
-            why=f"{LEDGER}, {EPOCHS} and {CONTROL} are the sink's own.",
+            why=f"names in {OWN_TABLES}* are the sink's own.",
             do='name another table: table="flights".',
         )
     return schema, name

@@ -27,7 +27,7 @@ from holdfast.sinks import sql
 from holdfast.sinks.explained import (
     ENDS,
     EXPLANATIONS,
-    STEP_TIME,
+    RECENT_ENDS,
     end_row,
     ends_in,
     joined,
@@ -36,7 +36,6 @@ from holdfast.sinks.explained import (
     needed,
     numbers,
     parted,
-    step_time_in,
 )
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.session import Connection, PostgresSession
@@ -62,7 +61,7 @@ class RowBefore:
     epoch: int
     positions: str
     pts: int | None
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,7 @@ class Begun:
         if text is None:
             return None
         value = json.loads(text)
-        before = None
-        if "before" in value:
-            epoch, positions, pts, step_time = value["before"]
-            before = RowBefore(epoch, positions, pts, None if step_time is None else tuple(step_time))
+        before = RowBefore(*value["before"]) if "before" in value else None
         return Begun(int(value["first"]), value["gids"], before)
 
 
@@ -314,26 +310,26 @@ class PostgresExplanations:
         """Return source -> highest number; None where nothing can be kept."""
         return self._numbers(connection) if self._is_kept else None
 
-    def step_time(self, connection: Connection, epoch: int) -> tuple[int, int] | None:
-        """Return number and batch time of an epoch as steps saw them; None where it is not the last, or had none."""
+    def recent_ends(self, connection: Connection, epoch: int) -> str:
+        """Return what an epoch said of the last ends; empty where it is not the last one, or said nothing."""
         if not catalog.check_explanations(connection, self._table):
-            return None
+            return ""
         row = connection.execute(
             pg.SQL(
                 "SELECT text FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s AND last OPERATOR(pg_catalog.=) %s"
             ).format(self._name, OURS),
-            (*self._ours, STEP_TIME, epoch),
+            (*self._ours, RECENT_ENDS, epoch),
         ).fetchone()
-        return step_time_in(row)
+        return "" if row is None else str(row[0])
 
     def take(self, connection: Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks, their ends, and the time of the last one."""
+        """Keep what these epochs explain and the sink lacks, their ends, and what the last one says of recent ends."""
         if not self._is_kept:
             return
         if publications:
             self._note_ends(connection, publications)
-        if publications and (ended := publications[-1].record).step_time is not None:
-            self.set_step_time(connection, ended.epoch, ended.step_time)
+        if publications and (ended := publications[-1].record).recent_ends:
+            self.set_recent_ends(connection, ended.epoch, ended.recent_ends)
         if not needed(publications):
             return
         for each in lacking(publications, self._numbers(connection), self._table.node):
@@ -359,12 +355,12 @@ class PostgresExplanations:
         statement = pg.SQL("SELECT last, text FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s")
         return ends_in(connection.execute(statement.format(self._name, OURS), (*self._ours, ENDS)).fetchall())
 
-    def set_step_time(self, connection: Connection, epoch: int, step_time: tuple[int, int]) -> None:
-        """Keep number and batch time of the last epoch."""
+    def set_recent_ends(self, connection: Connection, epoch: int, recent_ends: str) -> None:
+        """Keep what the last epoch says of recent ends."""
         if self._is_kept:
             statement = pg.SQL("DELETE FROM {} WHERE {} AND source OPERATOR(pg_catalog.=) %s").format(self._name, OURS)
-            connection.execute(statement, (*self._ours, STEP_TIME))
-            self._insert(connection, STEP_TIME, 0, epoch, json.dumps(step_time))
+            connection.execute(statement, (*self._ours, RECENT_ENDS))
+            self._insert(connection, RECENT_ENDS, 0, epoch, recent_ends)
 
     def all(self, connection: Connection, row: LedgerRow | None) -> list[Explanation]:
         """Return everything that is kept of what the ledger row holds."""
@@ -432,10 +428,10 @@ def asked(session: PostgresSession, name: str, pipeline: str) -> SinkLedger | No
             return None
         kept = PostgresExplanations(table, pipeline, name)
         try:
-            told, step_time = kept.all(connection, row), kept.step_time(connection, row.epoch)
+            told, recent_ends = kept.all(connection, row), kept.recent_ends(connection, row.epoch)
         except InvalidPipeline:
-            told, step_time = [], None  # a role that may not read the table keeps none there
-        return SinkLedger(replace(row.held(), step_time=step_time), tuple(told))
+            told, recent_ends = [], ""  # a role that may not read the table keeps none there
+        return SinkLedger(replace(row.held(), recent_ends=recent_ends), tuple(told))
 
 
 def reset(session: PostgresSession, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

@@ -159,7 +159,7 @@ class PostgresSink:
                 self._epochs.begin(connection, before)
             self._explanations.begin(connection, before)
             explained = self._explanations.held(connection)
-            step_time = None if explained is None else self._explanations.step_time(connection, before.epoch)
+            recent_ends = "" if explained is None else self._explanations.recent_ends(connection, before.epoch)
             if before.epoch and before.in_progress is None and self._table.is_empty(connection):
                 sql.warn_of_empty(self._node, before.epoch)
         self._generation = run.generation
@@ -182,7 +182,7 @@ class PostgresSink:
             )
             if not self._prepared.complete(begun, before.epoch):
                 return replace(self._taken_back(begun, before), explained=explained)
-        return replace(before.held(), explained=explained, step_time=step_time)
+        return replace(before.held(), explained=explained, recent_ends=recent_ends)
 
     def _taken_back(self, begun: Begun, row: LedgerRow) -> Held:
         """Let the ledger say what it said before a decision of which every row was rolled back; one durable write.
@@ -201,10 +201,10 @@ class PostgresSink:
             if self._ledger.take_back(connection, begun):  # else another run has done so, and perhaps gone on
                 if self._epochs is not None:
                     self._epochs.forget(connection, after_epoch=before.epoch)
-                if before.step_time is not None:
-                    self._explanations.set_step_time(connection, before.epoch, before.step_time)
+                if before.recent_ends:
+                    self._explanations.set_recent_ends(connection, before.epoch, before.recent_ends)
         held = LedgerRow(before.epoch, row.generation, before.positions, before.pts).held()
-        return replace(held, step_time=before.step_time)
+        return replace(held, recent_ends=before.recent_ends)
 
     def add_columns(self) -> tuple[str, ...]:
         """Add the columns that the table lacked, in a transaction of this generation; return them."""
@@ -318,16 +318,16 @@ class PostgresSink:
         parts = [part for publication in new for part in publication.parts]
         if any(isinstance(part, Carried) or tables_of([part]) for part in parts if part.row_count):
             return None
-        has_time = new[-1].record.step_time is not None
-        step_time = self._explanations.step_time(connection, row.epoch) if has_time else None
-        return RowBefore(row.epoch, row.positions, row.pts, step_time)
+        has_ends = bool(new[-1].record.recent_ends)
+        recent_ends = self._explanations.recent_ends(connection, row.epoch) if has_ends else ""
+        return RowBefore(row.epoch, row.positions, row.pts, recent_ends)
 
     def _write(self, connection: Connection, publication: Publication) -> None:
         record = publication.record
         if record.rewound_to is not None:
             if self._epochs is not None:
                 self._epochs.withdraw(connection, record)
-            elif not rewinds.without_ends(self._table.mode).is_recomputed:
+            elif not rewinds.declared(self._table.mode).is_recomputed:
                 raise rewinds.cannot_go_back(self._node, record, [])
             return
         for part in publication.parts:
@@ -429,7 +429,7 @@ class PostgresSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return rewinds.without_ends(self._table.mode)
+            return rewinds.declared(self._table.mode)
         with self._session.explained():
             connection = self._session.connection()
             return self._epochs.withdrawal(connection, to, self._ledger.row_if_any(connection))

@@ -13,9 +13,10 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Reset, Sink, SinkLedger
+from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.rewinds import declared
 from holdfast.sinks.sql import APPEND, Mode, OnNewColumn, TableMode
 
 Stage = Literal["auto", "prepared", "table"]
@@ -163,6 +164,10 @@ class PostgresSpec:
             "stage": self.stage,
             **control_arguments(self.control),
         }
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return declared(self.mode)
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""

@@ -68,16 +68,15 @@ class Form:
                 do="rename or leave out columns with select(...) before the sink.",
             )
 
-    def instructions(self, schema: pa.Schema) -> str:
+    def instructions(self) -> str:
         """Return what the server's script must know of the form."""
-        fields = [] if self.kind == "fields" else schema.names
-        said: dict[str, Any] = {"kind": self.kind, "fields": fields, "type": self.type}
+        said: dict[str, Any] = {"kind": self.kind, "type": self.type}
         if self.max_length is not None:
             said["max_length"] = self.max_length
         if self.expire_ms is not None:
             said["expire_ms"] = str(self.expire_ms)
         if self.id is not None and self.kind == "stream":
-            said["id"] = schema.get_field_index(self.id) + 1
+            said["id"] = self.id
         return json.dumps(said)
 
     def check(self, node: str, rows: pa.RecordBatch) -> None:
@@ -90,8 +89,10 @@ class Form:
 
         Notes
         -----
-        Little-endian.  Rows and columns as u32.  For each column the bytes of its values as u32, the length of each
-        value as i32 (-1 for null), and the values.  In front of the columns of a hash, or of a field, stands the id.
+        Little-endian.  Rows and columns as u32.  For each column the bytes of its name as u32, the name, the bytes of
+        its values as u32, the length of each value as i32 (-1 for null), and the values.  So what was staged can be
+        shown by a run whose rows name their columns in another order.  In front of the columns of a hash, or of a
+        field, stands the id.
         """
         if not rows.num_rows:
             return
@@ -103,16 +104,18 @@ class Form:
             )
         columns = self._columns(node, rows)
         if self.id is None:
-            _check_not_empty(node, columns)
+            _check_not_empty(node, [values for _, values in columns])
         yield from _cut(node, columns)
 
-    def _columns(self, node: str, rows: pa.RecordBatch) -> list[pa.Array]:
-        ids = [] if self.id is None or self.kind == "stream" else [_bytes(node, self.id, rows.column(self.id))]
+    def _columns(self, node: str, rows: pa.RecordBatch) -> list[tuple[str, pa.Array]]:
+        ids = []
+        if self.id is not None and self.kind != "stream":
+            ids = [(self.id, _bytes(node, self.id, rows.column(self.id)))]
         if self.kind == "fields":
             json_lines.check(rows)
             lines = json_lines.encode(rows).splitlines()
-            return [*ids, pa.array(lines, pa.large_binary())]
-        return [*ids, *(_bytes(node, name, rows.column(name)) for name in rows.schema.names)]
+            return [*ids, ("", pa.array(lines, pa.large_binary()))]
+        return [*ids, *((name, _bytes(node, name, rows.column(name))) for name in rows.schema.names)]
 
 
 def _check_not_empty(node: str, columns: list[pa.Array]) -> None:
@@ -127,12 +130,12 @@ def _check_not_empty(node: str, columns: list[pa.Array]) -> None:
         )
 
 
-def _cut(node: str, columns: list[pa.Array]) -> Iterator[tuple[int, bytes]]:
-    count = len(columns[0])
+def _cut(node: str, columns: list[tuple[str, pa.Array]]) -> Iterator[tuple[int, bytes]]:
+    count = len(columns[0][1])
     waiting = [(low, min(low + CHUNK_ROWS, count)) for low in range(0, count, CHUNK_ROWS)][::-1]
     while waiting:
         low, high = waiting.pop()
-        packed = _packed([column.slice(low, high - low) for column in columns])
+        packed = _packed([(name, values.slice(low, high - low)) for name, values in columns])
         if len(packed) <= CHUNK_BYTES or (high - low == 1 and len(packed) <= ROW_BYTES_MAX):
             yield high - low, packed
         elif high - low == 1:
@@ -146,12 +149,14 @@ def _cut(node: str, columns: list[pa.Array]) -> Iterator[tuple[int, bytes]]:
             waiting += [(middle, high), (low, middle)]
 
 
-def _packed(columns: list[pa.Array]) -> bytes:
-    pieces = [np.array([len(columns[0]), len(columns)], "<u4").tobytes()]
-    for column in columns:
+def _packed(columns: list[tuple[str, pa.Array]]) -> bytes:
+    pieces = [np.array([len(columns[0][1]), len(columns)], "<u4").tobytes()]
+    for name, column in columns:
+        called = name.encode()
         lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False).astype("<i4")
         values = _contiguous(column)
-        pieces += [np.array([len(values)], "<u4").tobytes(), lengths.tobytes(), values]
+        pieces += [np.array([len(called)], "<u4").tobytes(), called, np.array([len(values)], "<u4").tobytes()]
+        pieces += [lengths.tobytes(), values]
     return b"".join(pieces)
 
 

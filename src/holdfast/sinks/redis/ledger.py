@@ -74,8 +74,8 @@ class RedisLedger:
         What it says.
     guard : tuple of bytes
         The fields of ``GUARDED``, as they are stored.
-    step_time : (int, int), optional
-        Of the epoch.
+    recent_ends : str
+        As in :class:`~holdfast.ports.EpochRecord`, of the epoch.
     in_progress : tuple of (str, int)
         Keys whose chunks become visible, and how many each has; empty where nothing is in progress.
     next : int
@@ -86,14 +86,14 @@ class RedisLedger:
 
     row: LedgerRow
     guard: tuple[bytes, ...]
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     in_progress: tuple[tuple[str, int], ...] = ()
     next: int = 0
     owner: str = ""
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return replace(self.row.held(), step_time=self.step_time)
+        return replace(self.row.held(), recent_ends=self.recent_ends)
 
 
 ABSENT = RedisLedger(LedgerRow(0, 0, "{}", None), (b"",) * len(GUARDED))
@@ -109,14 +109,13 @@ def read(session: RedisSession, keys: SinkKeys) -> RedisLedger | None:
     try:
         said = {name.decode(): value.decode() for name, value in found.items()}
         pts = said.get("pts", "")
-        step_time = said.get("step_time", "")
         parts = json.loads(said["in_progress"]) if "in_progress" in said else []
         row = LedgerRow(int(said["epoch"]), int(said["generation"]), said["positions"], int(pts) if pts else None)
         row.held()
         return RedisLedger(
             row,
             guard,
-            tuple(json.loads(step_time)) if step_time else None,
+            said.get("recent_ends", ""),
             tuple((key, count) for key, count in parts),
             int(said.get("next", 0)),
             said.get("owner", ""),
@@ -132,13 +131,12 @@ def read(session: RedisSession, keys: SinkKeys) -> RedisLedger | None:
 
 def moved_to(record: EpochRecord) -> list[str]:
     """Return fields and values of an epoch that is held."""
-    step_time = "" if record.step_time is None else json.dumps(record.step_time)
     pts = "" if record.pts is None else str(record.pts)
     values = {
         "epoch": str(record.epoch),
         "positions": positions_text(record.positions),
         "pts": pts,
-        "step_time": step_time,
+        "recent_ends": record.recent_ends,
     }
     return [text for pair in values.items() for text in pair]
 

@@ -36,11 +36,10 @@ local function trim(rows)
   local excess = math.min(length - how.max_length, 2 * rows)
   if excess <= 0 then return end
   if how.id then
-    local name = how.fields[how.id]
     local gone = {}
     for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', excess)) do
       for i = 1, #entry[2], 2 do
-        if entry[2][i] == name then gone[#gone + 1] = entry[2][i + 1] end
+        if entry[2][i] == how.id then gone[#gone + 1] = entry[2][i + 1] end
       end
     end
     if #gone > 0 then redis.call('SREM', KEYS[3], unpack(gone)) end
@@ -50,29 +49,32 @@ end
 
 local function write(chunk)
   local rows, columns, at = struct.unpack('<I4I4', chunk)
-  local lengths, values, size = {}, {}, 0
+  local names, lengths, values, size = {}, {}, {}, 0
   for c = 1, columns do
     size, at = struct.unpack('<I4', chunk, at)
+    names[c] = string.sub(chunk, at, at + size - 1)
+    size, at = struct.unpack('<I4', chunk, at + size)
     lengths[c], values[c] = at, at + 4 * rows
     at = values[c] + size
   end
-  local shift = columns - #how.fields
+  local first = how.kind == 'stream' and 1 or 2
   for row = 0, rows - 1 do
-    local found, fields = {}, {}
+    local found, fields, id = {}, {}, nil
     for c = 1, columns do
       local length = struct.unpack('<i4', chunk, lengths[c] + 4 * row)
       if length >= 0 then
         local value = string.sub(chunk, values[c], values[c] + length - 1)
         values[c] = values[c] + length
         found[c] = value
-        if c > shift then
-          fields[#fields + 1] = how.fields[c - shift]
+        if c >= first then
+          fields[#fields + 1] = names[c]
           fields[#fields + 1] = value
+          if names[c] == how.id then id = value end
         end
       end
     end
     if how.kind == 'stream' then
-      if not how.id or redis.call('SADD', KEYS[3], found[how.id]) == 1 then
+      if not how.id or redis.call('SADD', KEYS[3], id) == 1 then
         redis.call('XADD', KEYS[2], '*', unpack(fields))
       end
     elseif how.kind == 'hash' then

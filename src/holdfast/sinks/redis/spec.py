@@ -115,7 +115,7 @@ class RedisSpec:
                 why=f"rows are written as {', '.join(KINDS)}.",
                 do='write for instance kind="stream".',
             )
-        if not isinstance(self.key, str) or not self.key or self.key.startswith(_OWN):
+        if not isinstance(self.key, str) or not self.key or f"{self.key}:".startswith(_OWN):
             raise InvalidPipeline(
                 f"write.redis: key={self.key!r} cannot be written.",
                 why=f"it must be a name, and what begins with {_OWN} is the sink's own.",

@@ -20,12 +20,12 @@ from holdfast.sinks.arrow_files import ArrowStaging, unchecked
 from holdfast.sinks.control.columns import Columns, ControlColumns
 from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, text_of, wrong
 from holdfast.sinks.control.rows import Awaited, pieces
-from holdfast.sinks.files.partition import partition_names
 from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.segments.entries import JournalFile, SealedSegment
-from holdfast.sinks.segments.evolution import encoded
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, JournalWriter, file_of
+from holdfast.types.partition import partition_names
+from holdfast.types.schema import encode_schema
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class SegmentsControl:
             tuple(done),
             dict.fromkeys(sorted(dropped), holdings.last.epoch),
             {segment.path: segment.size_bytes for segment in gone if segment.partition in hidden},
-            encoded(columns.schema) if is_changed else "",
+            encode_schema(columns.schema) if is_changed else "",
         )
 
     def _dropped(

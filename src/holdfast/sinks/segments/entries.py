@@ -100,7 +100,7 @@ class SegmentsEntry:
         Place in the sequence, from 1.
     generation : int
         Generation that appended it.
-    epoch, positions, pts, step_time
+    epoch, positions, pts, recent_ends
         What the sink holds after it, as in :class:`~holdfast.ports.Held`.
     ends : tuple of (int, Positions)
         Each epoch that it publishes, and where that ends.
@@ -148,7 +148,7 @@ class SegmentsEntry:
     schema: str = ""
     controls: tuple[tuple[int, str], ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     explanations: tuple[Explanation, ...] = ()
 
     @property
@@ -164,13 +164,13 @@ class SegmentsEntry:
             epoch=self.epoch,
             positions=self.positions,
             pts=self.pts,
-            step_time=self.step_time,
+            recent_ends=self.recent_ends,
             **changes,
         )
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
-        return Held(self.epoch, self.generation, self.positions, self.pts, step_time=self.step_time)
+        return Held(self.epoch, self.generation, self.positions, self.pts, recent_ends=self.recent_ends)
 
 
 _EMPTY = SegmentsEntry()
@@ -200,7 +200,6 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
             "seals": tuple(SealedSegment(**each) for each in body.get("seals", ())),
             "joins": tuple(SealedSegment(**each) for each in body.get("joins", ())),
             "freed": tuple(body.get("freed", ())),
-            "step_time": tuple(body["step_time"]) if "step_time" in body else None,
             "explanations": tuple(Explanation(**each) for each in body.get("explanations", ())),
             "controls": tuple((epoch, text) for epoch, text in body.get("controls", ())),
         }

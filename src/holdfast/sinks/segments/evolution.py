@@ -6,43 +6,13 @@ them those that only earlier rows have; what a row lacks is null.  Files sealed 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sinks.files.partition import partition_name
-
-
-def encoded(schema: pa.Schema) -> str:
-    """Return a schema as the manifest notes it."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def decoded(text: str) -> pa.Schema:
-    """Return what :func:`encoded` was given."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-
-
-def united(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return a schema with the columns of all, in the order in which they first come; types are widened.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        If two types of a column have no common one.
-
-    Examples
-    --------
-    >>> united([pa.schema([("a", pa.int64())]), pa.schema([("b", pa.string()), ("a", pa.int32())])]).names
-    ['a', 'b']
-    """
-    several = list(schemas)
-    if all(schema.equals(several[0]) for schema in several):
-        return several[0]
-    open_ = [pa.schema([field.with_nullable(True) for field in schema]) for schema in several]
-    return pa.unify_schemas(open_, promote_options="permissive")
+from holdfast.types.partition import partition_name
+from holdfast.types.schema import unite_schemas
 
 
 def check_change(
@@ -66,7 +36,7 @@ def check_change(
             continue
         old = before.field(place)
         try:
-            united([pa.schema([old]), pa.schema([field])])
+            unite_schemas([pa.schema([old]), pa.schema([field])])
         except pa.ArrowException as error:
             raise InvalidPipeline(
                 f"Column {field.name!r} of sink {sink!r} is {field.type}, and was {old.type}.",

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.sinks.segments.evolution import united
+from holdfast.types.schema import unite_schemas
 
 ROW_GROUP_ROWS = 1_048_576
 ROW_GROUP_BYTES = 32 * 2**20
@@ -37,7 +37,7 @@ def write_file(
     sort_by : sequence of str
         Columns; rows that are equal in them keep their order.
     """
-    schema = united([schema, *(piece.schema for piece in pieces)])
+    schema = unite_schemas([schema, *(piece.schema for piece in pieces)])
     rows = pa.Table.from_batches([fitting(piece, schema) for piece in pieces], schema)
     if sort_by:
         rows = rows.sort_by([(column, "ascending") for column in sort_by])

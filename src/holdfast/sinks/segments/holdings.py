@@ -224,8 +224,8 @@ class Holdings:
     def as_body(self) -> dict[str, Any]:
         """Return it as a JSON object: that of a base."""
         last = {name: getattr(self.last, name) for name in ("number", "generation", "epoch", "positions", "pts")}
-        if self.last.step_time is not None:
-            last["step_time"] = self.last.step_time
+        if self.last.recent_ends:
+            last["recent_ends"] = self.last.recent_ends
         return {
             "last": last,
             "files": [list(vars(file).values()) for file in self.files.values()],
@@ -247,9 +247,8 @@ class Holdings:
 def from_body(body: dict[str, Any]) -> Holdings:
     """Return what :meth:`Holdings.as_body` was called on."""
     files = [JournalFile(*each) for each in body["files"]]
-    step_time = body["last"].get("step_time")
     return Holdings(
-        SegmentsEntry(**{**body["last"], "step_time": tuple(step_time) if step_time else None}),
+        SegmentsEntry(**body["last"]),
         {file.name: file for file in files},
         {partition: Began(*each) for partition, each in body["growing"].items()},
         dict(body["sealed_through"]),

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 from holdfast import faults
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Staged, Task
-from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.segments.entries import JournalFile
 from holdfast.sinks.segments.pieces import PartitionRows, partition_rows
 from holdfast.store import durable
+from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared
 
 BUFFER_BYTES = 128 * 2**20
@@ -69,6 +69,11 @@ class JournalStaging:
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
 
+    @property
+    def room_bytes(self) -> int:
+        """How long the directories of a partition may be together: those of its sealed files, which come later."""
+        return files_partition.room_below(self.directory)
+
     def __call__(self, task: Task) -> JournalWriter:
         """Open a writer for one attempt of one task."""
         return JournalWriter(self, task)
@@ -77,8 +82,7 @@ class JournalStaging:
         """Raise :class:`BadRow` if a value cannot name a directory: nothing is decided yet."""
         for batch in rows.to_batches():
             batch = declared(batch, self.schema)
-            for column in self.partition_by:
-                files_partition.partition_names(column, batch.column(column).unique())
+            files_partition.check(batch, self.partition_by, self.room_bytes)
 
     def names(self) -> list[JournalName]:
         """Return what is in the journal, by name; foreign names are skipped."""
@@ -181,7 +185,7 @@ class JournalWriter:
         rows = pa.Table.from_batches(self._held).combine_chunks().to_batches()
         self._held, self._held_bytes = [], 0
         for batch in rows:  # several where texts are larger than offsets can tell
-            names, firsts, ordered = grouped(batch, self._staging.partition_by)
+            names, firsts, ordered = grouped(batch, self._staging.partition_by, self._staging.room_bytes)
             self._row_bytes += ordered.nbytes
             if self._rows is None:
                 with durable.explained(f"staging rows in {self._path}"):
@@ -215,7 +219,7 @@ class JournalWriter:
 
 
 def grouped(
-    batch: pa.RecordBatch, columns: Collection[str]
+    batch: pa.RecordBatch, columns: Collection[str], room_bytes: int
 ) -> tuple[pa.StringArray, np.ndarray[Any, Any], pa.RecordBatch]:
     """Return the directories of a batch's partitions, where the rows of each begin, and the rows in that order.
 
@@ -223,7 +227,7 @@ def grouped(
     """
     if not columns:
         return pa.array([""]), np.zeros(1, dtype=np.int64), batch
-    names, firsts, order = files_partition.groups(batch, list(columns))
+    names, firsts, order = files_partition.groups(batch, list(columns), room_bytes)
     rest = batch.drop_columns(list(columns))
     if len(names) > 1:
         rest = rest.take(pa.array(order))

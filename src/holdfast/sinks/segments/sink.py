@@ -47,7 +47,7 @@ from holdfast.sinks.segments import places, refill
 from holdfast.sinks.segments.comparing.repairing import SegmentsComparing
 from holdfast.sinks.segments.control import CutEpochs, SegmentsControl
 from holdfast.sinks.segments.entries import Began, JournalFile, SegmentsEntry
-from holdfast.sinks.segments.evolution import check_change, decoded, encoded
+from holdfast.sinks.segments.evolution import check_change
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import JournalStaging, PiecesReader, file_of, task_of
 from holdfast.sinks.segments.manifest import SegmentsManifest, as_opened
@@ -58,6 +58,7 @@ from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import Sealing
 from holdfast.sinks.tending.thread import Tending
 from holdfast.store import durable
+from holdfast.types.schema import decode_schema, encode_schema
 
 log = logging.getLogger("holdfast.sinks.segments")
 
@@ -170,14 +171,14 @@ class SegmentsSink:
                 self._finish(last)
                 is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
                 epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
-                schema = encoded(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
+                schema = encode_schema(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
                 fence = SegmentsEntry(
                     number=last.number + 1,
                     generation=run.generation,
                     epoch=epoch,
                     positions=positions,
                     pts=None if is_lost else last.pts,
-                    step_time=None if is_lost else last.step_time,
+                    recent_ends="" if is_lost else last.recent_ends,
                     freed=tuple(holdings.files) if is_lost else (),
                     is_lost=is_lost,
                     schema=schema if schema != holdings.schema else "",
@@ -239,7 +240,7 @@ class SegmentsSink:
                     epoch=record.epoch,
                     positions=record.positions,
                     pts=record.pts,
-                    step_time=record.step_time,
+                    recent_ends=record.recent_ends,
                     ends=tuple((each.record.epoch, each.record.positions) for each in new),
                     files=tuple(files),
                     began=self._began(files, partitions, prepared.dropped),
@@ -450,7 +451,7 @@ class SegmentsSink:
         if holdings.schema:
             partitions = [*holdings.growing, *(segment.partition for segment in holdings.recent)]
             after = self._schema_behind(holdings.changes)
-            check_change(self.name, decoded(holdings.schema), after, partition_by, partitions)
+            check_change(self.name, decode_schema(holdings.schema), after, partition_by, partitions)
         else:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)

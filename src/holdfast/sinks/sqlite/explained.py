@@ -5,7 +5,6 @@ Invariant: they are written in the transaction of the epoch that needs them firs
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from holdfast.ports import Explanation, Publication, PublishedEpoch
 from holdfast.sinks.explained import (
     ENDS,
     EXPLANATIONS,
-    STEP_TIME,
+    RECENT_ENDS,
     end_row,
     ends_in,
     joined,
@@ -24,7 +23,6 @@ from holdfast.sinks.explained import (
     needed,
     numbers,
     parted,
-    step_time_in,
 )
 from holdfast.sinks.sql import LedgerRow
 
@@ -57,21 +55,22 @@ class SqliteExplanations:
         statement = f"SELECT source, max(last) FROM {EXPLANATIONS} WHERE {_OURS} GROUP BY source"
         return numbers(connection.execute(statement, self._ours).fetchall())
 
-    def step_time(self, connection: sqlite3.Connection, epoch: int) -> tuple[int, int] | None:
-        """Return number and batch time of an epoch as steps saw them; None where it is not the last, or had none."""
+    def recent_ends(self, connection: sqlite3.Connection, epoch: int) -> str:
+        """Return what an epoch said of the last ends; empty where it is not the last one, or said nothing."""
         if not self._exists(connection):
-            return None
+            return ""
         statement = f"SELECT text FROM {EXPLANATIONS} WHERE {_OURS} AND source = ? AND last = ?"
-        return step_time_in(connection.execute(statement, (*self._ours, STEP_TIME, epoch)).fetchone())
+        row = connection.execute(statement, (*self._ours, RECENT_ENDS, epoch)).fetchone()
+        return "" if row is None else str(row[0])
 
     def take(self, connection: sqlite3.Connection, publications: Sequence[Publication]) -> None:
-        """Keep what these epochs explain and the sink lacks, their ends, and the time of the last one."""
+        """Keep what these epochs explain and the sink lacks, their ends, and what the last one says of recent ends."""
         at_us = time.time_ns() // 1000
         ends = [(*self._ours, ENDS, *end_row(each.record, at_us)) for each in publications]
         connection.executemany(f"INSERT OR REPLACE INTO {EXPLANATIONS} VALUES (?, ?, ?, ?, ?, ?)", ends)
-        if publications and (ended := publications[-1].record).step_time is not None:
-            connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?", (*self._ours, STEP_TIME))
-            self._insert(connection, STEP_TIME, 0, ended.epoch, json.dumps(ended.step_time))
+        if publications and (ended := publications[-1].record).recent_ends:
+            connection.execute(f"DELETE FROM {EXPLANATIONS} WHERE {_OURS} AND source = ?", (*self._ours, RECENT_ENDS))
+            self._insert(connection, RECENT_ENDS, 0, ended.epoch, ended.recent_ends)
         if not needed(publications):
             return
         for each in lacking(publications, self.held(connection), self.node):

@@ -42,7 +42,7 @@ def asked(path: str, name: str, pipeline: str) -> SinkLedger | None:
         if row is None:
             return None
         kept = SqliteExplanations(f"sink {name!r}", pipeline, name)
-        held = replace(row.held(), step_time=kept.step_time(connection, row.epoch))
+        held = replace(row.held(), recent_ends=kept.recent_ends(connection, row.epoch))
         return SinkLedger(held, tuple(kept.all(connection, row)))
 
 

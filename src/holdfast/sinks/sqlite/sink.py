@@ -120,11 +120,11 @@ class SqliteSink:
                 self._epochs.begin(connection, row)
             self._explanations.begin(connection, row)
             explained = self._explanations.held(connection)
-            step_time = self._explanations.step_time(connection, row.epoch)
+            recent_ends = self._explanations.recent_ends(connection, row.epoch)
             if row.epoch and self._table.is_empty(connection):
                 sql.warn_of_empty(self._node, row.epoch)
         self._generation = run.generation
-        return replace(row.held(), explained=explained, step_time=step_time)
+        return replace(row.held(), explained=explained, recent_ends=recent_ends)
 
     def add_columns(self) -> list[str]:
         """Add the columns that the table lacks, in a transaction of this generation; return them."""
@@ -322,7 +322,7 @@ class SqliteSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return rewinds.without_ends(self._table.mode)
+            return rewinds.declared(self._table.mode)
         with self._explained():
             connection = self._file.connection()
             return self._epochs.withdrawal(connection, to, self._row(connection))
@@ -368,7 +368,7 @@ class SqliteSink:
         if record.rewound_to is not None:
             if self._epochs is not None:
                 self._epochs.withdraw(connection, record)
-            elif not rewinds.without_ends(self._table.mode).is_recomputed:
+            elif not rewinds.declared(self._table.mode).is_recomputed:
                 raise rewinds.cannot_go_back(self._node, record, [])
             return
         self._write_rows(connection, publication)

@@ -13,11 +13,11 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger
+from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 from holdfast.sinks.control.columns import ControlColumns, check_control_mode, control_arguments
 from holdfast.sinks.lease.sqlite import SqliteLease
-from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import APPEND, CONTROL, LEDGER, Mode, OnNewColumn, TableMode
+from holdfast.sinks.rewinds import declared
+from holdfast.sinks.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
 from holdfast.sinks.sqlite import ledger, lineage, reset
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
@@ -121,14 +121,10 @@ class SqliteSpec:
     def __post_init__(self) -> None:
         self.mode.check("write.sqlite")
         check_control_mode("write.sqlite", self.control, self.mode)
-        if (
-            not self.table
-            or self.table.lower() in (LEDGER, EPOCHS, CONTROL)
-            or self.table.lower().startswith("sqlite_")
-        ):
+        if not self.table or self.table.lower().startswith((OWN_TABLES, "sqlite_")):
             raise InvalidPipeline(
                 f"write.sqlite: table={self.table!r} cannot be written.",
-                why=f"{LEDGER}, {EPOCHS} and {CONTROL} are the sink's own, and names in sqlite_* are SQLite's.",
+                why=f"names in {OWN_TABLES}* are the sink's own, and names in sqlite_* are SQLite's.",
                 do='name another table: table="flights".',
             )
         if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
@@ -146,6 +142,10 @@ class SqliteSpec:
             **self.mode.arguments(),
             **control_arguments(self.control),
         }
+
+    def withdrawal(self) -> Withdrawal:
+        """Return what its sink withdraws in a rewind, as far as this declaration says."""
+        return declared(self.mode)
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""

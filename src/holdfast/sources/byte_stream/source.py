@@ -7,7 +7,8 @@ appears later is read from its beginning.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.dealing import dealt, share
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.identified import Numbered, PlaceRun
+from holdfast.sources.partition_times import OffsetRange, PartitionBounds, PartitionTimes
 from holdfast.store.byte_stream.branch import LOOKS, Branch, StreamView, branches
 from holdfast.store.byte_stream.data_file import MessageChunk
 from holdfast.store.byte_stream.readers import ReaderMark
@@ -40,6 +42,7 @@ class ByteStreamSource:
         self._firsts: dict[tuple[str, int], int] = {}
         self._released: dict[str, int] | None = None
         self._is_registered = False
+        self._bounds: PartitionBounds | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ByteStreamSource, (self.spec, self.name, self.workspace))
@@ -100,6 +103,27 @@ class ByteStreamSource:
             and not self._streams[segment].count_between(self._low(segment, positions), min(ends[segment], first))
             for segment, first in firsts.items()
         )
+
+    def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no message follows positions: the lowest of the streams that go on."""
+        if self._bounds is None:
+            self._bounds = PartitionBounds(PartitionTimes(disorder, self.spec.idle_us), self._highest_times)
+        end, streams = self._recorded().end, self._streams
+        last = {name: stream.end if end is None else int(end.get(name, 0)) for name, stream in streams.items()}
+        going = {
+            name: stream.end
+            for name, stream in streams.items()
+            if end is None or stream.count_between(self._low(name, positions), last[name])
+        }
+        begins = {name: streams[name].state.begin for name in going}
+        at = {name: self._low(name, positions) for name in going}
+        return self._bounds.after(at, going, begins, time.monotonic_ns() // 1000) if going else None
+
+    def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
+        """Return the highest time before the end of each range, in the unit of the rows."""
+        scale = 1000 if self.spec.timestamps == "timestamp" else 1
+        found = {each.segment: self._streams[each.segment].highest_before(each.last) for each in ranges}
+        return {segment: highest // scale for segment, highest in found.items() if highest is not None}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """About how many bytes there are between two positions."""

@@ -16,6 +16,7 @@ from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.byte_stream.source import ByteStreamSource, obstacle
 from holdfast.sources.identified import KnownPlace
+from holdfast.sources.partitioned import own_bounds
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import StreamView, branches
 from holdfast.store.byte_stream.manifest import Times
@@ -42,6 +43,7 @@ class ByteStreamSourceSpec:
     timestamps: str = "timestamp"
     max_rows_per_epoch: int | None = None
     holds_retention: bool = True
+    idle_us: int | None = None
     at: int | None = None
     """Where reading begins instead of ``start``; no argument of users."""
     before: int | None = None
@@ -50,6 +52,7 @@ class ByteStreamSourceSpec:
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
     numbering: ClassVar[str] = "its stream, and its ordinal there"
+    partitions: ClassVar[str] = "streams"
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,6 +97,7 @@ class ByteStreamSourceSpec:
             "timestamps": self.timestamps,
             "max_rows_per_epoch": self.max_rows_per_epoch,
             "holds_retention": None if self.holds_retention else False,
+            "idle_after_us": self.idle_us,
         }
         return {name: value for name, value in shown.items() if value is not None}
 
@@ -121,6 +125,11 @@ class ByteStreamSourceSpec:
         if not os.path.isdir(self.directory):
             return f"its store {self.path} is not there."
         return obstacle(self._streams(), positions, until)
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began in each stream that was there; its sinks keep that, too."""
+        recorded = Recorded(workspace, name)
+        return recorded.start if recorded.has_start else None
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the ends of the streams; the store may be an older copy as well."""
@@ -157,6 +166,8 @@ def byte_stream(
     timestamps: Literal["timestamp", "bigint"] = "timestamp",
     max_rows_per_epoch: int | None = None,
     holds_retention: bool = True,
+    disorder: str | int | None = None,
+    idle_after: str | None = None,
     name: str | None = None,
 ) -> Stream:
     """Read messages: ``stream`` STRING, ``timestamp``, ``is_key`` BOOLEAN, ``data`` BINARY.
@@ -186,6 +197,11 @@ def byte_stream(
     holds_retention : bool
         Whether the sink's retention waits for this source: no message is dropped that it still needs.  It registers
         itself in the store for that.
+    disorder : str or int, optional
+        How far a message may be below the highest before it in its stream: with it the source gives bounds by itself,
+        the lowest of its streams'.
+    idle_after : str, optional
+        After so long without a message a stream holds that bound back no more; left out: never.
     name : str, optional
         The source's name.
 
@@ -225,7 +241,14 @@ def byte_stream(
             timestamps,
             max_rows_per_epoch,
             holds_retention,
+            idle_us=None if idle_after is None else units.duration_us(idle_after, argument="idle_after"),
         )
+        if idle_after is not None and disorder is None:
+            raise InvalidPipeline(
+                "read.byte_stream: idle_after= without disorder=.",
+                why="nothing is known of the order of messages, so no stream holds a bound back.",
+                do='say how far a message may be below the highest before it in its stream: disorder="0 s", say.',
+            )
         if durable.local_path(spec.path) is None:
             raise InvalidPipeline(
                 f"read.byte_stream cannot read {spec.path.partition('://')[0]}:// addresses.",
@@ -242,7 +265,7 @@ def byte_stream(
             raise InvalidPipeline(
                 f"end={end!r} is not after start={start!r}: nothing would be read.", do="exchange the two."
             )
-    return stream_from(spec, name=name)
+    return stream_from(spec if disorder is None else own_bounds(spec, disorder), name=name)
 
 
 def _place(given: str | int | datetime, timestamps: str, argument: str, words: tuple[str, ...]) -> str | int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.files.discovery import file_system
 from holdfast.sources.files.identity import FileIdentity, of_facts, of_status
 from holdfast.sources.files.listing import shown
+from holdfast.types.conversion import is_of_data
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20
@@ -72,6 +74,11 @@ class FilePart(NamedTuple):
         return compression(self.path) is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the file."""
+        return self.start == 0 and self.end in (-1, self.file_size)
+
+    @property
     def size(self) -> int:
         """Bytes of the part, compressed where the file is."""
         return (self.file_size if self.end < 0 else self.end) - self.start
@@ -127,6 +134,10 @@ class FilePart(NamedTuple):
             held = [*held, data] if total <= _HELD else []
         yield from held if total <= _HELD else self.stream(size)
 
+    def line_of(self, offset: int, line: int | None) -> int:
+        """Return the line, from 1, of an offset in the file; ``line`` is that in the part, where it was counted."""
+        return self.lines_before(offset) + 1 if line is None else self.lines_before(self.start) + line
+
     def lines_before(self, offset: int) -> int:
         """Return the number of newlines before an offset of a file that is not compressed.
 
@@ -135,6 +146,8 @@ class FilePart(NamedTuple):
         Only asked for where a row is bad.  Blocks are read in order, so counting continues where it last stopped.
         """
         file_itself = self._replace(start=0, end=0)
+        if not offset:
+            return 0
         at, count = _COUNTED.get(file_itself, (0, 0))
         if at > offset:
             at, count = 0, 0
@@ -160,18 +173,26 @@ def compression(path: str) -> str | None:
 
 @contextmanager
 def opened(part: FilePart) -> Iterator[BinaryIO]:
-    """Open a logged file, after comparing it with what was logged; errors of the file system become ours."""
+    """Open a logged file, after comparing it with what was logged.
+
+    Errors of the file system become ours where they are raised: one that comes from a reader is the content's.
+    """
+    with ExitStack() as stack:
+        with _explained(part):
+            file = stack.enter_context(_open(part))
+        yield cast(BinaryIO, _LoggedFile(part, file))
+
+
+@contextmanager
+def _explained(part: FilePart) -> Iterator[None]:
     try:
-        with _open(part) as file:
-            yield file
+        yield
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
         raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
-    except (HoldfastError, ValueError):
+    except HoldfastError:
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
-        if is_of_format(error):
-            raise
         raise unavailable(part, error) from error
 
 
@@ -204,7 +225,7 @@ def _open(part: FilePart) -> Iterator[Any]:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
             check(part, status.st_size, of_status(status))
-            yield _Whole(raw)
+            yield raw
         return
     system, path = file_system(part.path)
     system.invalidate_cache(path)
@@ -214,22 +235,28 @@ def _open(part: FilePart) -> Iterator[Any]:
         yield file
 
 
-class _Whole:
-    """An unbuffered file whose ``read`` returns all that was asked for: a raw one may return less, at 2 GB it does."""
+class _LoggedFile:
+    """A file whose errors name it, and whose ``read`` returns all that was asked for: a raw one may return less."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, part: FilePart, raw: Any) -> None:
+        self._part = part
         self._raw = raw
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
 
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _explained(self._part):
+            return int(self._raw.seek(offset, whence))
+
     def read(self, size: int = -1) -> bytes:
-        if size < 0:
-            return bytes(self._raw.readall())
-        data = self._raw.read(size)
-        while len(data) < size and (more := self._raw.read(size - len(data))):
-            data += more
-        return bytes(data)
+        with _explained(self._part):
+            if size < 0:
+                return bytes(self._raw.read())
+            data = self._raw.read(size)
+            while len(data) < size and (more := self._raw.read(size - len(data))):
+                data += more
+            return bytes(data)
 
 
 def _without_link(path: str, flags: int) -> int:
@@ -256,29 +283,34 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
         raise _changed(part, f"it is a different file of {size} bytes now ({now})")
 
 
-def is_of_format(error: Exception) -> bool:
-    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now.
-
-    Examples
-    --------
-    >>> is_of_format(pa.ArrowInvalid("no magic bytes")), is_of_format(pa.ArrowMemoryError("malloc failed"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | pa.ArrowCancelled):
-        return False
-    return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
-
-
 def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
-    with pa.PythonFile(file, mode="r") as compressed:
-        try:
-            with pa.CompressedInputStream(compressed, codec) as stream:
-                while data := stream.read(size):
-                    yield bytes(data)
-        except (OSError, pa.ArrowException) as error:
-            if is_of_format(error):
-                raise Undecodable(str(error).strip().rstrip(".")) from error
-            raise
+    try:
+        yield from _of_bz2(file, size) if codec == "bz2" else _by_arrow(file, codec, size)
+    except (OSError, pa.ArrowException) as error:
+        if is_of_data(error):
+            raise Undecodable(str(error).strip().rstrip(".")) from error
+        raise
+
+
+def _by_arrow(file: Any, codec: str, size: int) -> Iterator[bytes]:
+    with pa.PythonFile(file, mode="r") as compressed, pa.CompressedInputStream(compressed, codec) as stream:
+        while data := stream.read(size):
+            yield bytes(data)
+
+
+def _of_bz2(file: Any, size: int) -> Iterator[bytes]:
+    """Yield what the members of a file hold; Arrow's stream fails where one between two others is empty."""
+    member = bz2.BZ2Decompressor()
+    while True:
+        packed = b""
+        if member.eof:
+            if not (packed := member.unused_data or file.read(_READ)):
+                return
+            member = bz2.BZ2Decompressor()
+        elif member.needs_input and not (packed := file.read(_READ)):
+            raise OSError("Truncated compressed stream")
+        if data := member.decompress(packed, size):
+            yield data
 
 
 def _changed(part: FilePart, what: str) -> Corrupt:

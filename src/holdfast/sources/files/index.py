@@ -97,7 +97,7 @@ class TimeIndex:
             If it is another file by now.
         """
         spec = self._spec
-        if spec.timestamp is None or (spec.since is None and spec.before is None):
+        if spec.timestamp is None or (spec.since is None and spec.before is None and not spec.has_bounds):
             return cut
         read, later, passed_over, reached = list[Block](), list[Block](), 0, list[int]()
         for block, known in self._known(cut, FilePart(path, cut.size, 0, -1, identity)):
@@ -144,7 +144,8 @@ class TimeIndex:
             self._spent += _FOOTER
             ranges = times.of_blocks(whole, column, [(block.start, block.end) for block in cut.blocks])
         for block, range_ in zip(cut.blocks, ranges, strict=True):
-            if spec.before is None or (range_ is not None and spec.marker is None):
+            is_wanted = spec.before is not None or spec.has_bounds
+            if not is_wanted or (range_ is not None and spec.marker is None):
                 yield block, _Known(range_, bound=None if range_ is None or spec.before is None else range_.high)
             else:
                 yield block, self._learned(whole._replace(start=block.start, end=block.end), range_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import pyarrow as pa
 
@@ -15,9 +16,11 @@ from holdfast.sources.formats import blocks, csv_lines, parquet
 from holdfast.sources.formats.blocks import TextBlock
 from holdfast.sources.formats.csv_lines import CsvParser
 from holdfast.sources.formats.csv_records import Walk
+from holdfast.sources.formats.encodings import MARK_SIZE, UTF_8, as_utf8, is_bytewise, obstacle
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RefusedRecord, RowRules, Text, too_long
-from holdfast.sources.formats.pieces import BYTE_ORDER_MARK, Cutter, Piece
+from holdfast.sources.formats.pieces import RAW_KEPT, Cutter, Piece
+from holdfast.types.csv_text import BYTE_ORDER_MARK
 
 # An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
 _BLOCKS_PER_EPOCH = 4
@@ -43,6 +46,8 @@ class Layout:
         Bytes from which on a file is cut.
     max_record_size : int
         Bytes that a record may have; a longer one is a bad row.
+    encoding : str
+        JSON, CSV: what files are encoded in, as :func:`~holdfast.sources.formats.encodings.encoding_of` names it.
     """
 
     format: str
@@ -50,6 +55,7 @@ class Layout:
     separator: str = ","
     block_size: int = 32_000_000
     max_record_size: int = RECORD_SIZE
+    encoding: str = UTF_8
 
     def is_compressed(self, name: str) -> bool:
         """Whether a file is compressed as a whole: then it is one block."""
@@ -63,7 +69,7 @@ class Layout:
             return whole(found.name, found.size)
         if self.format == "parquet":
             return _logged(found, parquet.cut(part, block_size=self.block_size, rows=rows), by_rows=True)
-        if self.is_compressed(found.name):
+        if self.is_compressed(found.name) or not self._is_cut_in_place(part):
             count = None if max_rows is None else self._count(part)
             return LoggedFile(found.name, found.size, (Block(found.name, found.size, 0, -1, count, found.size),))
         with opened(part) as file:
@@ -80,10 +86,14 @@ class Layout:
             cuts[0] = cuts[0]._replace(row_count=cuts[0].row_count - 1)
         return _logged(found, cuts, by_rows=False)
 
+    def _is_cut_in_place(self, part: FilePart) -> bool:
+        """Whether line ends are found in the file as it is; one that is refused as a whole is not cut either."""
+        return is_bytewise(self.encoding) and not obstacle(part.head(MARK_SIZE), self.encoding)
+
     def _count(self, part: FilePart) -> int | None:
-        """Count the lines of a compressed file; None when it is damaged: the reader reports it."""
+        """Count the lines of a file that is decoded; None when it is damaged: the reader reports it."""
         try:
-            pieces = Cutter(None, self.max_record_size).pieces(part)
+            pieces = Cutter(None, self.max_record_size, self.encoding).pieces(part)
             return sum(1 if piece.problem else blocks.record_count(piece.data) for piece in pieces)
         except Undecodable:
             return None
@@ -96,7 +106,7 @@ class Layout:
         Corrupt
             If a file cannot be decompressed, and bad rows are not rejected.
         """
-        cutter = Cutter(self.separator if self.format == "csv" else None, self.max_record_size)
+        cutter = Cutter(self.separator if self.format == "csv" else None, self.max_record_size, self.encoding)
         for part in parts:
             try:
                 pieces = cutter.pieces(part, all_or_none=rows.rejects)
@@ -107,35 +117,53 @@ class Layout:
                 yield RefusedRecord(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
 
     def _json(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
-        parser = JsonParser(rows.schema)
+        parser = JsonParser(rows.schema, _shown(self.encoding))
         for piece in pieces:
             yield _refused(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
 
     def _csv(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
         parser = self._parser_of(part, rows.schema)
-        for piece in pieces:
-            if parser is not None:
-                if piece.problem:
-                    yield _refused(part, piece)
-                else:
-                    yield Text(part, piece.offset, piece.data, parser, piece.line)
-                continue
+        raw, without_records = b"", ""
+        if parser is None:
             # The header is the first record of the first piece.
-            length = 0 if piece.problem else _header_length(piece.data, self.separator, self.max_record_size)
-            header = None if piece.problem else piece.data[:length]
-            parser = _csv_parser(header, self.separator, rows.schema, self.max_record_size)
+            first = next(pieces, None)
+            if first is None or first.line == 0:
+                yield from () if first is None else (_refused(part, first),)
+                return
+            length = _header_length(first.data, self.separator, self.max_record_size)
+            header = None if first.problem else first.data[:length]
+            parser = self._parser(header, rows.schema)
             if header is not None:
-                line = None if piece.line is None else piece.line + header.count(b"\n")
-                yield Text(part, piece.offset + length, piece.data[length:], parser, line)
+                pieces = chain((_after_header(first, header),), pieces)
+            if part.is_whole and (header is None or header.strip()):
+                raw, without_records = first.data[:RAW_KEPT], parser.problem
+        for piece in pieces:
+            if without_records and (piece.problem or piece.data.strip()):
+                without_records = ""
+            if piece.problem:
+                yield _refused(part, piece)
+            else:
+                yield Text(part, piece.offset, piece.data, parser, piece.line)
+        if without_records:
+            yield RefusedRecord(part, 0, 0, without_records, raw)
 
     def _parser_of(self, part: FilePart, schema: pa.Schema) -> CsvParser | None:
         """Return what reads a part of a CSV file; None where its first record is the header that says so."""
         if not self.header:
-            return CsvParser(schema, tuple(schema.names), self.separator, longest=self.max_record_size)
+            names = tuple(schema.names)
+            return CsvParser(schema, names, self.separator, "", self.max_record_size, _shown(self.encoding))
         if part.start == 0:
             return None
-        header = _header(part._replace(start=0, end=-1), self.separator, self.max_record_size)
-        return _csv_parser(header, self.separator, schema, self.max_record_size)
+        whole_file = part._replace(start=0, end=-1)
+        return self._parser(_header(whole_file, self.separator, self.max_record_size, self.encoding), schema)
+
+    def _parser(self, header: bytes | None, schema: pa.Schema) -> CsvParser:
+        return _csv_parser(header, self.separator, schema, self.max_record_size, _shown(self.encoding))
+
+
+def _after_header(piece: Piece, header: bytes) -> Piece:
+    line = None if piece.line is None else piece.line + header.count(b"\n")
+    return Piece(piece.offset + len(header), piece.data[len(header) :], line)
 
 
 def _refused(part: FilePart, piece: Piece) -> RefusedRecord:
@@ -166,24 +194,25 @@ def _logged(found: Found, cuts: list[TextBlock] | None, *, by_rows: bool) -> Log
 
 
 @lru_cache(maxsize=64)
-def _csv_parser(header: bytes | None, separator: str, schema: pa.Schema, longest: int) -> CsvParser:
+def _csv_parser(header: bytes | None, separator: str, schema: pa.Schema, longest: int, encoding: str) -> CsvParser:
     if header is None:
         columns: tuple[str, ...] = ()
         problem = f"the header of the file cannot be read: {too_long(longest)}"
     else:
         columns, problem = csv_lines.header_columns(header, separator, schema)
-    return CsvParser(schema, columns, separator, problem, longest)
+    return CsvParser(schema, columns, separator, problem, longest, encoding)
 
 
 @lru_cache(maxsize=8)
-def _header(part: FilePart, separator: str, longest: int) -> bytes | None:
+def _header(part: FilePart, separator: str, longest: int, encoding: str) -> bytes | None:
     """Return the header of a file that is read from its middle on, however long it is; None when it is too long.
 
     Such a file was cut, so every quote in it is well placed: its first newline outside of quotes ends the header.
     """
     size = _HEADER_READ
     while True:
-        data = part.head(size).removeprefix(BYTE_ORDER_MARK)
+        data = b"".join(as_utf8(iter([part.head(size)]), encoding)) if encoding != UTF_8 else part.head(size)
+        data = data.removeprefix(BYTE_ORDER_MARK)
         ends = blocks.quotes(data, separator, to_last_end=True).ends
         if len(ends):
             return data[: int(ends[0])] if int(ends[0]) <= longest + 1 else None
@@ -192,6 +221,10 @@ def _header(part: FilePart, separator: str, longest: int) -> bytes | None:
         if size >= part.file_size:  # another file by now, without a line end
             return data
         size *= 4
+
+
+def _shown(encoding: str) -> str:
+    return "UTF-8" if encoding == UTF_8 else encoding
 
 
 def _header_length(data: bytes, separator: str, longest: int) -> int:

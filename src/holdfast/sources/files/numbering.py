@@ -51,6 +51,12 @@ def read_numbered(parts: Sequence[FilePart], where: Place, layout: Layout, rows:
             yield from _following(_place(part, where), 0, read_texts(layout.texts((part,), rows), rows))
 
 
+def one_row(part: FilePart, where: Place, layout: Layout, batch: pa.RecordBatch) -> Numbered:
+    """Return the only row that is made of a part, with its number."""
+    is_parquet = layout.format == "parquet"
+    return numbered(where.name(part.path), part.start, batch) if is_parquet else numbered(_place(part, where), 0, batch)
+
+
 def places_of(blocks: Sequence[Block], layout: Layout, segment: str) -> Iterator[KnownPlace]:
     """Yield the places of some blocks of the log, from its beginning on."""
     for position, block in enumerate(blocks):

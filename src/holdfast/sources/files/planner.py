@@ -51,6 +51,8 @@ class FilePlanner:
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
         self._index = TimeIndex(spec)
+        self._read_to: tuple[int, int | None] = 0, None
+        """A position, and the highest time before it."""
         if self.log.owed:
             check_timestamp(spec, name, self.log.owed_by)
         if self.log.is_new and spec.start == "latest":
@@ -69,6 +71,34 @@ class FilePlanner:
         if before is None or position < log.end or self.newest > log.end:
             return False
         return log.is_complete or (log.reached is not None and log.reached >= before)
+
+    def bound_after(self, position: int, disorder: int) -> int | None:
+        """Return the time below which no row follows a position; None where that is not known.
+
+        What was found, and is not read yet, has the times of its blocks.  What arrives later is at most ``disorder``
+        ticks below the newest that was read; nothing does where the source is bounded, and all of it is logged.
+        """
+        log = self.log
+        if self._waiting:
+            return None
+        bounds = [lowest_of(block) for block in (*log.blocks[position:], *log.owed.values())]
+        if not log.is_complete:
+            highest = self._highest(position)
+            bounds.append(None if highest is None else highest - disorder)
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known and len(known) == len(bounds) else None
+
+    def _highest(self, position: int) -> int | None:
+        """Return the highest time that was read before a position; None without any."""
+        begin, highest = self._read_to if self._read_to[0] <= position else (0, None)
+        for block in self.log.blocks[begin:position]:
+            if block.times is not None:
+                high = (
+                    block.times.high if block.before is None else block.times.low
+                )  # of what was read not more is known
+                highest = high if highest is None else max(highest, high)
+        self._read_to = position, highest
+        return highest
 
     def blocks(self, start: int, end: int) -> Sequence[Block]:
         """Return the blocks between two positions."""
@@ -166,7 +196,8 @@ class FilePlanner:
         looked_at = read_count = 0
         for found in self._waiting:
             is_full = (file_room is not None and read_count >= file_room) or (row_room is not None and row_room <= 0)
-            is_full = is_full or (self._index.has_spent_much and read_count > 0)
+            # What gives bounds is logged ahead: the times of all that was found hold them back.
+            is_full = (is_full and not spec.has_bounds) or (self._index.has_spent_much and read_count > 0)
             if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
                 break
             looked_at += 1
@@ -298,6 +329,12 @@ class FilePlanner:
                 do="restore the checkpoint directory as a whole.",
                 participant=self.name,
             )
+
+
+def lowest_of(block: Block) -> int | None:
+    """Return a time that no row of a block is below; None where it is not known."""
+    known = [time for time in (block.since, block.times and block.times.low) if time is not None]
+    return max(known, default=None)
 
 
 def part_of(spec: FilesSourceSpec, where: Place, block: Block, *, follows_links: bool) -> FilePart:

@@ -30,9 +30,12 @@ from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.files.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.sources.formats import csv_lines, json_lines
 from holdfast.sources.formats.convert import required_unless
+from holdfast.sources.formats.encodings import UTF_8, encoding_of
 from holdfast.sources.identified import KnownPlace, Numbered
+from holdfast.sources.partitioned import own_bounds
 from holdfast.store import sealed
 from holdfast.types import units
+from holdfast.types.partition import is_partition_type
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -62,10 +65,13 @@ class FilesSourceSpec:
     start: str = "earliest"
     follow_links: bool = False
     compare: str = "identity"
+    partition_by: tuple[str, ...] = ()
     since: int | None = None
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
     before: int | None = None
     """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    has_bounds: bool = False
+    """Whether the times of blocks are looked up, for bounds; no argument of users."""
     marker: str | None = None
     """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="files", init=False)
@@ -87,7 +93,9 @@ class FilesSourceSpec:
             # Only where it differs from the behaviour without the argument: older graphs are still the same.
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
+            "encoding": None if self.layout.encoding == UTF_8 else self.layout.encoding,
             "compare": None if self.compare == "identity" else self.compare,
+            "partition_by": list(self.partition_by) or None,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -208,6 +216,10 @@ class FilesSource:
         """Position after every file seen so far; one that is not split yet counts as one block."""
         return {SEGMENT: self._plan.newest}
 
+    def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no row follows positions, by the times of the files."""
+        return self._plan.bound_after(_ordinal(positions), disorder)
+
     def has_more(self, positions: SourcePositions) -> bool:
         """Return whether files were seen that are after these positions."""
         return _ordinal(positions) < self._plan.newest
@@ -283,12 +295,15 @@ def files(
     bounded: bool = False,
     header: bool = True,
     separator: str = ",",
+    encoding: str = "utf-8",
     block_size: str = "32 MB",
     max_record_size: str = "64 MB",
     start: Literal["earliest", "latest"] = "earliest",
     follow_links: bool = False,
     compare: Literal["identity", "size"] = "identity",
+    partition_by: Sequence[str] = (),
     bounds: str | None = None,
+    disorder: str | int | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
 
@@ -316,6 +331,8 @@ def files(
         ended without a row.
     header, separator
         CSV: whether the first line names the columns; the field separator.
+    encoding : str
+        JSON, CSV: the encoding of the files, by Python's name of it: ``"utf-16"``, ``"latin-1"``, ``"cp1252"``.
     block_size : str
         Larger files are split into blocks that are read in parallel.
     max_record_size : str
@@ -329,10 +346,17 @@ def files(
     compare : str
         What is compared when a file is read: ``"identity"``, its size, and its time of change or version;
         ``"size"``, for files that were restored without their times.
+    partition_by : sequence of str
+        Columns of the schema whose values are in the names of directories, ``column=value/``, as ``write.files`` and
+        Spark write them, and not in the files.  A directory as ``path`` is read as many levels deep.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
         comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
         stream.
+    disorder : str or int, optional
+        With it the source gives bounds by itself: what is there and not read yet holds them back, and a file that
+        arrives later has no row that is further than this below the newest that was read.  The times of files are
+        looked up when they are found: in the footers of Parquet; others are read once more for it.
 
     Raises
     ------
@@ -353,7 +377,7 @@ def files(
 
     with building("source", name):
         columns = to_arrow(schema)
-        layout = _layout(format, header, separator, block_size, max_record_size)
+        layout = _layout(format, header, separator, block_size, max_record_size, encoding)
         {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
         for argument, limit in {
             "max_rows_per_epoch": max_rows_per_epoch,
@@ -372,13 +396,18 @@ def files(
                 why="the one takes only the files of the first start, and the other skips them.",
                 do="leave one of the two out.",
             )
+        in_names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        _check_partition_by(columns, in_names)
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
                 f"path={path!r} is not a path.", do='write a directory, a glob or a file: "data/flights".'
             )
+        where = discovery.place(os.fspath(path))
+        if in_names and not where.pattern:
+            where = replace(where, pattern="/".join("*" * (len(in_names) + 1)))  # a level for each, and the files
         spec = FilesSourceSpec(
             path=os.fspath(path),
-            where=discovery.place(os.fspath(path)),
+            where=where,
             layout=layout,
             schema=columns,
             timestamp=timestamp,
@@ -390,6 +419,7 @@ def files(
             start=start,
             follow_links=follow_links,
             compare=compare,
+            partition_by=in_names,
         )
         if follow_links and not spec.where.is_local:
             raise InvalidPipeline(
@@ -397,13 +427,15 @@ def files(
                 why=f"{spec.where.root} is on a file system whose links cannot be compared.",
                 do="leave follow_links out.",
             )
+        if disorder is not None:
+            return stream_from(own_bounds(replace(spec, has_bounds=True), disorder, bounds), name=name)
         # What is declared NOT NULL is so in rows; a bound row holds for all keys where its columns are null.
         relaxed = columns if bounds is None else required_unless(columns, bounds, but=(timestamp or "",))
         read = with_bounds(replace(spec, schema=relaxed), bounds)
     return stream_from(read, name=name)
 
 
-def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str) -> Layout:
+def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str, encoding: str) -> Layout:
     _check_choice("format", format, ("json", "csv", "parquet"))
     size = units.size_bytes(block_size, argument="block_size")
     if not 0 < size <= _BLOCK_SIZE_MAX:
@@ -424,7 +456,23 @@ def _layout(format: str, header: bool, separator: str, block_size: str, max_reco
             f"separator={separator!r} is not a separator.",
             do="write one ASCII character, neither a quote nor a line end.",
         )
-    return Layout(format, header, separator, size, longest)
+    found = encoding_of(encoding)
+    if format == "parquet" and found != UTF_8:
+        raise InvalidPipeline(
+            f"encoding={encoding!r} is for JSON lines and CSV.", why="texts in Parquet are UTF-8.", do="leave it out."
+        )
+    return Layout(format, header, separator, size, longest, found)
+
+
+def _check_partition_by(columns: pa.Schema, names: Sequence[str]) -> None:
+    wrong = [name for name in names if name not in columns.names or not is_partition_type(columns.field(name).type)]
+    if wrong or set(names) == set(columns.names):
+        raise InvalidPipeline(
+            f"partition_by= names {wrong[0]!r}." if wrong else "partition_by= names all columns.",
+            why="the names of directories have columns of schema=, of integers, text, booleans, decimals, dates or "
+            "timestamps, and files have at least one other.",
+            do="correct partition_by= or schema=.",
+        )
 
 
 def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:

@@ -76,17 +76,25 @@ def longest(ends: Offsets, size: int) -> int:
     return int(np.diff(ends, prepend=0, append=size).max())
 
 
-def record_count(data: bytes) -> int:
-    """Return the number of lines that are not empty."""
+def record_count(data: bytes, ends: Offsets | None = None) -> int:
+    """Return the number of records that are not empty.
+
+    Parameters
+    ----------
+    ends : Offsets, optional
+        Offset after the newline of each record, where not every newline ends one.
+    """
+    if not data:
+        return 0
     view = as_bytes(data)
-    count = sum(int(np.count_nonzero(view[at : at + _PIECE] == _NEWLINE)) for at in range(0, len(view), _PIECE))
-    if data and not data.endswith(b"\n"):
-        count += 1
-    if data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data:
-        count -= _empty_lines(view)
-    if data == b"\r" or data.endswith(b"\n\r"):
-        count -= 1
-    return count
+    ends = line_ends(view) if ends is None else ends
+    starts = np.concatenate(([0], ends))
+    if len(ends) and ends[-1] == len(view):
+        starts = starts[:-1]
+    else:
+        ends = np.append(ends, len(view))
+    may_be_empty = np.flatnonzero(_IS_LINE_END[view[starts]])
+    return len(starts) - int(np.count_nonzero(~contents(data, starts[may_be_empty], ends[may_be_empty])[2]))
 
 
 def line_count(file: BinaryIO) -> int:
@@ -95,13 +103,6 @@ def line_count(file: BinaryIO) -> int:
     while piece := file.read(_SCANNED):
         count += int(np.count_nonzero(as_bytes(piece) == _NEWLINE))
     return count
-
-
-def _empty_lines(view: Bytes) -> int:
-    ends = line_ends(view)
-    lengths = np.diff(ends, prepend=0)
-    only_return = (lengths == 2) & (view[np.maximum(ends - 2, 0)] == _RETURN)
-    return int(np.count_nonzero((lengths == 1) | only_return))
 
 
 def cut_around(file: BinaryIO, size: int, block_size: int) -> list[TextBlock]:

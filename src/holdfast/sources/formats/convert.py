@@ -8,24 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.sources.formats.lines import SHOWN, cut_short
 from holdfast.sources.formats.unfit import trimmed, unfit
 
 _ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
-LAST_SECOND = 253_402_300_799.999999
-"""End of the year 9999, where Spark's timestamps end."""
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
+"""Seconds since 1970 of the years 1 to 9999: those of Spark's timestamps.  The second one is exclusive."""
 
 BEYOND = (
-    "a number in a TIMESTAMP is seconds since 1970, and this one is beyond the year 9999 (milliseconds? "
+    "a number in a TIMESTAMP is seconds since 1970, and this one is outside of the years 1 to 9999 (milliseconds? "
     "declare BIGINT and divide)"
 )
-"""What is wrong with a number beyond it."""
+"""What is wrong with a number outside of these."""
 
 _UTC = pa.timestamp("us", tz="UTC")
+_PER_SECOND = {pa.date32().id: 1 / 86_400, _UTC.id: 1_000_000}
+"""How many units of a date or a time a second has."""
 _DIGITS = 38  # that 128 bits hold, whatever they are
+_NO_ROWS = np.zeros(0, np.int64)
+_PLAIN = np.zeros(256, np.bool_)
+_PLAIN[list(b"0123456789.+-")] = True
 
 
 class Unfit(ValueError):
@@ -79,9 +87,10 @@ def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises
     ------
     Unfit
-        If some number is outside the years 0 to 9999: most likely these are milliseconds.
+        If some number is outside of the years 1 to 9999: most likely these are milliseconds.
     """
-    if not pc.all(pc.less_equal(pc.abs(seconds), LAST_SECOND), skip_nulls=True, min_count=0).as_py():
+    is_second = pc.and_(pc.greater_equal(seconds, FIRST_SECOND), pc.less(seconds, END_SECOND))
+    if not pc.all(is_second, skip_nulls=True, min_count=0).as_py():
         raise Unfit(BEYOND)
     whole = pc.floor(seconds)
     micros = pc.round(pc.multiply(pc.subtract(seconds, whole), 1e6))
@@ -130,7 +139,7 @@ def holds_timestamp(data_type: pa.DataType) -> bool:
 
 
 def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return an array that was read with its :func:`read_type`, or decimals as texts, in the declared one.
+    """Return an array that was read with its :func:`read_type`, or numbers as texts, in the declared one.
 
     Raises
     ------
@@ -150,15 +159,32 @@ def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         values = to_declared(array.values, wanted.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
     try:
-        if pa.types.is_decimal(wanted) and pa.types.is_string(array.type):
-            array = trimmed(array, wanted).cast(pa.decimal256(wanted.precision, wanted.scale))
+        if pa.types.is_string(array.type) and (pa.types.is_decimal(wanted) or pa.types.is_integer(wanted)):
+            array = _numbers_from_text(array, wanted)
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise Unfit(str(error)) from error
 
 
-def check_precision(array: pa.Array) -> None:
-    """Check that no decimal, however deep, has more digits before the point than its type.
+def _numbers_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return texts as integers or decimals; these of more bits where those of the wanted type may overflow.
+
+    Arrow takes hexadecimal digits for integers.  A decimal it scales by a table of powers of ten, and reads past its
+    end where many digits or an exponent lead there: what comes out is any number.  So what is more than plain digits is
+    looked at first.
+    """
+    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    if longest > _DIGITS or not _PLAIN[np.frombuffer(text.buffers()[2] or b"", np.uint8)].all():
+        text = trimmed(text, wanted)
+        is_unfit = unfit(text, wanted)
+        if is_unfit.any():
+            raise Unfit(f"invalid value '{cut_short(text[int(is_unfit.argmax())].as_py(), SHOWN)}'")
+    return text.cast(pa.decimal256(wanted.precision, wanted.scale) if may_overflow(wanted) else wanted)
+
+
+def check_range(array: pa.Array) -> None:
+    """Check that no decimal, however deep, has more digits before the point than its type, and no time another year
+    than Spark's: 1 to 9999.
 
     Arrow's readers count the digits that are written, and append those that the scale wants.
 
@@ -170,12 +196,29 @@ def check_precision(array: pa.Array) -> None:
     kind = array.type
     if pa.types.is_struct(kind) or pa.types.is_list(kind):
         for part in array.flatten() if pa.types.is_struct(kind) else [array.flatten()]:
-            check_precision(part)
+            check_range(part)
     elif pa.types.is_decimal(kind):
         limit = 10 ** (kind.precision - kind.scale)
         held = pc.min_max(array).as_py().values()
         if any(value is not None and value.copy_abs() >= limit for value in held):
             raise Unfit(f"a value has too many digits before the point for {kind}")
+    elif kind.id in _PER_SECOND:
+        held = pc.min_max(array.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py().values()
+        unit = _PER_SECOND[kind.id]
+        if any(value is not None and not FIRST_SECOND * unit <= value < END_SECOND * unit for value in held):
+            raise Unfit("a value is outside of the years 1 to 9999")
+
+
+def infinite_rows(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the rows with an infinite number, however deep; one may be named several times."""
+    if pa.types.is_struct(values.type):
+        return np.concatenate([_NO_ROWS, *map(infinite_rows, values.flatten())])
+    if pa.types.is_list(values.type):
+        rows = infinite_rows(values.flatten())
+        return pc.list_parent_indices(values).to_numpy()[rows] if len(rows) else rows
+    if not pa.types.is_floating(values.type):
+        return _NO_ROWS
+    return np.flatnonzero(pc.fill_null(pc.is_inf(values), False).to_numpy(zero_copy_only=False))
 
 
 def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:

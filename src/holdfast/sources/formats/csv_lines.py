@@ -13,7 +13,8 @@ from pyarrow import csv as arrow_csv
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.formats import blocks, convert, csv_verdicts
 from holdfast.sources.formats.csv_records import Walk
-from holdfast.sources.formats.lines import Records, Unreadable, cut_short, too_long
+from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8, too_long
+from holdfast.types.csv_text import read_csv
 
 _ARROW_BLOCK = 1 << 21
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
@@ -36,11 +37,13 @@ class CsvParser:
         What is wrong with the file's header: then no record can be read.
     longest : int
         Bytes that a record may have.
+    encoding : str
+        What the text was before it became UTF-8, for reasons.
 
     Notes
     -----
     Times are read as texts and converted column by column: Arrow's reader takes them either with zones or without.
-    So are decimals that may overflow, for which it has no type of more bits.
+    So are decimals, and integers where hexadecimal digits may be, which it may make another number of.
     """
 
     schema: pa.Schema
@@ -48,6 +51,7 @@ class CsvParser:
     separator: str
     problem: str = ""
     longest: int = 1 << 62
+    encoding: str = "UTF-8"
 
     def parse(self, data: bytes) -> list[pa.RecordBatch]:
         """Return the rows, one for each record."""
@@ -62,22 +66,14 @@ class CsvParser:
             # For Arrow such a carriage return ends a row after a quote.  Where another quote is misplaced, two lines
             # may become one as well, and the number of rows, which is compared below, would be right with wrong rows.
             raise Unreadable(csv_verdicts.RETURN)
-        # Arrow skips a line of such carriage returns alone.
-        count = self._count(data, found) if is_multiline or has_return else blocks.record_count(data)
+        ends = found.ends if found.is_clean else self._walked(data)
+        count = blocks.record_count(data, ends)  # without lines of carriage returns alone, which Arrow skips
         if count == 0:
             return []
-        try:
-            try:
-                table = self._read(data, _ARROW_BLOCK, is_multiline=is_multiline)
-            except pa.ArrowInvalid as error:
-                if "straddl" not in str(error):
-                    raise
-                table = self._read(data, len(data) + 1, is_multiline=True)
-        except pa.ArrowInvalid as error:
-            raise Unreadable(str(error)) from error
-        if table.num_rows != count:
+        tables = [self._read(block) for block in _blocks(data, ends)]
+        if sum(table.num_rows for table in tables) != count:
             raise Unreadable(csv_verdicts.RETURN)
-        return [self._declared(batch) for batch in table.to_batches()]
+        return [self._declared(batch) for table in tables for batch in table.to_batches()]
 
     def joins(self, data: bytes) -> bool:
         """Whether the text may be parsed together with others: a quote left open would reach into the next file."""
@@ -109,7 +105,7 @@ class CsvParser:
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why records are surely bad, by index."""
-        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts)
+        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts, self.encoding)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a record cannot be read, naming the column where one is the cause."""
@@ -121,54 +117,51 @@ class CsvParser:
             return f"column {field.name!r} is declared {field.type} ({cut_short(column[2])})"
         return cut_short(message)
 
-    def _count(self, data: bytes, found: blocks.Quotes) -> int:
-        """Count records one by one: where newlines are in quotes, or quotes in the middle of fields."""
-        if not found.is_clean:
-            count = start = 0
-            for ends, problems in self._walk(data):
-                if problems:
-                    raise Unreadable(problems[min(problems)])
-                count += int(blocks.contents(data, np.append(start, ends[:-1]), ends)[2].sum())
-                start = int(ends[-1])
-            return count
-        ends = found.ends.tolist()
-        places = zip([0, *ends], [*ends, len(data)], strict=True)
-        return sum(1 for start, end in places if data[start:end].strip(b"\r\n"))
+    def _walked(self, data: bytes) -> blocks.Offsets:
+        """Return where records end, one by one: quotes are in the middle of fields."""
+        walked: list[blocks.Offsets] = []
+        for ends, problems in self._walk(data):
+            if problems:
+                raise Unreadable(problems[min(problems)])
+            walked.append(ends)
+        return np.concatenate(walked)
 
     def _walk(self, data: bytes) -> Iterator[tuple[blocks.Offsets, dict[int, str]]]:
         return Walk(data, self.separator, longest=self.longest).batches()
 
-    def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
-        is_text = {f.name: pa.types.is_timestamp(f.type) or convert.may_overflow(f.type) for f in self.schema}
+    def _read(self, block: bytes) -> pa.Table:
+        kinds = pa.types
+        tests = [kinds.is_timestamp, kinds.is_decimal]
+        if csv_verdicts.has_hexadecimal(block):
+            tests.append(kinds.is_integer)
+        is_text = {f.name: any(test(f.type) for test in tests) for f in self.schema}
         types = {f.name: pa.string() if is_text[f.name] else f.type for f in self.schema}
-        return self._read_as(types, data, block_size, is_multiline=is_multiline)
+        try:
+            table = self._read_as(types, block)
+        except pa.ArrowInvalid as error:
+            raise Unreadable(str(error)) from error
+        # What is beyond a FLOAT or DOUBLE is infinite for Arrow.
+        infinite = [f.name for f in table.schema if len(convert.infinite_rows(table[f.name].combine_chunks()))]
+        texts = self._texts(block, infinite) if infinite else None
+        for name in infinite:
+            assert texts is not None
+            reasons = csv_verdicts.of_column(self.schema.field(name), texts[name].combine_chunks(), None, self.encoding)
+            if reasons:
+                raise Unreadable(reasons[min(reasons)])
+        return table
 
     def _texts(self, data: bytes, names: list[str]) -> pa.Table:
-        types = dict.fromkeys(names, pa.binary())
-        return self._read_as(types, data, len(data) + 1, is_multiline=b'"' in data)
+        return self._read_as(dict.fromkeys(names, pa.binary()), data)
 
-    def _read_as(self, types: dict[str, pa.DataType], data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
-        return arrow_csv.read_csv(
-            pa.BufferReader(data),
-            read_options=arrow_csv.ReadOptions(
-                use_threads=False, block_size=block_size, column_names=list(self.columns)
-            ),
-            parse_options=arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=is_multiline),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(types),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+    def _read_as(self, types: dict[str, pa.DataType], data: bytes) -> pa.Table:
+        return read_csv(data, self.columns, types, separator=self.separator)
 
     def _declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = []
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
-                convert.check_precision(column)
+                convert.check_range(column)
             except convert.Unfit as error:
                 raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
             if path := convert.forbidden_null(column, field):
@@ -179,11 +172,26 @@ class CsvParser:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
+def _blocks(data: bytes, ends: blocks.Offsets) -> Iterator[bytes]:
+    """Cut a text into blocks of whole records."""
+    at, size = 0, len(data)
+    while at < size:
+        following = ends[np.searchsorted(ends, at + _ARROW_BLOCK) :]
+        end = int(following[0]) if len(following) else size
+        yield data[at:end]
+        at = end
+
+
 def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tuple[str, ...], str]:
     """Return the columns that a header line names, and what is wrong with them or an empty text."""
+    header = header.rstrip(b"\r\n")
+    if not is_utf8(header):
+        return (), "the header is not text in the encoding that is read: write encoding= where the source is built"
+    if csv_verdicts.is_broken(header, separator):
+        return (), "the header contains a carriage return (lines that end in it alone are not read: write LF, or CR LF)"
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader(header.rstrip(b"\r\n") + b"\n"),
+            pa.BufferReader(header + b"\n"),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         )
         columns = tuple(table.column_names)
@@ -193,7 +201,7 @@ def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tu
         if columns.count(name) != 1:
             what = "names it twice" if name in columns else "does not name it"
             named = ", ".join(map(repr, columns)) or "nothing"
-            return columns, f"the file has no column {name!r}: its header {what}; it names {named}"
+            return columns, f"the file has no column {name!r}: its header {what}; it names {cut_short(named, 500)}"
     return columns, ""
 
 

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from holdfast.sources.formats import blocks
 from holdfast.sources.formats.convert import unless_of
-from holdfast.sources.formats.lines import SHOWN, is_utf8
+from holdfast.sources.formats.lines import SHOWN, is_utf8, not_encoded
 from holdfast.sources.formats.unfit import all_fit, trimmed, unfit
 
-RETURN = "the line contains a carriage return"
+RETURN = "the line contains a carriage return (lines that end in it alone are not read: write LF, or CR LF)"
 _QUOTE = b'"'
+_ZERO, _X, _LOWER = ord("0"), ord("x"), 0x20
 _TRUE = pa.array([b"1", b"true", b"TRUE", b"True"], pa.binary())
 """How Arrow's reader takes a text for true."""
 _PIECES = re.compile(rb"[^\r\n]+")
@@ -29,6 +30,7 @@ def judge(
     schema: pa.Schema,
     separator: str,
     read: Callable[[bytes, list[str]], pa.Table],
+    encoding: str,
 ) -> dict[int, str]:
     """Return why records are surely bad, by index; see :class:`~holdfast.sources.formats.lines.Parser`.
 
@@ -37,6 +39,8 @@ def judge(
     read : callable
         Reads some columns of records that have as many fields as there are columns, as bytes: null where empty and not
         quoted.
+    encoding : str
+        What the text was before it became UTF-8.
     """
     some, joined = _left(contents, {})
     reasons = _of_returns(contents, separator) if b"\r" in joined else {}
@@ -63,10 +67,11 @@ def judge(
             break
         field = schema.field(name)
         marker = unless_of(field)
-        found = _of_column(
+        found = of_column(
             field,
             pa.concat_arrays(table[name].chunks),
             None if marker is None else pa.concat_arrays(table[marker].chunks),
+            encoding,
         )
         if len(some) < len(contents):
             found = {some[at]: problem for at, problem in found.items()}
@@ -87,15 +92,14 @@ def _of_returns(contents: Sequence[bytes], separator: str) -> dict[int, str]:
 
     Without them each of the others is one row, so that rows are known by their records.
     """
-    fields = _quoted_fields(separator.encode())
-    return {at: RETURN for at, content in enumerate(contents) if b"\r" in content and _is_broken(content, fields)}
+    return {at: RETURN for at, content in enumerate(contents) if b"\r" in content and is_broken(content, separator)}
 
 
-def _is_broken(content: bytes, fields: re.Pattern[bytes]) -> bool:
+def is_broken(content: bytes, separator: str) -> bool:
     """Whether a carriage return stands outside of quoted fields and between something, or beside an odd quote."""
     if content.count(b"\r") == content.count(b"\r\n"):
         return False
-    bare = fields.sub(rb"\1q", content) if _QUOTE in content else content
+    bare = _quoted_fields(separator.encode()).sub(rb"\1q", content) if _QUOTE in content else content
     return _QUOTE in bare or len(_PIECES.findall(bare)) > 1
 
 
@@ -138,7 +142,15 @@ def _quoted_fields(sep: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"(\A|" + re.escape(sep) + rb')"(?:[^"]++|"")*+"')
 
 
-def _of_column(field: pa.Field, column: pa.Array, excuses: pa.Array | None) -> dict[int, str]:
+def has_hexadecimal(data: bytes) -> bool:
+    """Whether ``0x`` may be in a text: looking for one character takes a fiftieth of looking for two."""
+    if b"x" not in data and b"X" not in data:
+        return False
+    view = blocks.as_bytes(data)
+    return bool((view[np.flatnonzero((view | _LOWER) == _X) - 1] == _ZERO).any())
+
+
+def of_column(field: pa.Field, column: pa.Array, excuses: pa.Array | None, encoding: str) -> dict[int, str]:
     """Return the places of values that do not fit a column, and why; a row with a true excuse need not have one."""
     found: dict[int, str] = {}
     kind = field.type
@@ -146,7 +158,7 @@ def _of_column(field: pa.Field, column: pa.Array, excuses: pa.Array | None) -> d
         texts = column.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
-        problem = f"column {field.name!r} is declared {kind} (invalid UTF8 data)"
+        problem = f"column {field.name!r} is declared {kind} ({not_encoded(encoding)})"
         found = dict.fromkeys(_differ(texts.is_null(), column.is_null()), problem)
     if column.null_count and (not field.nullable or excuses is not None):
         is_lacking = column.is_null()

@@ -1,14 +1,16 @@
 """Which JSON lines are surely bad, and why: each read on its own, its values compared with the declared types.
 
 Python's scanner accepts everything that Arrow's reader accepts, except for a few spellings of NaN and infinity; lines
-that hold those are left to Arrow.  The other way round some is left over too: numbers beyond a DOUBLE, and exponents of
-a DECIMAL.
+that hold those are left to Arrow.  The other way round some is left over until Arrow has named it: numbers beyond a
+DOUBLE, and exponents of a DECIMAL.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +23,14 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from holdfast.sources.formats import convert
-from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short
+from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short, not_encoded
 from holdfast.sources.formats.unfit import limits, unfit
 
-NOT_UTF8 = "it is not UTF-8"
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"
+
+TOO_LARGE = "Number too big"
+"""How Arrow begins to say that a number is beyond a DOUBLE."""
 
 _SURROGATE = "The surrogate pair in string is invalid"
 _WORDS = {
@@ -56,6 +60,9 @@ class _Twice:
 
 
 _TWICE = _Twice()
+_DIGITS = frozenset("0123456789")
+_FLOAT_END = (2 - 2**-24) * 2.0**127
+"""From here on a number is nearer to what follows the largest FLOAT."""
 _NOTHING = type(None)
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -81,14 +88,17 @@ def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _NOTING_DECODER = json.JSONDecoder(object_pairs_hook=_noting_twice, parse_float=_Number, parse_constant=_Number)
 
 
-def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None) -> dict[int, str]:
+def judge(
+    contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None, *, encoding: str = "UTF-8"
+) -> dict[int, str]:
     """Return why lines are surely bad, by index; see :class:`~holdfast.sources.formats.lines.Parser`."""
     said = "" if error is None else str(error)
     notes_twice = "specified twice" in said
     reasons: dict[int, str] = {}
     lines: Sequence[int] = range(len(contents))
-    if notes_twice or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
-        lines, objects = _read_each(contents, reasons, notes_twice=notes_twice)
+    is_exact = TOO_LARGE in said or _is_exact(schema)
+    if notes_twice or is_exact or (objects := _read_at_once(contents)) is None:
+        lines, objects = _read_each(contents, reasons, not_encoded(encoding), notes_twice=notes_twice)
     columns = dict(zip(schema.names, _columns(objects, schema.names), strict=True))
     for field, values in zip(schema, columns.values(), strict=True):
         for at, problem in _of_column(field, values, columns.get(str(convert.unless_of(field)))):
@@ -133,7 +143,7 @@ def _read_at_once(contents: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _read_each(
-    contents: Sequence[bytes], reasons: dict[int, str], *, notes_twice: bool
+    contents: Sequence[bytes], reasons: dict[int, str], not_text: str, *, notes_twice: bool
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return which lines can be read and what they hold; say why the others cannot."""
     decoder: Any = _NOTING_DECODER if notes_twice else _DECODER
@@ -145,7 +155,7 @@ def _read_each(
             text = content.decode()
             value, end = scan(text, 0)
         except UnicodeDecodeError:
-            reasons[at] = NOT_UTF8
+            reasons[at] = not_text
         except (StopIteration, json.JSONDecodeError) as wrong:
             if not _is_of_arrow(content):
                 message = getattr(wrong, "msg", "Expecting value")
@@ -197,7 +207,7 @@ def _misfits(data_type: pa.DataType, values: Sequence[Any]) -> Iterable[tuple[in
         whys = {kind: _unlike(kind, expected) for kind in odd}
         for at, value in enumerate(values):
             if (kind := type(value)) in whys:
-                yield at, whys[kind] or _unparsed(value, expected)
+                yield at, whys[kind] or _unparsed(value, expected.data_type)
     if found - odd:
         yield from expected.misfits(values)
 
@@ -235,11 +245,11 @@ def _expected(data_type: pa.DataType) -> _Expected:
         def beyond(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
             for at, value in enumerate(values):
                 if type(value) is int and not low <= value <= high:
-                    yield at, f"Failed to convert JSON to {data_type}, couldn't parse:{shown(value)}"
+                    yield at, _unparsed(value, data_type)
 
         return _Expected(data_type, "number", frozenset([int]), beyond)
     if kinds.is_floating(data_type):
-        return _Expected(data_type, "number", frozenset([int, float, _Number]), _none)
+        return _Expected(data_type, "number", frozenset([int, float, _Number]), _floats(data_type))
     if kinds.is_decimal(data_type):
         return _Expected(data_type, "number_or_string", frozenset([int, _Number, str]), _texts(data_type))
     if kinds.is_date(data_type):
@@ -257,6 +267,20 @@ def _none(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
     return ()
 
 
+def _floats(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[int, str]]]:
+    """Find numbers that are beyond a type; of a line that was read without its numbers' texts not what is infinite."""
+    end = _FLOAT_END if pa.types.is_float32(data_type) else sys.float_info.max
+
+    def beyond(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
+        for at, value in enumerate(values):
+            if type(value) in (int, float) or (type(value) is _Number and value[-1] in _DIGITS):
+                size = abs(_as_float(value))
+                if size > end and not (type(value) is float and math.isinf(size)):
+                    yield at, _unparsed(value, data_type)
+
+    return beyond
+
+
 def _unlike(kind: type, expected: _Expected) -> str:
     """Say what is where something else belongs; empty where a number does not fit by its value."""
     if kind is _Twice:
@@ -266,8 +290,8 @@ def _unlike(kind: type, expected: _Expected) -> str:
     return f"a {_KINDS[kind]} where a {expected.word} belongs"
 
 
-def _unparsed(value: Any, expected: _Expected) -> str:
-    return f"Failed to convert JSON to {expected.data_type}, couldn't parse:{shown(value)}"
+def _unparsed(value: Any, data_type: pa.DataType) -> str:
+    return f"Failed to convert JSON to {data_type}, couldn't parse:{shown(value)}"
 
 
 def _texts(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[int, str]]]:
@@ -289,7 +313,10 @@ def _times(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
             yield at, _unparsed_text(texts[at] or "", shown_type)
         for at, value in enumerate(values) if set(map(type, values)) - {str, _NOTHING} else ():
-            if type(value) in (int, float, _Number) and not abs(_seconds(value)) <= convert.LAST_SECOND:
+            if (
+                type(value) in (int, float, _Number)
+                and not convert.FIRST_SECOND <= _as_float(value) < convert.END_SECOND
+            ):
                 yield at, convert.BEYOND
 
     return misfits
@@ -301,7 +328,7 @@ def _unparsed_text(text: str, shown_type: str) -> str:
     return f"Failed to parse string: '{held}' as a scalar of type {shown_type}"
 
 
-def _seconds(value: float | _Number) -> float:
+def _as_float(value: float | _Number) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -370,7 +397,27 @@ def shown(value: Any) -> str:
 
 def _number(value: _Number) -> str:
     """Return a number as it is shown, however it was read: most lines are read without its text."""
-    return json.dumps(float(value))
+    number = float(value)
+    return json.dumps(number) if math.isfinite(number) else str(value)
+
+
+def too_large(content: bytes) -> str:
+    """Say which member of a line, a column or not, holds a number that is beyond a DOUBLE; empty where none does."""
+    try:
+        found = _path_to_too_large(loads(content))
+    except (ValueError, RecursionError):
+        return ""
+    return "" if found is None else f"member {found[0]!r} holds {shown(found[1])} ({TOO_LARGE} to be stored in double)"
+
+
+def _path_to_too_large(value: Any) -> tuple[str, _Number] | None:
+    if type(value) is _Number and value[-1] in _DIGITS and math.isinf(float(value)):
+        return "", value
+    members = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+    for name, member in members:
+        if (found := _path_to_too_large(member)) is not None:
+            return f"{name}.{found[0]}".rstrip("."), found[1]
+    return None
 
 
 def _plain(value: Any) -> Any:

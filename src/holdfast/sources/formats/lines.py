@@ -106,7 +106,7 @@ class Text:
     offset : int
         Offset of the first byte of ``data`` in the file, decompressed.
     line : int, optional
-        Line of the first byte, from 1, where it was counted.
+        Line of the first byte in the part, from 1, where it was counted.
     """
 
     part: FilePart
@@ -123,7 +123,7 @@ class RefusedRecord:
     Parameters
     ----------
     line : int, optional
-        From 1; 0 means the whole file.
+        In the part, from 1; 0 means the whole file.
     offset : int
         Where the record begins, when ``line`` is None.
     raw : bytes
@@ -179,6 +179,11 @@ def cut_short(text: str, size: int = _SAID) -> str:
 def too_long(longest: int) -> str:
     """Say why a record of more than ``longest`` bytes is refused."""
     return f"it is longer than max_record_size ({longest:,} bytes)"
+
+
+def not_encoded(encoding: str) -> str:
+    """Say why a record is refused whose bytes are not of its file's encoding."""
+    return f"it is not {encoding}"
 
 
 def is_utf8(data: bytes) -> bool:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadRow
-from holdfast.sources.files.access import FilePart, is_of_format, opened, unavailable
-from holdfast.sources.formats import convert
+from holdfast.sources.files.access import FilePart, opened, unavailable
 from holdfast.sources.formats.blocks import TextBlock
+from holdfast.sources.formats.convert import forbidden_null, lacking
 from holdfast.sources.formats.lines import RowRules, too_long
+from holdfast.types.conversion import convert, is_convertible, is_of_data
 
 _BATCH_ROWS = 65_536
 _HELD = 1 << 27
 """Bytes of rows that are kept while a part is decoded as a whole; one that holds more is decoded twice.  A block of the
 usual size and packed as usual is kept."""
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
+"""What Arrow raises of odd bytes, in C++ and in Python: names that are no UTF-8, or are there twice, for instance."""
+
+_HYBRID_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""Metadata by which Spark marks files with days of the Julian calendar: what Arrow reads there are other days."""
+
+_SPARK_VERSION = b"org.apache.spark.version"
+_HYBRID_VERSIONS = (b"1.", b"2.", b"3.0.")
+_GREGORIAN_SINCE = dt.date(1582, 10, 15)
+_ZONES_SINCE = dt.date(1900, 1, 1)
+"""Before it times of the two calendars also differ by the local mean times of time zones."""
 
 
 class Misfit(ValueError):
@@ -34,7 +48,7 @@ def cut(part: FilePart, *, block_size: int, rows: int | None) -> list[TextBlock]
             metadata = parquet.metadata
             groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             sizes = [(group.num_rows, _compressed_size(group)) for group in groups]
-    except (pa.ArrowException, OSError, ValueError):
+    except _UNREADABLE:
         return None  # the reader reports it, and treats the row as the user chose
     cuts: list[TextBlock] = []
     start = taken = size = 0
@@ -69,8 +83,8 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
             yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
         batches = _verified(part, rows.schema)
-    except (pa.ArrowException, Misfit, OSError) as error:
-        if not (isinstance(error, Misfit) or is_of_format(error)):
+    except _UNREADABLE as error:
+        if not is_of_data(error):
             raise unavailable(part, error) from error
         reason = str(error).strip().rstrip(".")
         if rows.rejects:
@@ -141,17 +155,22 @@ def _long_row(part: FilePart, number: int, rows: RowRules, longest: int) -> pa.R
 
 
 def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with opened(part) as file, pq.ParquetFile(file) as parquet:
+    # Of INT96 Arrow makes nanoseconds, else, which begin in 1677 and end in 2262.
+    with opened(part) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
         wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
+        is_hybrid = _is_hybrid(parquet.metadata.metadata or {})
         batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False)
         for batch in batches if groups else ():
             taken = batch.slice(skipped, wanted)
             skipped = max(0, skipped - batch.num_rows)
             wanted -= taken.num_rows
             if taken.num_rows:
-                yield _declared(taken, schema)
+                rows = _declared(taken, schema)
+                if is_hybrid:
+                    _check_calendar(rows)
+                yield rows
             if wanted <= 0:
                 return
 
@@ -171,80 +190,57 @@ def _groups(metadata: pq.FileMetaData, part: FilePart) -> tuple[list[int], int]:
 
 def _check_columns(held: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
-        if field.name not in held.names:
+        count = held.names.count(field.name)
+        if count > 1:
+            raise Misfit(f"it has the column {field.name!r} {count} times")
+        if not count:
             raise Misfit(f"it has no column {field.name!r}; it has {', '.join(map(repr, held.names)) or 'none'}")
         found = held.field(field.name).type
-        if not _fits(found, field.type):
+        if not is_convertible(found, field.type):
             raise Misfit(f"column {field.name!r} is declared {field.type} and is {found} in the file")
-
-
-def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether every value, or every value in range, of one type is a value of the other."""
-    kinds = pa.types
-    if held == wanted or kinds.is_null(held):
-        return True
-    if kinds.is_dictionary(held):
-        return _fits(held.value_type, wanted)
-    if kinds.is_struct(held) and kinds.is_struct(wanted):
-        inner = {member.name: member.type for member in held}
-        return all(member.name in inner and _fits(inner[member.name], member.type) for member in wanted)
-    if _is_list(held) and _is_list(wanted):
-        return _fits(held.value_type, wanted.value_type)
-    if kinds.is_map(held) and kinds.is_map(wanted):
-        return _fits(held.key_type, wanted.key_type) and _fits(held.item_type, wanted.item_type)
-    number = (kinds.is_integer, kinds.is_decimal, kinds.is_floating)
-    rank_held = next((rank for rank, test in enumerate(number) if test(held)), None)
-    rank_wanted = next((rank for rank, test in enumerate(number) if test(wanted)), None)
-    if rank_held is not None and rank_wanted is not None:
-        return rank_held <= rank_wanted and not (kinds.is_float64(held) and kinds.is_float32(wanted))
-    alike = (_is_text, _is_binary, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
-    return any(test(held) and test(wanted) for test in alike)
-
-
-def _widened(data_type: pa.DataType) -> pa.DataType:
-    """Return a type with 256 bits for its decimals: with 128 Arrow appends digits modulo 2**128, to another number."""
-    kinds = pa.types
-    if kinds.is_decimal128(data_type):
-        return pa.decimal256(data_type.precision, data_type.scale)
-    if kinds.is_struct(data_type):
-        return pa.struct([member.with_type(_widened(member.type)) for member in data_type])
-    if _is_list(data_type):
-        of = pa.large_list if kinds.is_large_list(data_type) else pa.list_
-        return of(data_type.value_field.with_type(_widened(data_type.value_type)))
-    if kinds.is_map(data_type):
-        return pa.map_(_widened(data_type.key_type), _widened(data_type.item_type))
-    return data_type
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
-
-
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
-
-
-def _is_binary(data_type: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_binary(data_type) or kinds.is_large_binary(data_type) or kinds.is_fixed_size_binary(data_type))
 
 
 def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns: list[pa.Array] = []
     for field in schema:
         column = batch.column(field.name)
-        if column.type != field.type:
-            # Nanoseconds lose their last three digits, as they do in every other format; nothing else may be lost.
-            options = pc.CastOptions(field.type, allow_time_truncate=True)
-            try:
-                column = pc.cast(column.cast(_widened(column.type)), options=options)
-            except pa.ArrowException as error:
-                if not is_of_format(error):
-                    raise
-                raise Misfit(f"column {field.name!r} is declared {field.type}: {error}") from error
-        if path := convert.forbidden_null(column, field):
+        try:
+            column.validate(full=True)  # a reader takes texts as they come, UTF-8 or not
+            column = convert(column, field.type)
+        except pa.ArrowException as error:
+            if not is_of_data(error):
+                raise
+            raise Misfit(f"column {field.name!r} is declared {field.type}: {error}") from error
+        if path := forbidden_null(column, field):
             raise Misfit(f"{path!r} is declared NOT NULL and has a null")
         columns.append(column)
-    if name := convert.lacking(columns, schema):
+    if name := lacking(columns, schema):
         raise Misfit(f"{name!r} is declared NOT NULL and has a null")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_hybrid(metadata: Mapping[bytes, bytes]) -> bool:
+    version = metadata.get(_SPARK_VERSION, b"")
+    return any(key in metadata for key in _HYBRID_CALENDAR) or version.startswith(_HYBRID_VERSIONS)
+
+
+def _check_calendar(rows: pa.RecordBatch) -> None:
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for leaf in _leaves(column):
+            is_date = pa.types.is_date(leaf.type)
+            since = _GREGORIAN_SINCE if is_date else _ZONES_SINCE
+            is_time = is_date or pa.types.is_timestamp(leaf.type)
+            if is_time and pc.any(pc.less(leaf, pa.scalar(since).cast(leaf.type))).as_py():
+                raise Misfit(f"column {name!r} has a time before {since}, in the Julian calendar of old Spark files")
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    kinds = pa.types
+    if kinds.is_map(column.type):
+        yield from _leaves(column.keys)
+        yield from _leaves(column.items)
+    elif kinds.is_nested(column.type):
+        for part in column.flatten() if kinds.is_struct(column.type) else [column.flatten()]:
+            yield from _leaves(part)
+    else:
+        yield column

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,9 @@ import numpy as np
 from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import blocks
 from holdfast.sources.formats.csv_records import Walk
+from holdfast.sources.formats.encodings import MARK_SIZE, UTF_8, as_utf8, is_bytewise, obstacle
 from holdfast.sources.formats.lines import too_long
+from holdfast.types.csv_text import BYTE_ORDER_MARK
 
 AT_ONCE = 1 << 26
 """Bytes up to which a part that is not compressed is one piece."""
@@ -26,7 +29,6 @@ RAW_KEPT = 1000
 _READ = 1 << 23
 _NEWLINE = ord("\n")
 _NONE = np.zeros(0, np.int64)
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Piece(NamedTuple):
@@ -39,9 +41,9 @@ class Piece(NamedTuple):
     data : bytes
         Records, the last one with its line end unless the file ends without.
     line : int, optional
-        Line of the first byte, from 1, where it was counted.
+        Line of the first byte in the part, from 1, where it was counted; 0 means the whole file.
     problem : str
-        Why this one record is refused; ``data`` is its beginning then.
+        Why this one record, or the file, is refused; ``data`` is its beginning then.
     """
 
     offset: int
@@ -60,10 +62,13 @@ class Cutter:
         CSV's separator; None for plain lines.
     longest : int
         Bytes that a record may have.
+    encoding : str
+        What the files are encoded in; pieces are UTF-8.
     """
 
     separator: str | None
     longest: int
+    encoding: str = UTF_8
 
     def pieces(self, part: FilePart, *, all_or_none: bool = False) -> Iterator[Piece]:
         """Yield the pieces of a part, in order.  A byte order mark at the begin of the file belongs to none.
@@ -78,17 +83,34 @@ class Cutter:
         Undecodable
             If it cannot be decompressed.
         """
-        if part.is_compressed or part.size > AT_ONCE:
+        is_recoded = self.encoding != UTF_8
+        if part.is_compressed or part.size > AT_ONCE or is_recoded:
             chunks = part.verified(_READ) if all_or_none else part.stream(_READ)
-            yield from self._cut(chunks, part.start, 1 if part.is_compressed else None)
+            head = _read(chunks, MARK_SIZE)
+            if problem := self._obstacle(part, head):
+                yield problem
+                return
+            chunks = chain([head], chunks)
+            if is_recoded:
+                chunks = as_utf8(chunks, self.encoding)
+            yield from self._cut(chunks, part.start, 1 if part.is_compressed or is_recoded else None)
             return
         data = part.content()
+        if problem := self._obstacle(part, data):
+            yield problem
+            return
         if len(data) > self.longest:
             yield from self._cut(iter([data]), part.start, None)
         elif part.start == 0 and data.startswith(BYTE_ORDER_MARK):
             yield Piece(len(BYTE_ORDER_MARK), data.removeprefix(BYTE_ORDER_MARK), None)
         else:
             yield Piece(part.start, data, None)
+
+    def _obstacle(self, part: FilePart, data: bytes) -> Piece | None:
+        reason = obstacle(data[:MARK_SIZE], self.encoding) if part.start == 0 else ""
+        if not is_bytewise(self.encoding) and not part.is_whole:
+            reason = f"it was divided as a file of another encoding than {self.encoding}: give it in under another name"
+        return Piece(0, b"", 0, reason) if reason else None
 
     def _cut(self, chunks: Iterator[bytes], offset: int, line: int | None) -> Iterator[Piece]:
         rest = _read(chunks, len(BYTE_ORDER_MARK)) if offset == 0 else b""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow
 from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import blocks
-from holdfast.sources.formats.lines import Parser, RefusedRecord, RowRules, Text, Unreadable, cut_short
+from holdfast.sources.formats.lines import Parser, RefusedRecord, RowRules, Text, Unreadable, cut_short, is_utf8
 
 RAW_SHOWN = 200
 """Characters of a bad row that an error shows; a rejected row keeps them all."""
@@ -91,7 +91,7 @@ def _read_apart(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatc
         elif not rows.rejects:
             at = min(reasons)
             part, line = chunk.place(at)
-            raise _bad_row(part, line, reasons[at], _text(chunk.contents[at]))
+            raise _bad_row(part, line, reasons[at], chunk.contents[at])
         else:
             yield from mixed(chunk.contents, chunk.positions, batches, reasons, rows)
 
@@ -111,7 +111,7 @@ class _Places:
         if self._ends is None:
             text = self._text
             self._ends = blocks.line_ends(blocks.as_bytes(text.data))
-            self._first = text.part.lines_before(text.offset) + 1 if text.line is None else text.line
+            self._first = text.part.line_of(text.offset, text.line)
         return np.searchsorted(self._ends, starts, side="right") + self._first
 
 
@@ -340,19 +340,22 @@ def _text(content: bytes) -> str:
 
 
 def _refused(refused: RefusedRecord, rows: RowRules) -> pa.RecordBatch:
-    part, raw = refused.part, _text(refused.raw)
-    line = part.lines_before(refused.offset) + 1 if refused.line is None else refused.line
+    part = refused.part
+    line = 0 if refused.line == 0 else part.line_of(refused.offset, refused.line)
     if rows.rejects:
-        return rows.bad(refused.reason, raw, f"{part.shown}:{line}")
-    raise _bad_row(part, line, refused.reason, raw)
+        return rows.bad(refused.reason, _text(refused.raw), f"{part.shown}:{line}")
+    raise _bad_row(part, line, refused.reason, refused.raw)
 
 
-def _bad_row(part: FilePart, line: int, reason: str, raw: str) -> BadRow:
+def _bad_row(part: FilePart, line: int, reason: str, raw: bytes) -> BadRow:
+    do = "leave the file as it is (one that was taken must not change) and correct schema="
+    if not is_utf8(raw):
+        do += ', or encoding= if the file is not UTF-8 ("utf-16", "latin-1", "cp1252")'
+    where = f"{part.shown}, line {line}," if line else part.shown
     return BadRow(
-        f"{part.shown}, line {line}, cannot be read: {reason}.",
-        why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
-        do="leave the file as it is (one that was taken must not change) and correct schema=, or write "
-        'on_bad_row="reject" where the source is built: the good rows go on, and the line itself can come in again, '
-        "corrected, in a new file.",
+        f"{where} cannot be read: {reason}.",
+        why=f"the line is {cut_short(_text(raw), RAW_SHOWN)!r}." if line else "it is refused as a whole.",
+        do=f'{do}; or write on_bad_row="reject" where the source is built: the good rows go on, and the '
+        f"{'line' if line else 'file'} itself can come in again, corrected, in a new file.",
         participant=part.shown,
     )

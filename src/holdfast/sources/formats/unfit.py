@@ -21,9 +21,11 @@ _TIME = r"([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(Z|[+-]([01]\d|2[0-3])(:?
 _TIMESTAMP = rf"^{_DAY}([ T]{_TIME})?$"
 _DATE = rf"^{_DAY}$"
 _NOT_FOURTH = r"([02468][1235679]|[13579][01345789])"
-_NO_SUCH_DAY = rf"^(\d{{4}}-(02-3|0[469]-31|11-31)|(\d\d{_NOT_FOURTH}|{_NOT_FOURTH}00)-02-29)"
-_FLOAT = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan(\(\w*\))?|inf(inity)?))$"
-_DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_NO_SUCH_DAY = rf"^(0000|\d{{4}}-(02-3|0[469]-31|11-31)|(\d\d{_NOT_FOURTH}|{_NOT_FOURTH}00)-02-29)"
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_SCALABLE = r"^[^.eE]*(\.[^eE]{0,38})?([eE][+-]?0*([0-2]?\d|3[0-8]))?$"
+"""What Arrow scales by a power of ten that it knows: where digits and exponent lead past these, it makes any number."""
+_NO_NUMBER = r"^[+-]?(?i:nan(\(\w*\))?|inf(inity)?)$"
 _BOOL = "^(true|True|TRUE|1|false|False|FALSE|0)$"
 _FIRST = 10
 _SPACES = " \t"
@@ -44,17 +46,18 @@ def unfit(texts: pa.Array, kind: pa.DataType) -> Mask:
     >>> unfit(pa.array(["2024-02-29", "2023-02-29", "noon", None]), pa.date32()).tolist()
     [False, True, True, False]
     >>> unfit(pa.array(["127", "128", "0x7F", "1.0"]), pa.int8()).tolist()
-    [False, True, False, True]
+    [False, True, True, True]
     """
     kinds = pa.types
     if kinds.is_integer(kind):
         return _is_no_integer(texts, kind)
     if kinds.is_floating(kind):
-        return ~_matches(texts, _FLOAT)
+        return _is_no_float(texts, kind)
     if kinds.is_boolean(kind):
         return ~_matches(texts, _BOOL)
     if kinds.is_decimal(kind):
-        return ~_matches(texts, _DECIMAL) | ~_matches(texts, _decimal(kind.precision, kind.scale))
+        fits = _matches(texts, _NUMBER) & _matches(texts, _SCALABLE)
+        return ~(fits & _matches(texts, _decimal(kind.precision, kind.scale)))
     if kinds.is_date(kind):
         return ~_matches(texts, _DATE) | _found(texts, _NO_SUCH_DAY)
     if kinds.is_timestamp(kind):
@@ -81,10 +84,13 @@ def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
     for one in wanted:
         try:
             texts[:_FIRST].cast(one)  # where all are wrong, Arrow says so of each of them
-            texts.cast(one)
+            values = texts.cast(one)
         except pa.ArrowInvalid:
             continue
-        return True
+        # What Arrow takes nevertheless: hexadecimal digits, a year 0, and for infinity what is beyond a type.
+        if kinds.is_floating(kind):
+            return not _as_mask(pc.is_inf(values), null=False).any()
+        return not _found(texts, "[xX]" if kinds.is_integer(kind) else "^0000").any()
     return False
 
 
@@ -96,13 +102,22 @@ def _decimal(precision: int, scale: int) -> str:
 
 def _is_no_integer(texts: pa.Array, kind: pa.DataType) -> Mask:
     is_decimal = _matches(texts, r"^-?\d{1,37}$", null=False)
-    # 38 digits and more with as many zeros before them, and what begins with 0x, are left to Arrow.
-    mask = ~(is_decimal | _matches(texts, r"^(-?0\d*|0[xX][0-9a-fA-F]{1,16})$"))
+    # 38 digits and more with as many zeros before them are left to Arrow.
+    mask = ~(is_decimal | _matches(texts, r"^-?0\d*$"))
     if is_decimal.any():
         numbers = pc.if_else(pa.array(is_decimal), texts, pa.scalar(None, pa.string())).cast(pa.decimal128(38, 0))
         low, high = (pa.scalar(limit, pa.decimal128(38, 0)) for limit in limits(kind))
         fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
         mask |= ~_as_mask(fits, null=True)
+    return mask
+
+
+def _is_no_float(texts: pa.Array, kind: pa.DataType) -> Mask:
+    is_number = _matches(texts, _NUMBER, null=False)
+    mask = ~(is_number | _matches(texts, _NO_NUMBER))
+    if is_number.any():
+        numbers = pc.if_else(pa.array(is_number), texts, pa.scalar(None, pa.string())).cast(kind)
+        mask |= _as_mask(pc.is_inf(numbers), null=False)
     return mask
 
 

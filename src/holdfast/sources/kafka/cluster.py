@@ -6,7 +6,6 @@ moment ago), for half a minute in all.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -19,7 +18,8 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 from holdfast.kafka.answers import is_no_topic, unusable
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.questions import NoTopic, answer, offsets
-from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.kafka.topics import Selection
+from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.refusals import translated
 
 TIMEOUT_S = 30.0
@@ -54,7 +54,7 @@ class Cluster:
 
     def partitions(self, selection: Selection) -> dict[str, PartitionOf]:
         """Return the partitions of the selected topics that are there, by their segments, in order."""
-        topics = selection.topics if selection.pattern is None else self._like(selection.pattern)
+        topics = selection.topics if selection.pattern is None else self._like(selection)
         found = sorted(self._described(topics))
         return {part.segment: part for part in found}
 
@@ -77,10 +77,8 @@ class Cluster:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _like(self, pattern: str) -> list[str]:
-        every = self._asked(lambda left_s: self._admin.list_topics(timeout=left_s).topics)
-        whole = re.compile(pattern)
-        return sorted(name for name in every if whole.fullmatch(name) and not name.startswith("__"))
+    def _like(self, selection: Selection) -> list[str]:
+        return selection.matching(self._asked(lambda left_s: self._admin.list_topics(timeout=left_s).topics))
 
     def _described(self, topics: Collection[str]) -> list[PartitionOf]:
         """Return the partitions of topics, by one request; none of those that are not there."""

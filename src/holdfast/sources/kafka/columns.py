@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from holdfast.kafka.fields import FIELDS, HEADERS
 from holdfast.kafka.native.library import int64s
 from holdfast.kafka.native.messages import MessageBatch
-from holdfast.sources.kafka.fields import FIELDS, HEADERS
 
 
 def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Array:
-    """Return one of :data:`~holdfast.sources.kafka.fields.FIELDS` of messages of a partition."""
+    """Return one of :data:`~holdfast.kafka.fields.FIELDS` of messages of a partition."""
     if name == "topic":
         return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
     if name == "partition":

@@ -22,8 +22,9 @@ from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.gone import diverged, gone
-from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.refusals import translated, unreadable
+from holdfast.sources.partition_times import OffsetRange
 
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""

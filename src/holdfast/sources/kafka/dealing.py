@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.sources.kafka.partitions import OffsetRange
+from holdfast.sources.partition_times import OffsetRange
 
 SPANS_PER_CORE = 2
 SPAN_ROWS_MIN = 20_000

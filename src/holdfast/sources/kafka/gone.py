@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.errors import Diverged
+from holdfast.kafka.topics import Selection
 from holdfast.sources.kafka.cluster import Cluster
-from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.sources.kafka.partitions import PartitionOf
 
 
 def gone(cluster: Cluster, wanted: Mapping[str, tuple[int, int]], *, committed: bool) -> str:

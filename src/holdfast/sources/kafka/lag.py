@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.topics import Selection
 from holdfast.positions import SourcePositions
 from holdfast.sources.kafka.cluster import Cluster
 from holdfast.sources.kafka.consuming import Access, chunks_of
-from holdfast.sources.kafka.partitions import OffsetRange, Selection
+from holdfast.sources.partition_times import OffsetRange
 from holdfast.values import SegmentLag
 
 FIRST = 64

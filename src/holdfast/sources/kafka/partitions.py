@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 _ID_SHOWN = 8
@@ -38,23 +37,3 @@ class PartitionOf(NamedTuple):
         topic, _, rest = segment.partition("@")
         id_, _, number = rest.rpartition("/")
         return cls(topic, id_, int(number))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which topics are read: named ones, or those whose whole name matches a pattern."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-
-    def __str__(self) -> str:
-        """Return it for messages."""
-        return ", ".join(self.topics) if self.pattern is None else f"the topics like {self.pattern!r}"
-
-
-class OffsetRange(NamedTuple):
-    """Messages of a partition: its segment, the first offset, and the one after the last."""
-
-    segment: str
-    first: int
-    last: int

@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.avro.registry import Registry, schemas_of
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.bounds import OWN
 from holdfast.sources.byte_stream.dealing import share
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.kafka import appeared, columns
-from holdfast.sources.kafka.bounds import BOUND, PartitionBounds, of_partitions
 from holdfast.sources.kafka.cluster import TIMEOUT_S, Cluster
 from holdfast.sources.kafka.consuming import Access, MessageRun, chunks_of
 from holdfast.sources.kafka.dealing import dealt
-from holdfast.sources.kafka.fields import FIELDS
 from holdfast.sources.kafka.gone import diverged, gone
-from holdfast.sources.kafka.partitions import OffsetRange, PartitionOf
+from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
+from holdfast.sources.partition_times import OffsetRange, PartitionBounds
+from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.spec import KafkaSourceSpec
@@ -94,7 +94,7 @@ class KafkaSource:
         self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
-        self._group: Consumer | None = None
+        self._said_to_hold: str | None = None
         self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,22 +169,11 @@ class KafkaSource:
             size = None if self._row_size is None else round(count * self._row_size)
             found.append(Span(KafkaTask(address, ranges, registry=registry), count, size))
         if end.get(BOUND) != start.get(BOUND):
-            found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, _ROW_SIZE))
+            found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, BOUND_ROW_SIZE))
         return found
 
     def committed(self, end: SourcePositions) -> None:
-        """Tell the group, if one is named, how far every sink has come: for those who watch, and nobody else."""
-        if self.spec.group is None:
-            return
-        at = [(PartitionOf.of(segment), offset) for segment, offset in of_partitions(end).items()]
-        try:
-            if self._group is None:
-                self._group = Consumer(self._address().client(group_id=self.spec.group, enable_auto_commit=False))
-            offsets = [TopicPartition(part.topic, part.number, offset) for part, offset in at]
-            self._group.commit(offsets=offsets, asynchronous=True)
-            self._group.poll(0)
-        except KafkaException as error:
-            log.warning("%s: the group %r was not told its offsets: %s", self._node, self.spec.group, error)
+        """Nothing is kept for a replay: how long messages stay is for the cluster to say."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +197,8 @@ class KafkaSource:
         task: KafkaTask = span.value
         if task.bound is not None:
             number = np.array([task.bound], np.int64).view(np.uint64)
-            yield Numbered((PlaceRun(BOUND, number),), self._bound_row(task.bound))
+            schema = RowRules(self.spec.schema, self.spec.rejects).read_schema
+            yield Numbered((PlaceRun(BOUND, number),), bound_row(schema, self.spec.timestamp, task.bound))
         access = Access(task.address, self._node, self.spec.isolation == "read_committed")
         read = self._payload_reader(task.registry)
         for chunk in chunks_of(access, task.ranges):
@@ -245,12 +235,6 @@ class KafkaSource:
         return pa.RecordBatch.from_arrays(
             [*payload, *beside, *rejects], schema=RowRules(spec.schema, spec.rejects).read_schema
         )
-
-    def _bound_row(self, bound: int) -> pa.RecordBatch:
-        schema = RowRules(self.spec.schema, self.spec.rejects).read_schema
-        said = {OWN: pa.array([True]), self.spec.timestamp: pa.array([bound], pa.int64())}
-        arrays = [said[each.name].cast(each.type) if each.name in said else pa.nulls(1, each.type) for each in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -314,11 +298,22 @@ class KafkaSource:
         lows = {segment: self._low(segment, start) for segment in unseen}
         old = [self._parts[each] for each in unseen if lows[each] == positions[each] and each in self._parts]
         lows |= {part.segment: at for part, at in self._cluster().begins(old).items()}
-        bound = bounds.after(positions, ends, lows, time.monotonic_ns() // 1000)
-        known = start.get(BOUND)
-        if bound is None or (known is not None and bound <= int(known)):
-            return found
-        return {**found, BOUND: bound}
+        now_us = time.monotonic_ns() // 1000
+        bound = bounds.after(positions, ends, lows, now_us)
+        self._say_who_holds(bounds.held_by(ends, now_us))
+        return with_bound(found, start, bound)
+
+    def _say_who_holds(self, segment: str | None) -> None:
+        if segment is not None and segment != self._said_to_hold:
+            part = PartitionOf.of(segment)
+            log.warning(
+                "%s: partition %d of topic %s has been silent for a minute, and rows of all others wait for its next "
+                'message. Where it may stay silent, write idle_after="1 min", say',
+                self._node,
+                part.number,
+                part.topic,
+            )
+        self._said_to_hold = segment
 
     def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
         """Return the highest time of the messages in ranges, by segment."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,14 +11,16 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
+from holdfast.kafka.fields import FIELDS
 from holdfast.kafka.libraries import libraries_for
+from holdfast.kafka.topics import Selection
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
-from holdfast.sources.kafka.bounds import PartitionTimes, of_partitions
-from holdfast.sources.kafka.fields import FIELDS
-from holdfast.sources.kafka.partitions import PartitionOf, Selection
+from holdfast.sources.kafka.partitions import PartitionOf
+from holdfast.sources.partition_times import PartitionTimes
+from holdfast.sources.partitioned import of_partitions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
 from holdfast.values import SegmentLag
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.graph.nodes import Stream
+    from holdfast.sources.kafka.group import GroupFollower
     from holdfast.sources.kafka.source import KafkaSource
 
 MESSAGE_TIME = "message"
@@ -74,6 +76,7 @@ class KafkaSourceSpec:
     unread: frozenset[str] = frozenset()
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
+    partitions: ClassVar[str] = "partitions"
 
     @property
     def schema(self) -> pa.Schema:
@@ -145,12 +148,20 @@ class KafkaSourceSpec:
             if segment in begun:
                 return int(begun[segment])
             found = appeared.begin(workspace, name, segment)
-            return found if found is not None else 0 if begun else end  # where nothing is known, nothing is claimed
+            is_known = begun or self.start == "earliest"
+            return found if found is not None else 0 if is_known else end  # else nothing is claimed
 
         wanted = {segment: (first(segment, end), end) for segment, end in ends.items()}
         if not wanted:
             return ""
         return gone(Cluster(self.address.expanded(), f"source {name!r}"), wanted, committed=False)
+
+    def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
+        """Return where it began; with ``start="earliest"``, the first messages that there ever were."""
+        from holdfast.sources.byte_stream.recorded import Recorded
+
+        recorded = Recorded(workspace, name)
+        return recorded.start if recorded.has_start else {} if self.start == "earliest" else None
 
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each partition is; the cluster is asked."""
@@ -160,6 +171,14 @@ class KafkaSourceSpec:
         return tuple(
             lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
         )
+
+    def follower(self, name: str) -> GroupFollower | None:
+        """Return who tells the group, if one is named."""
+        if self.group is None:
+            return None
+        from holdfast.sources.kafka.group import GroupFollower
+
+        return GroupFollower(self.address.expanded(), self.group, f"source {name!r}")
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""
@@ -231,7 +250,8 @@ def kafka(
         BOOLEAN column of the schema: a row in which it is true is a bound and no data.
     disorder : str or int, optional
         How far a message may be below the highest before it in its partition: with it, and with ``idle_after``, the
-        source gives bounds by itself, the lowest of its partitions'.  Left out, only times that the broker sets count.
+        source gives bounds by itself, the lowest of its partitions', and operators by time go by these alone: no row
+        within that is late, however partitions are read.  Left out, only times that the broker sets count.
     idle_after : str, optional
         After so long without a message a partition holds the bound of the source back no more; left out: never.
     name : str, optional
@@ -306,29 +326,12 @@ def kafka(
 
 
 def _selection(topic: str | Sequence[str] | None, pattern: str | None) -> Selection:
-    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
-    if bool(topics) == (pattern is not None):
+    if bool(topic) == (pattern is not None):
         raise InvalidPipeline(
             "read.kafka: one of topic and pattern= says what is read.",
             do='write read.kafka("localhost:9092", "flights"), or pattern="flights-.*".',
         )
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InvalidPipeline(
-                f"read.kafka: pattern={pattern!r} is no regular expression.",
-                why=f"{error}.",
-                do='write for instance pattern="flights-.*": the whole name of a topic must match.',
-            ) from error
-    odd = [each for each in topics if not isinstance(each, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", each)]
-    if odd or len(set(topics)) != len(topics):
-        raise InvalidPipeline(
-            f"read.kafka: {(odd or topics)[0]!r} cannot be a topic, or is named twice.",
-            why="a topic's name has at most 249 of the characters a-z A-Z 0-9 . _ -.",
-            do="correct the name, or write pattern= for a regular expression.",
-        )
-    return Selection(tuple(sorted(topics)), pattern)
+    return Selection.of("read.kafka", topic, pattern)
 
 
 def _metadata(wanted: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

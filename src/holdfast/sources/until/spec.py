@@ -16,7 +16,8 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.identified import IdentifiedSpec, beneath
+from holdfast.sources.identified import IdentifiedSpec
+from holdfast.sources.partitioned import BoundingSpec, beneath
 from holdfast.sources.wrapped import innermost
 
 
@@ -68,8 +69,11 @@ def up_to(spec: SourceSpec, before: int | None) -> SourceSpec:
 
 def _limited(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
     if isinstance(spec, MarkedSpec):
-        return cast("SourceSpec", replace(spec, given=_limited(spec.given, before, spec.marker)))
-    if isinstance(spec, IdentifiedSpec):
+        # A source that gives bounds itself has none among its rows.
+        return cast(
+            "SourceSpec", replace(spec, given=_limited(spec.given, before, None if spec.is_own else spec.marker))
+        )
+    if isinstance(spec, IdentifiedSpec | BoundingSpec):
         return cast("SourceSpec", replace(spec, given=_limited(spec.given, before, marker)))
     assert isinstance(spec, LimitableSpec)
     return spec.up_to(before, marker)

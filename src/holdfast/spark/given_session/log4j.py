@@ -18,16 +18,14 @@ import atexit
 import logging
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from holdfast.spark.launch import jvm_output
+from holdfast.spark.launch import jvm_output, stop_directory
 
 LOGGERS = (
     "org.apache.spark.sql.execution.streaming",
@@ -78,7 +76,7 @@ def divert(context: SparkContext) -> Callable[[], None]:
 
 
 def _diverted(context: SparkContext) -> Callable[[], None]:
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-log-"))
+    directory = stop_directory.create()
     pipe = directory / "pipe"
     os.mkfifo(pipe, 0o600)
     # Not blocking: Log4j opens its end later.  A second one is ours, for the pipe to end when we say so.

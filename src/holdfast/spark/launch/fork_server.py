@@ -36,8 +36,15 @@ import pyspark
 
 from holdfast.spark.launch.forked_python import LENGTH_BYTES, MODULES, SIGNALS
 
-IMPORTED = (*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet", "holdfast.spark.datasource")
+IMPORTED = (
+    *(*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet"),
+    *("holdfast.spark.datasource", "holdfast.spark.state.evaluation_here"),
+)
 """What the processes need, whatever the graph."""
+
+OF_VALUES = "pandas"
+"""Where it is installed, pyarrow imports it for the first value that it makes: a third of a second and 35 MB in each of
+five or more processes of a start."""
 
 _OWN = (
     *("_", "PWD", "OLDPWD", "SHLVL"),
@@ -61,6 +68,8 @@ def main(path: str) -> None:
         signal.signal(each, signal.SIG_IGN)
     for name in IMPORTED:
         importlib.import_module(name)
+    with suppress(ImportError):
+        importlib.import_module(OF_VALUES)
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared: nothing walks through them
     with socket.socket(socket.AF_UNIX) as listening:

@@ -53,6 +53,17 @@ def workers() -> PythonWorkers:
     return PythonWorkers(directory, start(directory))
 
 
+def python() -> str:
+    """Return what to start as Python: what asks the fork server, where this process has one."""
+    return (workers().python if workers.cache_info().currsize else None) or sys.executable
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a Python process that works for Spark, or as one does."""
+    # Spark gives this seed to its workers: what is hashed in several of them must be equal.
+    return {HASH_SEED: "0", "OMP_NUM_THREADS": "1", **os.environ}
+
+
 def start(directory: Path) -> str | None:
     """Start a fork server; return what Spark is to take for Python, None where that cannot be.
 
@@ -65,8 +76,6 @@ def start(directory: Path) -> str | None:
     arguments = [sys.executable, "-I", "-S", os.fspath(Path(forked_python.__file__)), os.fspath(path)]
     python.write_text(f'#!/bin/sh\nexec {shlex.join(arguments)} "$@"\n')
     python.chmod(0o700)
-    # Spark gives this seed to its workers: what is hashed in several of them must be equal.
-    environment = {HASH_SEED: "0", "OMP_NUM_THREADS": "1", **os.environ}
     try:
         # Where nothing may be executed, not even a script of our own, Spark could start no process at all.
         subprocess.run([python, "-c", ""], check=True, capture_output=True, timeout=60)
@@ -75,7 +84,7 @@ def start(directory: Path) -> str | None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=environment(),
             start_new_session=True,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -30,10 +30,11 @@ from pyspark import SparkConf
 
 import holdfast
 from holdfast.spark import private
-from holdfast.spark.launch import class_archive, command, forking
+from holdfast.spark.launch import class_archive, command, forking, stop_directory
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
+from holdfast.spark.launch.jvm_options import OPTIONS_OF_JAVA, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
+from holdfast.store import encodings
 
 log = logging.getLogger("holdfast.run")
 
@@ -41,8 +42,11 @@ POLL_S = 0.005
 READY_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 30.0
 
-_WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
-"""A shell's script: the JVM is stopped by the driver alone, also where a signal is sent to all processes of a run."""
+TEMPORARY_FILES = "java.io.tmpdir"
+"""Java's property; what is Spark's stands there too, unless ``SPARK_LOCAL_DIRS`` or ``spark.local.dir`` is set."""
+
+WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
+"""A shell's script: its program is stopped by the driver alone, also where all processes of a run get a signal."""
 
 
 class JvmEnded(Exception):
@@ -69,7 +73,7 @@ def plain_options(memory: str) -> JvmOptions:
     """
     # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
     own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    return JvmOptions(memory, (own_log,))
+    return JvmOptions(memory, (own_log, *_temporary_files()))
 
 
 def options_for(memory: str, *, rows: RowsInJvm, has_archive: bool) -> JvmOptions:
@@ -88,6 +92,15 @@ def options_for(memory: str, *, rows: RowsInJvm, has_archive: bool) -> JvmOption
     chosen = options_of_java(rows, os.environ, os.cpu_count() or 1)
     archive = class_archive.options(os.environ) if has_archive else ()
     return JvmOptions(memory, (*plain.for_java, *chosen, *archive))
+
+
+def _temporary_files() -> tuple[str, ...]:
+    """Return where a JVM puts what it removes only when it ends in order, unless the user has said where.
+
+    Spark's blocks, files of its driver, native libraries: those of a killed run are swept with its directory.
+    """
+    given = " ".join(os.environ.get(name, "") for name in OPTIONS_OF_JAVA)
+    return () if TEMPORARY_FILES in given else (f"-D{TEMPORARY_FILES}={stop_directory.of_process()}",)
 
 
 @dataclass(frozen=True)
@@ -168,10 +181,10 @@ def _composed(options: JvmOptions) -> tuple[list[str], dict[str, str]]:
 
 
 def _started(line: list[str], environment: dict[str, str]) -> _Begun:
-    place = Path(tempfile.mkdtemp(prefix="holdfast-jvm-"))
+    place = Path(tempfile.mkdtemp(prefix="jvm-", dir=stop_directory.of_process()))
     output = JvmOutput()
     process = subprocess.Popen(
-        ["/bin/sh", "-c", _WITHOUT_SIGNALS, "sh", *line],
+        ["/bin/sh", "-c", WITHOUT_SIGNALS, "sh", *line],
         stdin=subprocess.PIPE,
         stdout=output.write_end,
         stderr=output.write_end,
@@ -319,17 +332,20 @@ def environment_of_workers(*, is_local: bool) -> Iterator[None]:
     if is_local:
         # One machine: no other address than its own is needed, whatever its host name resolves to.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    before = os.environ.get("PYTHONPATH")
-    paths = [path for path in (before or "").split(os.pathsep) if path]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # Installed packages are there anyway; a source tree on sys.path is not, in another process.
     root = str(Path(holdfast.__file__).parents[1])
     if root not in paths and "site-packages" not in root:
         paths.insert(0, root)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    python_path = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    changed = {"PYTHONPATH": python_path, **encodings.variables_of_jvm()}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,17 +1,21 @@
-"""The directory of temporary files by which a driver talks to the processes of its sources: one for each run.
+"""Directories of temporary files that belong to a process, and go with it, whatever ends it.
 
-A run removes its own.  One that was killed cannot, so every start removes those of dead processes: like a temporary
+By one for each run a driver talks to the processes of its sources; in another one its JVM has what it leaves behind.  A
+process removes its own.  One that was killed cannot, so every start removes those of dead processes: like a temporary
 file of :mod:`holdfast.store.durable` it is locked for as long as its process lives, and the kernel drops the lock with
 it. A process id in the name would prove less: it may be reused, and in another container it is another process.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 PREFIX = "holdfast-run-locked-"
@@ -41,6 +45,24 @@ def create(place: str | None = None) -> Path:
             _locks[path] = fd
             return path
         os.close(fd)
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """Have a directory for the block; where its process is killed, a later start removes it."""
+    path = create()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@cache
+def of_process() -> Path:
+    """Return the directory of this process for what others put below the directory for temporary files."""
+    path = create()
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def _sweep(place: Path) -> None:

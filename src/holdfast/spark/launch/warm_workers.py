@@ -7,6 +7,7 @@ stage would wait for both; while a start compiles its plan and asks the sinks, a
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 
@@ -14,6 +15,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 log = logging.getLogger("holdfast.run")
+
+
+def has_idle_core() -> bool:
+    """Tell whether a core has nothing to do: on a busy machine a start would wait for what is to shorten it."""
+    return os.getloadavg()[0] < (os.cpu_count() or 1)
 
 
 def warm_workers(session: SparkSession, parallelism: int) -> None:

@@ -1,10 +1,10 @@
-"""A time limit for an evaluation: its Spark jobs are cancelled, which ends the workers that run them."""
+"""A time limit for an evaluation: its workers are ended, those of Spark by cancelling its jobs."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark import SparkContext
@@ -17,8 +17,17 @@ AGAIN_S = 0.5
 
 
 @contextmanager
-def limited(limit_s: float | None, doing: str) -> Iterator[None]:
+def limited(limit_s: float | None, doing: str, end: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Cancel the jobs that this thread runs in the block when it takes too long; None: it never does.
+
+    Parameters
+    ----------
+    limit_s : float, optional
+        How long it may take.
+    doing : str
+        What is done, for the error.
+    end : callable
+        Ends what works outside of jobs.
 
     Raises
     ------
@@ -42,8 +51,10 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
                 return
             is_over.set()
             with suppress(Exception):  # the JVM may be gone: then the jobs are, too
+                end()
                 context.cancelJobsWithTag(tag)
                 while not has_ended.wait(AGAIN_S):
+                    end()
                     context.cancelJobsWithTag(tag)
 
         threading.Thread(target=cancel, name="holdfast-limit", daemon=True).start()

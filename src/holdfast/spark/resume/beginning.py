@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,13 +12,16 @@ from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.errors import HoldfastError
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import epoch_driven
+from holdfast.plan.lookups.versions import look_ups_of, unknown_to
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, ascending_by_epoch
+from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import Spark, StateSource
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_record import state_fingerprint
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
@@ -68,6 +71,8 @@ class Anew:
         The start, and the epochs by which it is computed again.
     passed_over : tuple of str
         Snapshots that cannot be used, with the reasons.
+    unsure : tuple of str
+        Operators whose state would be another one: what epochs decided that it depends on is not known any more.
     """
 
     stops: tuple[Positions, ...] = ()
@@ -76,6 +81,15 @@ class Anew:
     snapshot: Restoration | None = None
     every_epoch: tuple[Positions, list[EpochEnd]] | None = None
     passed_over: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
+    def why_unsure(self) -> str:
+        """Say why state cannot be recomputed as it was."""
+        return (
+            f"The state of {', '.join(self.unsure)} depends on the time at which epochs were planned, or on what a "
+            "table held then, and neither progress records nor sinks tell that of all epochs that have to be evaluated "
+            "again."
+        )
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,12 @@ class Beginning:
         Operators whose state is to be dropped.
     check_fenced : callable
         Raises ``Fenced`` if a higher generation has taken the pipeline over.
+    epoch_driven, look_ups : tuple of str
+        Operators whose state depends on what epochs decided, and look-ups in tables whose versions are logged.
+    rebuild_state : bool
+        Whether state that is lost is to be computed again, as far as it can be.
+    backfill : Backfill, optional
+        Cuts what is computed again into epochs; None where nothing is started.
     restored : mapping of str to str
         Sources whose past is not looked up in the checkpoint but in this directory: where nothing is started, and a
         start would restore it.
@@ -135,6 +155,10 @@ class Beginning:
     filling: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
     check_fenced: Callable[[], None] = lambda: None
+    epoch_driven: tuple[str, ...] = ()
+    look_ups: tuple[str, ...] = ()
+    rebuild_state: bool = False
+    backfill: Backfill | None = None
     restored: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -152,9 +176,24 @@ class Beginning:
         spark = self.directory / self.below
         return (spark / FILE_NAME).exists() or bool(logged(spark, "offsets"))
 
-    def known_steps(self) -> list[EpochSpan]:
-        """Return all epochs whose ends are known, of the directory before and of progress records."""
-        return [*steps_of(self.directory, self.previous), *progress.read(self.store)]
+    @property
+    def graph_since(self) -> int:
+        """The first epoch that this graph has evaluated in the directory before; 0 where that was another graph."""
+        try:
+            before = read_origin(self.directory / self.previous / FILE_NAME)
+        except Corrupt:
+            return 0
+        return before.graph_since if self.previous and before.graph == self.graph else 0
+
+    @property
+    def began_with(self) -> str:
+        """The option by which the pipeline began with state, as it was written; empty where it began without."""
+        noted = noted_beginning(self.store)
+        return noted[0] if noted is not None and noted[1].seed else ""
+
+    def known_steps(self, held: Iterable[Held]) -> list[EpochSpan]:
+        """Return all epochs whose ends are known: of the directory before, of progress records, and of sinks."""
+        return [*steps_of(self.directory, self.previous), *progress.read(self.store), *progress.told_by(held)]
 
     def anew(self, held: Sequence[Held], reached: Positions | None) -> Anew | None:
         """Return where it would begin without a directory to go on with; None: the sinks are in no order.
@@ -175,12 +214,23 @@ class Beginning:
             return Anew(tuple(stops), reached)
         passed_over: list[str] = []
         snapshot, every_epoch = self.restorable(held, passed_over.append, reached), None
+        unsure: tuple[str, ...] = ()
         if snapshot is not None:
-            state = StateSource.SNAPSHOT
+            state, unsure = StateSource.SNAPSHOT, self._unsure(snapshot.replayed, is_exact=snapshot.is_exact)
+        elif (every_epoch := self.recomputable(held, reached)) is not None:
+            state, unsure = StateSource.EVERY_EPOCH, self._unsure(every_epoch[1], is_exact=True)
         else:
-            every_epoch = self.recomputable(held, reached)
-            state = StateSource.GONE if every_epoch is None else StateSource.EVERY_EPOCH
-        return Anew(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over))
+            is_rebuilt = self.rebuild_state and not self.began_with
+            state, unsure = (StateSource.SOURCES, self.epoch_driven) if is_rebuilt else (StateSource.GONE, ())
+        if unsure and not self.rebuild_state:
+            state = StateSource.UNSURE
+        return Anew(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over), unsure)
+
+    def _unsure(self, replayed: Sequence[EpochEnd], *, is_exact: bool) -> tuple[str, ...]:
+        """Return the operators whose state would be another one once epochs are evaluated again."""
+        if is_exact and (not replayed or not unknown_to(self.store, self.look_ups, replayed[0].step_epoch)):
+            return ()
+        return self.epoch_driven
 
     def restorable(
         self,
@@ -193,7 +243,7 @@ class Beginning:
             self.store,
             self.pipeline,
             held,
-            self.known_steps(),
+            self.known_steps(held),
             graph=self.graph,
             reached=reached,
             passed_over=passed_over,
@@ -203,13 +253,16 @@ class Beginning:
         """Return where the previous directory began, and every epoch since; None where state cannot be recomputed."""
         if reached is None:
             return None
-        return from_the_start(self.directory / self.previous, self.graph, held, self.known_steps(), reached)
+        return from_the_start(self.directory / self.previous, self.graph, held, self.known_steps(held), reached)
 
     def other_graph(self, found: Restoration) -> str:
         """Return why a snapshot of another graph, with epochs after it, cannot be used; empty where it can."""
         manifest: Manifest = found.manifest
         if manifest.graph == self.graph or not (found.replayed or found.stops):
             return ""
+        since = self.graph_since
+        if since and not found.stops and all(each.epoch >= since for each in found.replayed):
+            return ""  # it is of the change point
         return (
             f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
             "graph would evaluate again what the old one has published."
@@ -228,6 +281,7 @@ def beginning_of(
     first: StartElsewhere | None = None,
     drop_state: frozenset[str] = frozenset(),
     check_fenced: Callable[[], None] = lambda: None,
+    rebuild_state: bool = False,
     restored: Mapping[str, str] | None = None,
 ) -> Beginning:
     """Return what is needed to continue a Spark directory, or to begin one, for a pipeline as it is now.
@@ -240,7 +294,7 @@ def beginning_of(
         The checkpoint, and where it lies.
     chosen : Directory
         Spark's directory in it.
-    state_schemas, change, transfer, first, drop_state, check_fenced, restored
+    state_schemas, change, transfer, first, drop_state, check_fenced, rebuild_state, restored
         As in :class:`Beginning`.
     """
     return Beginning(
@@ -260,6 +314,10 @@ def beginning_of(
         frozenset(chosen.filling),
         drop_state,
         check_fenced,
+        tuple(epoch_driven(pipeline)),
+        tuple(look_ups_of(pipeline)),
+        rebuild_state,
+        Backfill(pipeline, directory, bool(state_schemas)),
         restored or {},
     )
 

@@ -136,6 +136,8 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
     anew = beginning.anew([each for each in held.values() if not each.is_empty], reached)
     if anew is None:
         return {}, "The sinks hold positions that cannot be put in an order."
+    if anew.state is StateSource.UNSURE:
+        return {}, anew.why_unsure()
     if anew.snapshot is not None:
         why = beginning.other_graph(anew.snapshot)
         return anew.snapshot.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
@@ -143,6 +145,8 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
         return anew.every_epoch[0], ""
     if anew.state is StateSource.NONE:
         return anew.stops[0], ""
+    if anew.state is StateSource.SOURCES:
+        return {}, ""
     names = ", ".join(beginning.state_schemas)
     more = "".join(f" {each}." for each in anew.passed_over)
     return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"

@@ -24,16 +24,18 @@ from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
 from holdfast.resume.graph_record import Graph, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
+from holdfast.spark import private
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.given_session.log4j import divert
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import run_session, session_of
-from holdfast.spark.launch.warm_workers import warm_workers
+from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
 from holdfast.spark.resume.directory import Directory, directory_of, log_change
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
+from holdfast.store import encodings
 from holdfast.store.paths import checkpoint_directory, open_store
 from holdfast.store.scratch import address_in, is_where_chosen
 
@@ -54,6 +56,9 @@ class StartOptions:
     follows: bool = False
     """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
     spark_checkpoint: str | None = None
+    rebuild_state: bool = False
+    only_replays: bool = False
+    """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
     @property
     def is_stateful(self) -> bool:
@@ -162,9 +167,10 @@ def context_of(asked: StartOptions) -> StartContext:
     program = program_of(pipeline, asked.settings, token)
     phase.say("starting Spark")
     base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))
+    _check_names_files(base_session, directory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
-    if asked.session is None and asked.settings.master.startswith("local"):
+    if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = directory_of(pipeline, store, directory, division)
@@ -189,6 +195,12 @@ def context_of(asked: StartOptions) -> StartContext:
         division=division,
         restore_logs=divert(base_session.sparkContext),
     )
+
+
+def _check_names_files(session: SparkSession, directory: Path) -> None:
+    """Refuse a JVM that was not started here, and has another encoding of names than the checkpoint needs."""
+    if not str(directory).isascii():
+        encodings.check_jvm("the checkpoint", str(directory), private.encoding_of_names(session))
 
 
 def _check_is_shared(asked: StartOptions, scratch: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +36,7 @@ from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources import from_time
+from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import lines_of
 from holdfast.spark.state.transfer import Transfer
@@ -281,11 +281,11 @@ class Fork:
             return None
         for _ in self.found.files():
             pass  # each checksum is compared
-        with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as place:
-            store = LocalStore(place)
+        with stop_directory.temporary() as place:
+            store = LocalStore(str(place))
             for key, data in self.found.workspaces():
                 store.put(key, data)
-            self._check_can_read_on(self.found.manifest.ended.positions, Path(place))
+            self._check_can_read_on(self.found.manifest.ended.positions, place)
         return self._state_change(self.found)
 
     def tried(self) -> dict[str, dict[str, int]]:

@@ -14,7 +14,7 @@ before the header leaves objects that the next start writes again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,6 +24,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable, present
+from holdfast.plan.lookups.versions import unknown_to
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.decide import Spark, StartWay
@@ -74,7 +75,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
         _begin_log(beginning, prepared.header)
         return prepared.header
     header = _made(beginning, findings, prepared)
-    _tell(findings, header)
+    _tell(beginning, findings, header)
     return _written(beginning, findings, header)
 
 
@@ -94,6 +95,8 @@ def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> Direc
         check_can_seek(beginning, findings, header)
     elif prepared.seed is not None:
         header = _seeded(beginning, prepared.seed, prepared.sources, header)
+    elif way is StartWay.REBUILD and not header.replayed:
+        header = _cut(beginning, findings, header)
     elif way is StartWay.NEW and findings.found.spark is Spark.NONE:
         _forget_unbegun(beginning)
     return header
@@ -124,7 +127,33 @@ def _seeded(
     return replace(header, seed=manifest.key.path, kept=header.kept if sources is None else tuple(sources))
 
 
-def _tell(findings: Findings, header: DirectoryHeader) -> None:
+def _cut(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> DirectoryHeader:
+    """Return a header that rebuilds state in epochs as the sources cut them, at times that sinks tell.
+
+    Each has the time of the first known epoch at or after it: what was due by then is muted, and nothing later.
+    """
+    backfill = present(beginning.backfill, _lacks(findings, "way to cut epochs"), pipeline=beginning.pipeline)
+    seek = backfill.cuts(header.seek[-1], findings.holders)
+    ends = [step.ended for step in beginning.known_steps(findings.holders.values())]
+    times: list[tuple[int, int]] = []
+    for number, stop in enumerate(seek[1:], 1):
+        known = [ended.batch_us for ended in ends if covers_all(ended.positions, stop)]
+        if not known:
+            break
+        times.append((number, min(known)))
+    return replace(header, base=max(header.base, len(seek)), seek=seek, replayed=tuple(times))
+
+
+def _tell(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
+    if findings.case.way is StartWay.REBUILD:
+        log.warning("state is computed again from the beginning of the sources, in %d epochs", header.replay_count)
+    if findings.anew.unsure:
+        log.warning("as was accepted, state may be another one than what is lost. %s", findings.anew.why_unsure())
+    if findings.case.way is StartWay.SEEK and (seeing := _seeing_other_versions(beginning, findings, header)):
+        log.warning(
+            "what sinks lack is looked up in tables as they are now, by %s: which versions its epochs saw is not known",
+            ", ".join(seeing),
+        )
     snapshot = findings.anew.snapshot
     if snapshot is not None:
         ended = snapshot.manifest.ended
@@ -136,6 +165,17 @@ def _tell(findings: Findings, header: DirectoryHeader) -> None:
         )
     if findings.anew.every_epoch is not None:
         log.warning("state is computed again, from all %d epochs since the directory before began", header.replay_count)
+
+
+def _seeing_other_versions(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> Sequence[str]:
+    """Return the look-ups by which some sinks get other rows than those that others hold."""
+    if len(findings.anew.stops) == 1 or not beginning.look_ups:
+        return ()
+    return (
+        unknown_to(beginning.store, beginning.look_ups, header.replayed[0][0])
+        if header.replayed
+        else beginning.look_ups
+    )
 
 
 # --- what is written ----------------------------------------------------------------------------------------------
@@ -230,16 +270,18 @@ def _utc(at_us: int) -> str:
 def _what_is_replayed(found: Restoration) -> str:
     """Say which epochs are evaluated again for their state; the sinks hold them."""
     parts = []
-    recorded = found.replayed[: len(found.replayed) - found.told_count]
+    recorded = found.replayed[: len(found.replayed) - found.joined_count]
     if recorded:
         first, last = recorded[0], recorded[-1]
         parts.append(
             f"{len(recorded)} epochs after it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
             f"{_utc(last.batch_us)}, are replayed as they were"
         )
-    if found.told_count:
+    if found.joined_count:
         times = ", ".join(_utc(ended.batch_us) for ended in found.replayed[len(recorded) :])
-        parts.append(f"what has no progress record is replayed up to each sink, with the time that it tells: {times}")
+        parts.append(
+            f"what nobody knows the epochs of is replayed up to each sink, with the time that it tells: {times}"
+        )
     if found.stops:
-        parts.append("what has no progress record is replayed as one epoch, with the current time")
+        parts.append("what nobody knows the epochs of is replayed as one epoch, with the current time")
     return " and ".join(parts) or "nothing has to be replayed"

@@ -36,7 +36,7 @@ from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import Fork, StartAt
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.sought import new_header, prepare, sought
+from holdfast.spark.resume.sought import ANEW, new_header, prepare, sought
 from holdfast.spark.resume.state_change import compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import Division
@@ -146,6 +146,8 @@ def plan(
     drop_state: frozenset[str] = frozenset(),
     begins: StartAt | None = None,
     ledgers: Mapping[str, SinkLedger] | None = None,
+    *,
+    rebuild_state: bool = False,
 ) -> Plan:
     """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
 
@@ -161,6 +163,8 @@ def plan(
         What each sink will hold once everything in doubt is resolved; None where one did not answer.
     last_epoch : int
         Highest epoch that any sink or the ledger knows.
+    rebuild_state : bool
+        As the start would be asked for.
     drop_state : frozenset of str
         Operators whose state is not wanted any more, besides those of the settings.
     begins : StartAt, optional
@@ -209,6 +213,7 @@ def plan(
             transfer=transfer,
             first=first,
             drop_state=settings.dropped | drop_state,
+            rebuild_state=rebuild_state,
             restored=restored,
         )
         findings = look(beginning, held)
@@ -216,7 +221,7 @@ def plan(
             return planned
         planned = replace(planned, case=findings.case)
         try:
-            if findings.case.way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+            if findings.case.way in ANEW:
                 start = sought(beginning, findings, new_header(beginning, findings, last_epoch)).start
                 planned = replace(planned, recovery=_recovery(start, held, ledgers or {}, restored))
             prepare(beginning, findings, last_epoch)

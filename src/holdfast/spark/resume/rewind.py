@@ -1,38 +1,37 @@
 """``holdfast rewind``: go back on purpose, and make the sinks right (design/0012).
 
-A rewind needs neither Spark nor Java.  It takes the pipeline over, resolves what is in doubt, and commits an epoch
-that withdraws rows; then it begins a Spark directory that starts at the target.  If it is interrupted, the next start,
-or the next rewind, first carries it through.
+A rewind takes the pipeline over, resolves what is in doubt, and commits an epoch that withdraws rows; then it begins a
+Spark directory that starts at the target.  If it is interrupted, the next start, or the next rewind, first carries it
+through.
+
+The state at the target is that with which the rows were published that stay: a snapshot of it is made from the journal,
+or the epochs after an older snapshot are evaluated again by the graph that published them.  Only that needs Java.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from holdfast.checkpoint import portable
-from holdfast.checkpoint.manifest import EpochEnd, StateSchema
-from holdfast.checkpoint.participation import have_taken_part
-from holdfast.checkpoint.schemas import OUT_OF_REACH
-from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.participation import forget_part, have_taken_part
 from holdfast.checkpoint.source_history import forget_after, last_positions
 from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.records import Decided, Done
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
-from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import clock_driven
-from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
+from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.graph_record import GRAPH, read_graph, write_graph
-from holdfast.resume.in_doubt import connected_sinks, coordinator_alone
+from holdfast.resume.in_doubt import connected_sinks, coordinator_alone, ran_last
 from holdfast.resume.logged_epochs import all_steps, planned_in
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
@@ -51,11 +50,12 @@ from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
+from holdfast.spark.state.target_state import TargetState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.shadow.reconciling import Reconciling
+    from holdfast.spark.shadow.withdrawing import Withdrawing
 
 log = logging.getLogger("holdfast.rewind")
 
@@ -82,21 +82,34 @@ class Rewinding:
     settings: Settings
     session: SparkSession | None = None
 
-    def plan(self, to: str) -> Rewound:
+    def plan(self, to: str, left_out: Collection[str] = ()) -> Rewound:
         """Return what a rewind would do; takes nothing over, changes nothing.
+
+        Parameters
+        ----------
+        to : str
+            As for :func:`~holdfast.resume.rewind.target`.
+        left_out : collection of str
+            Sinks that keep what they hold: the next graph has them as new ones.
 
         Raises
         ------
         InvalidPipeline
-            If it cannot be done: names the sink or source, or says how far back it can go.
+            If it cannot be done: names the sinks or the source, or says how far back it can go.
         """
+        withdrawing = self._withdrawing(left_out)
         try:
-            return self._plan(to)
+            return self._plan(to, withdrawing)
         finally:
-            self._forget()
+            withdrawing.forget()
 
-    def do(self, to: str) -> Rewound:
+    def do(self, to: str, left_out: Collection[str] = ()) -> Rewound:
         """Go back.
+
+        Parameters
+        ----------
+        to, left_out
+            As for :meth:`plan`.
 
         Raises
         ------
@@ -107,18 +120,17 @@ class Rewinding:
 
         Notes
         -----
-        Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
-        happens; 3. one transaction for each sink; 4. "done"; a repair of each
-        table of rows that replace others; 5. a record of the rewind; what no longer holds is
-        removed from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
+        Durable writes: those of a takeover; 1. a snapshot of the target, from a name or the journal; 2. the decision:
+        from here on the rewind happens; 3. one transaction for each sink; 4. "done"; a repair of each table of rows
+        that replace others; 5. a record of the rewind; what no longer holds is removed from the checkpoint; 6. the
+        next directory, whose ``origin.json`` comes last; 7. where state is evaluated again, what a run writes that
+        ends with a snapshot.
         """
-        self._plan(to)  # no run is fenced for something that cannot be done
+        withdrawing = self._withdrawing(left_out)
+        self._plan(to, withdrawing)  # no run is fenced for something that cannot be done
         with self._opened() as (coordinator, sinks, last_epoch):
-            found, withdrawn = self._planned(to, sinks)
-            if found.named is not None and found.restored is not None:
-                for key, data in portable.kept(self.store, to).files():
-                    self.store.put(key, data)
-                commit(self.store, portable.kept(self.store, to).plain)
+            found, planned = self._planned(to, sinks, withdrawing)
+            self._state.keep(to, found, coordinator)
             record = EpochRecord(
                 self.pipeline.name,
                 self._next_epoch(last_epoch),
@@ -126,25 +138,32 @@ class Rewinding:
                 found.ended.positions,
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
-                step_time=found.ended.step_time if clock_driven(self.pipeline) else None,
             )
             number = newest_directory(self.store)
-            coordinator.rewind(record)
-            self._repair(sinks, record.positions)
-            self._begin(record, number, coordinator.check_fenced)
-            return self._rewound(record.epoch, found, withdrawn)
+            coordinator.rewind(record, left_out)
+            withdrawing.repair(sinks, record.positions)
+            self._begin(record, {*planned.sinks}, number, coordinator.check_fenced)
+        if found.replayed:
+            self._state.evaluate(to, found.replayed, left_out)
+        return replace(planned, epoch=record.epoch)
 
     def carry_through(self) -> EpochRecord | None:
         """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
-        if self._unfinished() is None:
+        rewind = self._unfinished()
+        if rewind is None:
             return None
+        withdrawing = self._withdrawing(
+            [node.name for node in self.pipeline.sinks if node.name not in rewind.row_counts]
+        )
+        self._check_ran(withdrawing.recomputed)
         with self._opened() as (coordinator, sinks, last_epoch):  # which publishes the decision, or finds it void
-            number, record = newest_directory(self.store), self._unfinished()
-            if record is None or last_epoch > record.epoch:
+            number, rewind = newest_directory(self.store), self._unfinished()
+            if rewind is None or last_epoch > rewind.record.epoch:
                 return None  # epochs were published after it: its directory existed, and is lost
+            record = rewind.record
             log.warning("the rewind to epoch %d, decided as epoch %d, continues", record.rewound_to, record.epoch)
-            self._repair(sinks, record.positions)
-            self._begin(record, number, coordinator.check_fenced)
+            withdrawing.repair(sinks, record.positions)
+            self._begin(record, {*rewind.row_counts}, number, coordinator.check_fenced)
             return record
 
     @property
@@ -160,8 +179,9 @@ class Rewinding:
         InvalidPipeline
             Says that ``what`` is not known before it is finished.
         """
-        interrupted = self._unfinished()
-        if interrupted is not None:
+        rewind = self._unfinished()
+        if rewind is not None:
+            interrupted = rewind.record
             raise InvalidPipeline(
                 f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
                 why=f"{what} is not known before that.",
@@ -177,8 +197,9 @@ class Rewinding:
         Unavailable
             If it has.
         """
-        record = self._unfinished()
-        if record is not None and record.epoch in {each.epoch for each in resumption.resolved}:
+        rewind = self._unfinished()
+        if rewind is not None and rewind.record.epoch in {each.epoch for each in resumption.resolved}:
+            record = rewind.record
             raise Unavailable(
                 f"pipeline {self.pipeline.name!r} was taken back to epoch {record.rewound_to} just now.",
                 why="the rewind was decided while this run started, and Spark's directory is that of before.",
@@ -189,13 +210,13 @@ class Rewinding:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _plan(self, to: str) -> Rewound:
+    def _plan(self, to: str, withdrawing: Withdrawing) -> Rewound:
+        withdrawing.check_graph()
         self.check_finished("what a sink would withdraw")
         with connected_sinks(self.pipeline, self.store) as sinks:
-            found, withdrawn = self._planned(to, sinks)
-            return self._rewound(0, found, withdrawn)
+            return self._planned(to, sinks, withdrawing)[1]
 
-    def _unfinished(self) -> EpochRecord | None:
+    def _unfinished(self) -> Decided | Done | None:
         number = newest_directory(self.store)
         try:
             base = read_origin(self.directory / f"spark/{number}" / FILE_NAME).base if number else 0
@@ -203,7 +224,7 @@ class Rewinding:
             return None  # a start leaves such a directory, for one that begins where the sinks are
         return unfinished(self.store, base)
 
-    def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[RewindTarget, dict[str, Withdrawal]]:
+    def _planned(self, to: str, sinks: Mapping[str, Sink], withdrawing: Withdrawing) -> tuple[RewindTarget, Rewound]:
         number = newest_directory(self.store)
         if number == 0:
             raise InvalidPipeline(
@@ -215,28 +236,24 @@ class Rewinding:
         below = f"spark/{number}"
         steps = known_steps(self.store, all_steps(self.directory))
         state_schemas = read_graph(self.store, below).state_schemas
-        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas))
-        self._check_state(to, found, state_schemas, read_origin(self.directory / below / FILE_NAME).graph)
-        withdrawn = {node.name: self._asked(node, sinks, found.ended) for node in self.pipeline.sinks}
-        for name, each in withdrawn.items():
-            if each.obstacle:
-                raise InvalidPipeline(
-                    f"pipeline {self.pipeline.name!r} cannot go back to {to}: sink {name!r} cannot.",
-                    why=f"{each.obstacle}.",
-                    do="choose another epoch; or take the sink out of the graph: it then keeps its rows, and comes "
-                    "back under another name only.",
-                    pipeline=self.pipeline.name,
-                    participant=name,
-                )
+        header = read_origin(self.directory / below / FILE_NAME)
+        found = target(
+            self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas), graph=header.graph or ""
+        )
+        found = replace(found, batch_id=self._state.batch_in_journal(found, below, header))
+        self._check_state(to, found, state_schemas, header.graph)
+        self._state.check_evaluable(to, found, header)
         self._check_sources(to, found.read_from, newest_positions(self.directory / below))
-        return found, withdrawn
+        self._check_ran(withdrawing.recomputed)
+        withdrawn = withdrawing.asked(sinks, found.ended)
+        return found, self._rewound(found, withdrawn, withdrawing.left_out)
 
     def _check_state(
         self, to: str, found: RewindTarget, state_schemas: Mapping[str, StateSchema], graph: str | None
     ) -> None:
         """Refuse a snapshot of another graph, unless its state fits: the next graph replays what comes after it."""
         restored = found.restored
-        if restored is None and not state_schemas:
+        if found.batch_id is not None or (restored is None and not state_schemas):
             return
         fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, state_schemas))
         if not fits:
@@ -249,47 +266,27 @@ class Rewinding:
                 pipeline=self.pipeline.name,
             )
 
-    def _asked(self, node: SinkNode, sinks: Mapping[str, Sink], ended: EpochEnd) -> Withdrawal:
-        sink = sinks.get(node.name)
-        if node.guarantee is Guarantee.AT_LEAST_ONCE:
-            return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
-        if node.kind in OUT_OF_REACH:
-            return Withdrawal(obstacle=OUT_OF_REACH[node.kind])
-        if sink is None:
-            return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
-        if not isinstance(sink, Rewindable):
-            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
-        asked = sink.withdrawal(ended.positions)
-        if not asked.is_recomputed:
-            return asked
-        try:
-            compared = self._reconciling(node).look_at(sink, ended.positions)
-        except InvalidPipeline as error:
-            return Withdrawal(obstacle=f"{error.what} {error.why}".rstrip("."))
-        count = compared.missing_count + compared.extra_count + compared.changed_count
-        return replace(asked, epoch=ended.epoch, row_count=count)
+    @property
+    def _state(self) -> TargetState:
+        return TargetState(self.pipeline, self.store, self.directory, self.settings, self.session)
 
-    def _repair(self, sinks: Mapping[str, Sink], to: Positions) -> None:
-        """Make tables of rows that replace others what they were; once their ledgers have moved.
+    def _check_ran(self, recomputed: Sequence[str]) -> None:
+        """Refuse to compute what tables held by another graph than the one that filled them."""
+        if recomputed and newest_directory(self.store) and not ran_last(self.pipeline, self.store):
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} cannot be rewound with this graph.",
+                why=f"what {', '.join(recomputed)} held is computed from the sources, and this graph is not the one "
+                "that ran last: the rows would not be those that were published.",
+                do="rewind with the graph that ran last, then change it; or rewind without: "
+                f"{' '.join(f'--except {name}' for name in recomputed)}.",
+                pipeline=self.pipeline.name,
+            )
 
-        Dead before it is done, the rewind is unfinished: the next start does it again.
-        """
-        for node in self.pipeline.sinks:
-            sink = sinks.get(node.name)
-            if isinstance(sink, Rewindable) and sink.withdrawal(to).is_recomputed:
-                self._reconciling(node).repair_at(sink, to)
-        self._forget()
-
-    def _forget(self) -> None:
-        for node in self.pipeline.sinks:
-            self._reconciling(node).forget()
-
-    def _reconciling(self, node: SinkNode) -> Reconciling:
+    def _withdrawing(self, left_out: Collection[str]) -> Withdrawing:
         # Not at the top: what computes expected rows is a start of a pipeline, which finishes rewinds first.
-        from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
+        from holdfast.spark.shadow.withdrawing import Withdrawing
 
-        where = shadow_directory(self.directory, node.name)
-        return Reconciling(self.pipeline, node, self.directory, where, self.settings, log.info, session=self.session)
+        return Withdrawing(self.pipeline, self.directory, self.settings, self.session, frozenset(left_out))
 
     def _check_sources(self, to: str, positions: Positions, now: Positions) -> None:
         for node in self.pipeline.sources:
@@ -313,8 +310,10 @@ class Rewinding:
         spark = self.directory / f"spark/{newest_directory(self.store)}"
         return max(above_all(self.store, last_epoch), planned_in(spark)) + 1
 
-    def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:
-        """Begin the directory after a rewind that every sink has performed.
+    def _begin(
+        self, record: EpochRecord, rewound: Collection[str], number: int, check_fenced: Callable[[], None]
+    ) -> None:
+        """Begin the directory after a rewind that every sink of it has performed.
 
         ``number`` is that of the previous directory, as this generation found it: a run that takes over meanwhile
         finishes the rewind, and continues in the next directory.
@@ -339,6 +338,7 @@ class Rewinding:
             sources=(),
             graph=before.graph or "",
             backfilled=frozenset(),
+            epoch_driven=(),  # the sinks have gone back: it is too late to refuse
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)
@@ -348,6 +348,9 @@ class Rewinding:
             buckets = shape.buckets if found is None else found.manifest.buckets
             note_shape(self.store, below, StateShape(buckets, min(shape.partitions, buckets)))
             graph = replace(graph, buckets=buckets)
+        graph = graph.rewound(rewound)
+        for name in graph.left_out:
+            forget_part(self.store, name)
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: its sinks are unknown
             write_graph(self.store, below, graph)
         perform(beginning, look(beginning, held), record.epoch)
@@ -371,16 +374,19 @@ class Rewinding:
             epoch=expired[0].epochs[0],
         )
 
-    def _rewound(self, epoch: int, found: RewindTarget, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
-        restored = found.restored
+    def _rewound(self, found: RewindTarget, withdrawn: Mapping[str, Withdrawal], left_out: Collection[str]) -> Rewound:
+        restored, is_from_journal = found.restored, found.batch_id is not None
+        snapshot = found.ended.epoch if is_from_journal or restored is None else restored.manifest.ended.epoch
         return Rewound(
-            epoch,
+            0,
             found.ended.epoch,
             found.ended.positions,
-            None if restored is None else restored.manifest.ended.epoch,
-            0 if restored is None else len(restored.replayed),
+            None if restored is None else snapshot,
+            len(found.replayed),
             withdrawn,
             tuple(sorted({*have_taken_part(self.store)} - {node.name for node in self.pipeline.sinks})),
+            tuple(sorted(left_out)),
+            is_from_journal,
         )
 
 

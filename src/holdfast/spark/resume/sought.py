@@ -6,27 +6,29 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from holdfast.checkpoint.manifest import decode
+from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.source_history import last_positions
 from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
-from holdfast.ports import Held, SourceSpec
-from holdfast.positions import Positions
-from holdfast.resume.decide import Begin, Sinks, Spark, StartWay
+from holdfast.ports import Held, RecordedStartSpec, SourceSpec
+from holdfast.positions import Positions, SourcePositions
+from holdfast.resume.decide import Begin, Sinks, Spark, StartWay, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
-from holdfast.resume.logged_epochs import filled, planned_in
+from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
-from holdfast.resume.rewind import is_behind_rewind
-from holdfast.resume.spark_log import check_logs, newest_positions, plain
+from holdfast.resume.spark_log import CONTROLS, check_logs, newest_positions, plain
 from holdfast.sources.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
+
+ANEW = (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE, StartWay.REBUILD)
+"""The ways in which a directory begins where sinks, or what state comes from, say that reading begins."""
 
 _STOPS_BY_LOG = 3
 """Where a log begins, the end of its finished batch, which is there too, and that of the one that is planned."""
@@ -82,7 +84,7 @@ def prepare(beginning: Beginning, findings: Findings, last_epoch: int) -> Prepar
     new = new_header(beginning, findings, last_epoch)
     if way is StartWay.AGAIN:
         return _begun_again(beginning, new)
-    if way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+    if way in ANEW:
         prepared = _seeding(beginning, sought(beginning, findings, new), findings.anew.snapshot)
         check_can_seek(beginning, findings, prepared.header)
         return prepared
@@ -100,12 +102,12 @@ def _gone_on_with(beginning: Beginning) -> DirectoryHeader:
 def _begun_again(beginning: Beginning, new: DirectoryHeader) -> Prepared:
     """Begin where the first start noted, for a graph or buckets that may have changed since."""
     _, first = present(noted_beginning(beginning.store), "no beginning is recorded.", pipeline=beginning.pipeline)
-    header = replace(first, base=max(new.base, first.base), graph=beginning.graph)
+    header = replace(first, base=max(new.base, first.base), graph=beginning.graph, graph_since=new.graph_since)
     return _seeding(beginning, header, noted_seed(beginning, header) if header.seed else None)
 
 
 def _seeding(beginning: Beginning, header: DirectoryHeader, seed: Restoration | None) -> Prepared:
-    return Prepared(header, seed, None if seed is None else seeds(beginning, seed, header.base))
+    return Prepared(header, seed, None if seed is None else seeds(beginning, seed))
 
 
 def noted_seed(beginning: Beginning, header: DirectoryHeader) -> Restoration:
@@ -144,7 +146,8 @@ def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> Dir
     base = above_all(beginning.store, last_epoch) + 1
     if findings.anew.reached is not None:  # planned in the directory that was left: such a number is not used again
         base = max(base, planned_in(beginning.directory / beginning.previous) + 1)
-    return DirectoryHeader(base, findings.anew.stops, graph=beginning.graph)
+    since = beginning.graph_since or base
+    return DirectoryHeader(base, findings.anew.stops, graph=beginning.graph, graph_since=since)
 
 
 def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
@@ -156,16 +159,27 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
         If a sink is new that is to get everything.
     """
     check_no_backfill(beginning, findings.held)
-    if findings.anew.snapshot is not None:
-        times = tuple((each.step_epoch, each.batch_us) for each in findings.anew.snapshot.replayed)
-        return replace(new, seek=findings.anew.snapshot.seek, replayed=times)
-    if findings.anew.every_epoch is not None:
-        start, ends = findings.anew.every_epoch
-        times = tuple((each.step_epoch, each.batch_us) for each in ends)
-        return replace(new, seek=(start, *(each.positions for each in ends)), replayed=times)
-    if findings.anew.reached is not None:
-        return replace(new, seek=filled(findings.anew.stops, beginning.known_steps()))
-    return _by_log(new) if beginning.has_spark_sources and new.seek else new
+    anew = findings.anew
+    if anew.snapshot is not None:
+        return replace(_replaying(new, anew.snapshot.seek[0], anew.snapshot.replayed), seek=anew.snapshot.seek)
+    if anew.every_epoch is not None:
+        return _replaying(new, *anew.every_epoch)
+    if anew.state is StateSource.SOURCES:
+        ends = epochs_between([{}, *anew.stops], beginning.known_steps(findings.holders.values()))
+        return replace(new, seek=({}, *anew.stops)) if ends is None else _replaying(new, {}, ends)
+    if beginning.has_spark_sources and new.seek and anew.reached is None:
+        return _by_log(new)
+    if len(anew.stops) > 1 and (anew.reached is not None or beginning.look_ups):
+        ends = epochs_between(anew.stops, beginning.known_steps(findings.holders.values()))
+        if ends is not None:
+            return _replaying(new, anew.stops[0], ends)
+    return new
+
+
+def _replaying(new: DirectoryHeader, start: Positions, ends: Sequence[EpochEnd]) -> DirectoryHeader:
+    """Return a header whose first epochs are older ones, as they were."""
+    times = tuple(ended.step_time for ended in ends)
+    return replace(new, seek=(start, *(ended.positions for ended in ends)), replayed=times)
 
 
 def _by_log(new: DirectoryHeader) -> DirectoryHeader:
@@ -176,16 +190,13 @@ def _by_log(new: DirectoryHeader) -> DirectoryHeader:
     return replace(new, base=new.base - 1, seek=(new.seek[0], *new.seek))
 
 
-def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str] | None:
+def seeds(beginning: Beginning, found: Restoration) -> dict[str, str] | None:
     """Return operator -> the one whose state in a snapshot it takes; None: the snapshot is of the same graph.
-
-    ``base`` is the first epoch of the directory that begins.
 
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what comes after
-        it to the graph that is started next.
+        If the graph has changed, and the snapshot is not of the change point.
     InvalidPipeline
         If the state of an operator does not fit, or would be dropped.
     """
@@ -193,7 +204,7 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
     transfer = beginning.transfer
     if manifest.graph == beginning.graph:
         return None
-    if (why := beginning.other_graph(found)) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
+    if why := beginning.other_graph(found):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
             why=why,
@@ -237,6 +248,8 @@ def refusal(beginning: Beginning, findings: Findings) -> HoldfastError:
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
+    if findings.found.state is StateSource.UNSURE:
+        return _state_is_unsure(beginning, findings)
     if findings.holders:
         return _state_is_gone(beginning, findings)
     letter = findings.case.letter
@@ -256,19 +269,56 @@ def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
             )
 
 
+def _state_is_unsure(beginning: Beginning, findings: Findings) -> Diverged:
+    return Diverged(
+        f"Spark's part of the checkpoint {beginning.directory} is lost, and state cannot be what it was.",
+        why=findings.anew.why_unsure(),
+        do="restore the checkpoint's directories progress/ and lookups/ from a copy; or accept that these operators' "
+        "state will be another one: start once with --rebuild-state (rebuild_state=True); or start over with a new "
+        "checkpoint and empty targets.",
+        pipeline=beginning.pipeline,
+        participant=findings.anew.unsure[0],
+    )
+
+
 def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
+    obstacle = why_not_rebuilt(beginning, findings.anew.stops[-1])
+    rebuild = (
+        "or let it be computed again from the sources, which still give everything: start once with --rebuild-state "
+        "(rebuild_state=True); "
+    )
     return Diverged(
         f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
         why=f"either the state of {', '.join(beginning.state_schemas)} was in it, and no snapshot serves; or the sink "
         "was written with another checkpoint. Without that state, what comes next would be wrong."
-        + "".join(f" {each}" for each in findings.anew.passed_over),
+        + "".join(f" {each}" for each in findings.anew.passed_over)
+        + (f" It cannot be computed again from the sources: {obstacle}" if obstacle else ""),
         do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
-        "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "
-        "_holdfast directory), and start over.",
+        f"snapshots/; {'' if obstacle else rebuild}or give the sinks new targets; or empty the targets and their "
+        "holdfast_ledger rows (files: the _holdfast directory), and start over.",
         participant=sink,
         epoch=held.epoch,
     )
+
+
+def why_not_rebuilt(beginning: Beginning, end: Positions) -> str:
+    """Return why state cannot be computed again from the sources, up to some positions; empty where it can."""
+    if beginning.began_with:
+        return f"the pipeline began with {beginning.began_with}."
+    here = {CONTROLS, *(node.name for node in beginning.sources)}
+    if left := sorted(end.keys() - here):
+        return f"source {left[0]!r}, whose rows are in it, has left the graph."
+    obstacles = []
+    for node in [node for node in beginning.sources if node.name in end]:
+        start: SourcePositions | None = {}
+        if isinstance(node.spec, RecordedStartSpec):
+            start = node.spec.recorded_start(node.name, beginning.workspace(node.name))
+        if start is None:
+            obstacles.append(f"where reading of source {node.name!r} began is not known any more.")
+        elif why := _obstacle(beginning, node, {node.name: start}, _plain(end)):
+            obstacles.append(why)
+    return " ".join(obstacles)
 
 
 def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
@@ -284,6 +334,8 @@ def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHe
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
     start, end = (_plain(each) for each in (header.seek[0], header.seek[-1]))
     obstacles = [each for node in beginning.sources if (each := _obstacle(beginning, node, start, end))]
+    if findings.case.way is StartWay.REBUILD and (why := why_not_rebuilt(beginning, end)):
+        obstacles = [why]
     if beginning.has_spark_sources and not obstacles:
         obstacles = _not_by_log(findings, header)
     if obstacles:

@@ -41,6 +41,7 @@ def start(
     keep: int | None = None,
     force: bool | None = None,
     drop_state: Sequence[str] | None = None,
+    rebuild_state: bool = False,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
     until: str | datetime | int | None = None,
@@ -85,6 +86,10 @@ def start(
         Operators that the graph has no more and whose state is not wanted any more.  Only asked for where a new
         operator of the same kind begins without state: it may be the old one, and want ``renamed_from=``.  Default is
         the setting ``HOLDFAST_DROP_STATE``.
+    rebuild_state : bool
+        Compute state that is lost, with all its snapshots, again from the sources: they must still give every row from
+        their beginning.  What the sinks hold is muted.  Also where state can be restored, but not exactly as it was.
+        No effect where it can.
     from_checkpoint : str, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
@@ -156,6 +161,7 @@ def start(
         begins=begins,
         until=ends_at(pipeline, until, at=begins.at_us),
         spark_checkpoint=spark_checkpoint,
+        rebuild_state=rebuild_state,
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()

@@ -115,9 +115,8 @@ class Starting:
                 phase.say("finding where to continue")
                 header = owned.settled(resumption)
                 phase.say("starting the query")
-                held = resumption.held.values()
                 parts = Wiring(self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation)
-                run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
+                run = parts.begun(timed, resumption.held.values())
             except BaseException:
                 coordinator.close()
                 raise
@@ -248,6 +247,7 @@ class _Owned:
             first=self._first(transfer),
             drop_state=self.asked.settings.dropped,
             check_fenced=self.coordinator.check_fenced,
+            rebuild_state=self.asked.rebuild_state,
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:

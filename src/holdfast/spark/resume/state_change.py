@@ -59,7 +59,7 @@ def compared(
     before = read_graph(store, below)
     change = compare(before, graph, upgrades, chosen.filling)
     if chosen.is_changed:
-        left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
+        left = left_to_replay(checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
 

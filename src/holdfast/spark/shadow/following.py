@@ -7,10 +7,12 @@ several sinks the one that is furthest behind counts: a snapshot that is ahead o
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -35,6 +37,9 @@ POLL_S = 0.25
 REST = 10
 """How many times as long as an answer took nobody is asked again."""
 
+SIZED_EVERY_S = 30.0
+"""How often its size is looked at."""
+
 NOT_KEPT = ("spark", "ledger", "sinks", "targets", "generations", "fences")
 """What a shadow's checkpoint has that is no beginning for the pipeline itself: its epochs are others."""
 
@@ -53,12 +58,15 @@ class ShadowLag:
         Since when it is not, microseconds; 0 where it is.
     asked_us : int
         When the sinks answered last, microseconds of Unix time; 0: they have not.
+    size_bytes : int
+        What it has on the disk: rows and state.
     """
 
     epoch: int = 0
     is_level: bool = False
     behind_us: int = 0
     asked_us: int = 0
+    size_bytes: int = 0
 
 
 class Following:
@@ -86,6 +94,7 @@ class Following:
         self._thread: threading.Thread | None = None
         self._is_ending = threading.Event()
         self._lag = ShadowLag()
+        self._sized_s = 0.0
         self.error: HoldfastError | None = None
         """Why it follows no more; None while it does."""
 
@@ -148,7 +157,7 @@ class Following:
         known: Mapping[str, SinkLedger] = {name: each for name, each in ledgers.items() if each is not None}
         now_us = time.time_ns() // 1000
         if len(known) < len(ledgers) or any(each.held.is_empty for each in known.values()):
-            self._lag = ShadowLag(asked_us=now_us, is_level=True)
+            self._lag = ShadowLag(asked_us=now_us, is_level=True, size_bytes=self._size_bytes())
             return
         held: Held = min((each.held for each in known.values()), key=lambda held: held.epoch)
         if held.epoch != self._lag.epoch:
@@ -156,4 +165,23 @@ class Following:
             self._shadow.add(held.positions)
         is_level = self._shadow.is_at(held.positions)
         since_us = self._lag.asked_us if self._lag.is_level else now_us - self._lag.behind_us
-        self._lag = ShadowLag(held.epoch, is_level, 0 if is_level else now_us - since_us, now_us)
+        behind_us = 0 if is_level else now_us - since_us
+        self._lag = ShadowLag(held.epoch, is_level, behind_us, now_us, self._size_bytes())
+
+    def _size_bytes(self) -> int:
+        """Return what is on the disk; looked at now and then, as there may be many files."""
+        now_s = time.monotonic()
+        if self._sized_s and now_s - self._sized_s < SIZED_EVERY_S:
+            return self._lag.size_bytes
+        self._sized_s = now_s
+        return size_of(self._shadow.directory)
+
+
+def size_of(directory: Path) -> int:
+    """Return the bytes of the files below a directory in which others work."""
+    size = 0
+    for above, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile
+                size += os.lstat(os.path.join(above, name)).st_size
+    return size

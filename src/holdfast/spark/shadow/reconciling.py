@@ -157,10 +157,9 @@ class Reconciling:
         InvalidPipeline
             If it cannot be computed.
         """
-        check_comparable(self.sink, self.pipeline.name)
+        self.check_computable()
         shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
         if not shadow.is_what_was_kept:
-            self._check_recomputable()
             shadow = self._shadow([self.sink])
         shadow.check_nobody_runs()
         self.tell(f"computing what the sink should hold, in {self.shadow_directory}")
@@ -169,6 +168,18 @@ class Reconciling:
             shadow.leave_out(open_store(str(self.checkpoint)))
         shadow.go_to(positions)
         return shadow
+
+    def check_computable(self) -> None:
+        """Refuse a sink of which nobody can compute what it should hold: by the graph, and how the pipeline began.
+
+        Raises
+        ------
+        InvalidPipeline
+            Naming the reason.
+        """
+        check_comparable(self.sink, self.pipeline.name)
+        if not self._shadow(followed(self.pipeline)).is_what_was_kept:
+            self._check_recomputable()
 
     def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
         at_us = self._began_at()

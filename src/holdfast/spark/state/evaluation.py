@@ -1,8 +1,8 @@
 """How an epoch of a pipeline with state is evaluated: its chunks to the sinks, its reports to the driver.
 
-A small epoch is evaluated in this process, by the same levels, where nothing in it is Spark's or the user's to compute:
-no job, no shuffle, no worker.  Every other one is a job of the plan.  Either way the journal has the epoch's state
-before its rows are decided.
+A small epoch is evaluated without a job, by the same levels, where nothing in it is Spark's to compute: in this
+process, or in the kept worker where functions of the user are called.  Every other one is a job of the plan.  Either
+way the journal has the epoch's state before its rows are decided.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.errors import present
 from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counting.counts import EpochReport, Observed, united
-from holdfast.plan.levels.journal import StateJournal, StateVersion
+from holdfast.plan.levels.journal import BucketChange, StateJournal, StateVersion
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.quarantine.passing import EVERYTHING, Passing
 from holdfast.resume.spark_log import active_until
-from holdfast.spark.evaluation import Evaluated
+from holdfast.spark.evaluation import Evaluated, Here
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answered
 from holdfast.spark.state.chunk_task import ChunkTask, reports_alone
-from holdfast.spark.state.evaluation_here import HERE_TIMES, EvaluationHere
 from holdfast.spark.state.host import (
     ACTIVE_UNTIL_PROPERTY,
     BARRIER_PROPERTY,
@@ -76,8 +75,8 @@ class StateEvaluation:
         Decides which epochs are barriers; receives what buckets report for the checkpointer.
     journal : StateJournal
         Keeps the state.
-    here : EvaluationHere, optional
-        Evaluates small epochs in this process; None where that is not this process's to do.
+    here : Here, optional
+        Evaluates small epochs; None where all are jobs.
     passing : callable
         Returns what passes behind operators with state in an epoch, by its number as steps know it.
     """
@@ -88,7 +87,7 @@ class StateEvaluation:
         observe: Callable[[], Mapping[str, Observed]],
         barriers: Barriers | None,
         journal: StateJournal,
-        here: EvaluationHere | None = None,
+        here: Here[tuple[list[Chunk], list[BucketChange]]] | None = None,
         passing: Callable[[int], Passing] = lambda epoch: EVERYTHING,
     ) -> None:
         self._passing = passing
@@ -96,9 +95,8 @@ class StateEvaluation:
         self._observe = observe
         self._barriers = barriers
         self._journal = journal
-        self._here = here
+        self.here = here
         self._epoch: StateEpoch | None = None
-        self.carried_times = 1 if here is None else HERE_TIMES
 
     def begin(
         self, batch: DataFrame, epoch: int, batch_id: int, step_time: tuple[int, int], end: Positions
@@ -140,8 +138,8 @@ class StateEvaluation:
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Evaluate a small epoch here, or bring its chunks to the driver."""
-        if self._here is not None:
-            chunks, report = self._evaluated(self._here, start, end)
+        if self.here is not None:
+            chunks, report = self._evaluated(start, end)
         else:
             try:
                 table: pa.Table = batch.toArrow()
@@ -164,18 +162,18 @@ class StateEvaluation:
         """Evaluate an epoch that all sinks hold for its state alone, unless the journal has it."""
         batch_id = self._running.batch_id
         if not self._journal.adopted(batch_id):
-            if is_small and self._here is not None:
-                _, report = self._evaluated(self._here, start, end)
+            if is_small and self.here is not None:
+                _, report = self._evaluated(start, end)
             else:
                 _, report = answered(batch.mapInArrow(reports_alone, ANSWERS).collect(), ())
             self._journal.write(batch_id, report.state)
         if self._barriers is not None:
             self._barriers.forget()
 
-    def _evaluated(self, here: EvaluationHere, start: Positions, end: Positions) -> tuple[list[Chunk], EpochReport]:
-        """Evaluate the epoch in this process; return what comes out of the last level, and what is reported."""
-        epoch = self._running
-        chunks, changes = here.levels.run(here.chunks(start, end), epoch.before, self._journal.reader.piece, epoch.at)
+    def _evaluated(self, start: Positions, end: Positions) -> tuple[list[Chunk], EpochReport]:
+        """Evaluate the epoch without a job; return what comes out of the last level, and what is reported."""
+        here, epoch = present(self.here, "an epoch is evaluated here that is for a job."), self._running
+        chunks, changes = here(start, end, epoch.before, epoch.at)
         return chunks, united([*reported(chunks), EpochReport(state=tuple(changes))])
 
     @property

@@ -23,7 +23,6 @@ from holdfast.plan.levels.level import Level
 from holdfast.plan.levels.packing import Packing, control_packing, packings, plan_packing
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
-from holdfast.plan.program_build import has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import SparkPart, Stages
 from holdfast.ports import Bounded
@@ -66,9 +65,9 @@ class StatefulPlan:
     stages : Stages
         What they mean.
     levels : sequence of Level
-        The same levels, for epochs that this process evaluates.
+        The same levels, for epochs that are evaluated without a job.
     packings : mapping of str to Packing
-        How it reads the sources then; empty where it is not this process's to do.
+        How sources are read then; empty where every epoch is a job.
     """
 
     frame: DataFrame
@@ -84,6 +83,7 @@ def compile_stateful(
     shape: StateShape,
     *,
     is_columnar: bool,
+    has_small_epochs: bool = True,
     seeds: Seeds | None = None,
     parts: SnapshotParts | None = None,
 ) -> StatefulPlan:
@@ -101,6 +101,8 @@ def compile_stateful(
         Buckets and tasks.
     is_columnar : bool
         Whether sources may be evaluated as an Arrow program.
+    has_small_epochs : bool
+        Whether small epochs may be evaluated without a job.
     seeds : Seeds, optional
         The initial state.
     parts : SnapshotParts, optional
@@ -162,11 +164,11 @@ def compile_stateful(
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
         looks_up = any(node.kind == TableLookup.kind for node in pipeline.nodes)  # in the version that its epoch sees
-        if looks_up or not (stages.detours or has_user_code(pipeline.nodes)):
-            reader = replace(reader, prefetch_bytes=0)  # nothing is read by planning processes before
         packed = each
-        if stages.detours or has_user_code(pipeline.nodes):  # of a detour Spark's plan is part; the other needs workers
-            each = {}  # else small epochs are read in this process
+        if stages.detours or not has_small_epochs:  # of a detour Spark's plan is part
+            each = {}  # else small epochs are read without it
+        if looks_up or each:
+            reader = replace(reader, prefetch_bytes=0)  # nothing is read by planning processes before
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
 
     def detours_behind(number: int) -> list[PlacedDetour]:

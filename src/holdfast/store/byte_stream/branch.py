@@ -13,6 +13,7 @@ from typing import TypeVar
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.store import durable
 from holdfast.store.byte_stream.data_file import MessageChunk, StoredFile
+from holdfast.store.byte_stream.layout import LOWEST
 from holdfast.store.byte_stream.manifest import (
     LOG,
     DataFile,
@@ -127,6 +128,18 @@ class StreamView:
                 if found is not None:
                     return found.ordinal
         return self.files[0].first if self.files else self.end
+
+    def highest_before(self, ordinal: int) -> int | None:
+        """Return the highest timestamp before a position, or a lower one that is in the index; None where none is."""
+        for file in reversed(self.files):
+            if file.end <= ordinal:
+                return file.highest
+            if file.first < ordinal:
+                with StoredFile(self.directory, self.name, file) as stored:
+                    entry = stored.last_entry(lambda entry: entry.ordinal < ordinal)
+                known = file.before if entry is None else entry.highest
+                return None if known == LOWEST else known
+        return None
 
     def first_from(self, at: int) -> int | None:
         """Return the ordinal of the first message at or after a time; None while there is none."""

@@ -99,7 +99,7 @@ class StreamEntry:
 
     Parameters
     ----------
-    number, generation, epoch, positions, pts, back_to, step_time
+    number, generation, epoch, positions, pts, back_to, recent_ends
         As of every log: :class:`holdfast.store.entry_log.Entry`.
     times : str
         What timestamps are.
@@ -125,7 +125,7 @@ class StreamEntry:
     message_count: int = 0
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     removals: tuple[str, ...] = ()
-    step_time: tuple[int, int] | None = None
+    recent_ends: str = ""
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
 
@@ -133,9 +133,7 @@ class StreamEntry:
 def encode_entry(entry: StreamEntry) -> bytes:
     """Return the bytes of an entry."""
     body = asdict(entry)
-    if entry.step_time is None:
-        del body["step_time"]
-    for name in ("explained", "explanations"):
+    for name in ("recent_ends", "explained", "explanations"):
         if not body[name]:
             del body[name]
     return _checked({"format": FORMAT, **body})
@@ -145,10 +143,9 @@ def decode_entry(data: bytes, number: int) -> StreamEntry:
     """Return an entry; ValueError, KeyError or TypeError where the bytes are not those of this one."""
     body = _body(data)
     streams = {name: _stream(state) for name, state in body.pop("streams").items()}
-    step_time = tuple(body["step_time"]) if "step_time" in body else None
     removals = tuple(body["removals"])
     told = tuple(Explanation(**one) for one in body.get("explanations", ()))
-    plain = {"streams": streams, "removals": removals, "step_time": step_time, "explanations": told}
+    plain = {"streams": streams, "removals": removals, "explanations": told}
     entry = StreamEntry(**{**body, **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")

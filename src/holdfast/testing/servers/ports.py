@@ -26,3 +26,13 @@ def free_port() -> int:
                 continue
             return int(probe.getsockname()[1])
     raise RuntimeError("a hundred ports of loopback are in use, one after the other")
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens on a port of loopback."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -205,8 +205,8 @@ class SimulatedEngine:
             parts = self._stage(epoch, start, end, claim.sinks)
             self._evaluation.keep(epoch, {name: sum(of.row_count for of in each) for name, each in parts.items()})
         faults.reach("after-stage", epoch)
-        explanations, time = self._explained(parts), (epoch, end)  # the rows until then stand for the time
-        record = replace(self._record(epoch, positions, end), explanations=explanations, step_time=time)
+        explanations = self._explained(parts)
+        record = replace(self._record(epoch, positions, end), explanations=explanations, recent_ends=f"to {end}")
         self._coordinator.commit(claim, record, parts)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:

@@ -148,8 +148,8 @@ class Life:
         for name, held in resumption.held.items():
             if held.explained is not None and held.explained.get(SOURCE, 0) < held.epoch:
                 raise AssertionError(f"sink {name!r} holds epoch {held.epoch}, and not what its positions mean")
-            if held.step_time is not None and held.step_time != (held.epoch, held.positions[SOURCE]["log"]):
-                raise AssertionError(f"sink {name!r} holds epoch {held.epoch}, and the time {held.step_time}")
+            if held.recent_ends not in ("", f"to {held.positions.get(SOURCE, {}).get('log')}"):
+                raise AssertionError(f"sink {name!r} holds epoch {held.epoch}, and ends {held.recent_ends!r}")
         self.resumption = resumption
         return resumption
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Held
 from holdfast.sinks.comparing.columns import FoundRows
-from holdfast.sinks.files.partition import partition_values
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.partition import partition_values
 from holdfast.types.plain import flat_type
 from holdfast.values import NO_LOSSES, Loss, Losses, LossKind
 

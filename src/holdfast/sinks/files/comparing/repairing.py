@@ -27,14 +27,13 @@ from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.sinks.believed import is_moved
 from holdfast.sinks.comparing.columns import FoundRows
 from holdfast.sinks.comparing.moved import Moved
-from holdfast.sinks.files import partition
 from holdfast.sinks.files.compaction import Joining
 from holdfast.sinks.files.comparing.content import BATCH_ROWS, FileFormat, parsed_place
 from holdfast.sinks.files.log import LogEntry
 from holdfast.sinks.files.own_files import EpochFiles, OwnFile, joined_name, own_file, visible_paths
 from holdfast.sinks.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from holdfast.store import durable
-from holdfast.types import canonical
+from holdfast.types import canonical, partition
 from holdfast.types.casting import declared
 from holdfast.values import Losses
 
@@ -263,6 +262,7 @@ def repaired(host: RepairHost, format: FileFormat, joining: Joining, repair: Rep
             removals=rewritten.removals,
             back_to=None,
             is_repair=True,
+            explanations=(),
         )
         if not host.append_joins(entry, last):
             rewriting.drop(rewritten.above)

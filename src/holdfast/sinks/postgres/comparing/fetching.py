@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
 from holdfast.sinks.postgres.comparing.hashing import HashedColumn, is_whole
 from holdfast.sinks.postgres.copy import DAYS_TO_2000, US_TO_2000, is_binary
 from holdfast.sinks.sql import is_nested
+from holdfast.types.csv_text import read_csv
 from holdfast.types.plain import from_json_text
 
 CHUNK_BYTES = 8_000_000
@@ -38,17 +37,8 @@ def batches(
 def _read(columns: Sequence[HashedColumn], schema: pa.Schema, data: bytes) -> pa.RecordBatch:
     names = [str(number) for number in range(len(columns))]
     kinds = {name: _sent_as(column.kind) for name, column in zip(names, columns, strict=True)}
-    table = pyarrow.csv.read_csv(
-        io.BytesIO(data),
-        pyarrow.csv.ReadOptions(column_names=[*names, PLACE_COLUMN, HASH_COLUMN], use_threads=False),
-        pyarrow.csv.ParseOptions(newlines_in_values=True),
-        pyarrow.csv.ConvertOptions(
-            column_types={**kinds, PLACE_COLUMN: pa.binary(), HASH_COLUMN: pa.int64()},
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    ).combine_chunks()
+    kinds |= {PLACE_COLUMN: pa.binary(), HASH_COLUMN: pa.int64()}
+    table = read_csv(data, [*names, PLACE_COLUMN, HASH_COLUMN], kinds).combine_chunks()
     arrays = [_value(_chunk(table, name), column.kind) for name, column in zip(names, columns, strict=True)]
     arrays += [_chunk(table, PLACE_COLUMN), _chunk(table, HASH_COLUMN).view(pa.uint64())]
     fields = [pa.field(column.column.name, column.kind) for column in columns]

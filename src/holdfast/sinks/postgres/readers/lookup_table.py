@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import masked
@@ -30,6 +30,7 @@ _TYPES = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
 }
+_DIGITS = 76  # of the powers of ten that Arrow knows
 _TEXTS = ("text", "varchar", "bpchar", "name", "uuid", "json", "jsonb")
 _SETTINGS = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET default_transaction_read_only = on"
 
@@ -65,8 +66,9 @@ class PostgresLookupTable:
 
     def load(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows of the query."""
-        import pyarrow.csv as csv
         from psycopg import sql
+
+        from holdfast.types.csv_text import read_csv
 
         with self._connection() as connection:
             schema = self._described(connection)
@@ -78,27 +80,17 @@ class PostgresLookupTable:
                 )
             chosen = sql.SQL(", ").join(map(sql.Identifier, columns))
             statement = sql.SQL("COPY (SELECT {} FROM ({}) AS looked_up) TO STDOUT (FORMAT csv)")
-            data = io.BytesIO()
             with connection.cursor() as cursor, cursor.copy(statement.format(chosen, self._query())) as copy:
-                for part in copy:
-                    data.write(part)
+                data = b"".join(copy)
         wanted = pa.schema([schema.field(name) for name in columns])
-        if not data.tell():
+        if not data:
             return wanted.empty_table()
-        data.seek(0)
-        return csv.read_csv(
-            data,
-            read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=wanted,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=["t"],
-                false_values=["f"],
-            ),
-        ).cast(wanted)
+        types = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in wanted}
+        table = read_csv(data, columns, types, true_values=["t"], false_values=["f"])
+        for at, field in enumerate(wanted):
+            if pa.types.is_decimal(field.type):
+                table = table.set_column(at, field.name, _numbers(field, table.column(at)))
+        return table.cast(wanted)
 
     def _query(self) -> Any:
         from psycopg import sql
@@ -178,3 +170,16 @@ def postgres(dsn: str, query: str) -> PostgresLookupTable:
         if not isinstance(value, str) or not value.strip():
             raise InvalidPipeline(f"{argument}= is no text.", do=f"write for instance {_RIGHT}")
     return PostgresLookupTable(Dsn(dsn), query)
+
+
+def _numbers(field: pa.Field, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return numbers of a query: by decimals of more bits, for Arrow scales those of 128 modulo 2**128."""
+    try:
+        if (pc.max(pc.binary_length(texts)).as_py() or 0) > _DIGITS:
+            raise pa.ArrowInvalid(f"one has more than {_DIGITS} digits")
+        return texts.cast(pa.decimal256(field.type.precision, field.type.scale)).cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidPipeline(
+            f"column {field.name!r} of the query has numbers that {field.type} does not hold ({error}).",
+            do=f"choose their digits in the query: SELECT CAST({field.name} AS numeric(38, 6)) AS {field.name}.",
+        ) from error

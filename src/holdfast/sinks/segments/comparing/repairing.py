@@ -25,7 +25,6 @@ from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
 from holdfast.sinks.believed import is_moved
 from holdfast.sinks.comparing.columns import FoundRows
 from holdfast.sinks.comparing.moved import Moved
-from holdfast.sinks.files import partition as files_partition
 from holdfast.sinks.files.comparing.content import BATCH_ROWS, FileFormat, FilesContent, parsed_place
 from holdfast.sinks.segments.comparing.content import growing_files, opened
 from holdfast.sinks.segments.entries import SealedSegment, SegmentsEntry
@@ -37,6 +36,7 @@ from holdfast.sinks.segments.readers.dataset import place_of, with_partition
 from holdfast.sinks.segments.rules.retention import KEEP_ALL, Retention
 from holdfast.sinks.segments.sealing import REPAIRED, Sealing
 from holdfast.store import durable
+from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared
 from holdfast.values import Losses
 

@@ -19,15 +19,16 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
-from holdfast.sinks.files.partition import partition_values
+from holdfast.sinks.files.tables import damage_named
 from holdfast.sinks.segments.entries import SealedSegment
-from holdfast.sinks.segments.evolution import decoded, united
 from holdfast.sinks.segments.files import fitting
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import OWN_DIRECTORY
 from holdfast.store import durable
+from holdfast.types.partition import partition_values
+from holdfast.types.schema import decode_schema, unite_schemas
 
 _ATTEMPTS = 20
 
@@ -172,8 +173,8 @@ def content(directory: str, pipeline: str | None = None, sink: str | None = None
         holdings = manifest.holdings()
         if not holdings.schema:
             continue
-        found = decoded(holdings.schema)
-        schema = found if schema is None else united([schema, found])
+        found = decode_schema(holdings.schema)
+        schema = found if schema is None else unite_schemas([schema, found])
         held[os.path.relpath(own, os.path.join(directory, OWN_DIRECTORY))] = holdings.last.held()
         sealed += manifest.sealed(holdings)
         growing += _growing(holdings, os.path.join(own, "journal"))
@@ -217,8 +218,8 @@ def place_of(directory: str, segment: SealedSegment) -> str:
 
 
 def sealed_rows(path: str, partition: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a sealed file, with these columns."""
-    with pq.ParquetFile(path) as file:
+    """Yield the rows of a sealed file, with these columns; raise :class:`Corrupt` where it is damaged."""
+    with damage_named(path), pq.ParquetFile(path) as file:
         known = set(file.schema_arrow.names)
         for batch in file.iter_batches(columns=[name for name in schema.names if name in known]):
             yield with_partition(batch, partition, schema)

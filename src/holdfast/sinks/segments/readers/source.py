@@ -6,6 +6,7 @@ which the source keeps as links of its own, because the sink removes them when t
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
@@ -24,7 +26,7 @@ from holdfast.positions import SourcePositions
 from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.readers import dataset
 from holdfast.store import durable, sealed
-from holdfast.store.time_ranges import of_groups, united
+from holdfast.store.time_ranges import TimeRange, of_groups, united
 from holdfast.types.schema import to_arrow
 
 SEGMENT = "files"
@@ -41,6 +43,8 @@ class _File:
     row_count: int | None
     partition: str | None
     sealed: tuple[str, ...] = ()
+    lowest: int | None = None
+    """A time that no row of it is below, where rows have times and it is known."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,12 @@ class SegmentsSource:
     def has_more(self, positions: SourcePositions) -> bool:
         """Return whether files are left."""
         return not self.has_ended(positions)
+
+    def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no row follows positions: the lowest of the files that are left."""
+        lowest = [file.lowest for file in self._fixed()[_ordinal(positions) :]]
+        known = [low for low in lowest if low is not None]
+        return min(known) if known and len(known) == len(lowest) else None
 
     def freeze(self) -> None:
         """Do nothing: the version never grows."""
@@ -220,30 +230,45 @@ class SegmentsSource:
         files = []
         for segment in found.sealed:
             path = _linked(dataset.place_of(found.directory, segment), links, is_copied=False)
-            if self._is_before(path):
+            times = self._times_of(path)
+            if times is not None and self.spec.since is not None and times.high < self.spec.since:
                 continue
-            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition))
+            lowest = None if times is None else times.low
+            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition, lowest=lowest))
         for file in found.growing if self.spec.growing else ():
             path = _linked(file.path, links, is_copied=True)
             count = None if file.sealed else file.row_count
-            files.append(_File(path, file.size_bytes, count, None, tuple(sorted(file.sealed))))
+            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)))
+            files.append(replace(growing, lowest=self._lowest_of(growing)))
         durable.sync_directory(links)
-        return files
+        # In the order of time, as far as files have one: the bound that holds after each rises soonest so.
+        return sorted(files, key=lambda file: (file.lowest is not None, file.lowest or 0))
 
-    def _is_before(self, path: str) -> bool:
-        """Return whether a sealed file is known to have no row at or after the time where reading begins."""
-        since, column = self.spec.since, self.spec.timestamp
-        if since is None or column is None:
-            return False
+    def _times_of(self, path: str) -> TimeRange | None:
+        """Return the range of the timestamps of a sealed file, by its statistics; None where it is not known."""
+        column = self.spec.timestamp
+        if column is None:
+            return None
         try:
             with pq.ParquetFile(path) as file:
-                times = united(range_ for _, _, range_ in of_groups(file, self.spec.schema.field(column)))
+                return united(range_ for _, _, range_ in of_groups(file, self.spec.schema.field(column)))
         except pa.ArrowException:
-            return False  # who reads it says what is wrong
-        return times is not None and times.high < since
+            return None  # who reads it says what is wrong
+
+    def _lowest_of(self, growing: _File) -> int | None:
+        """Return the lowest timestamp of a file of the journal: it has no statistics, and few rows."""
+        column = self.spec.timestamp
+        if column is None:
+            return None
+        rows = dataset.growing_rows(PiecesReader(growing.path), frozenset(growing.sealed), self.spec.schema, {})
+        lows = [pc.min(batch.column(column)).cast(pa.int64()).as_py() for batch in rows]
+        return min((low for low in lows if low is not None), default=None)
 
     def _note(self, files: Sequence[_File]) -> None:
-        body = [[file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed)] for file in files]
+        body = [
+            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest]
+            for file in files
+        ]
         sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
 
 
@@ -267,7 +292,10 @@ def _noted(workspace: str) -> list[_File] | None:
     data = sealed.read_sealed(os.path.join(workspace, _CONTENT))
     if data is None:
         return None
-    return [_File(path, size, rows, partition, tuple(of)) for path, size, rows, partition, of in json.loads(data)]
+    return [
+        _File(path, size, rows, partition, tuple(of), lowest)
+        for path, size, rows, partition, of, lowest in json.loads(data)
+    ]
 
 
 def _ordinal(positions: SourcePositions) -> int:
@@ -294,7 +322,8 @@ def segments(
     schema : str, StructType or pyarrow.Schema, optional
         Columns to read; by default all that the sink has, which must have been opened then.
     timestamp : str, optional
-        Column that holds event time.
+        Column that holds event time.  With it files are read in the order of their lowest times, and the source gives
+        bounds by itself: the lowest time of the files that are left.
     max_files_per_epoch : int, optional
         Limits an epoch; by default everything is one.
     name : str, optional
@@ -327,4 +356,10 @@ def segments(
         if max_files_per_epoch is not None and max_files_per_epoch < 1:
             raise InvalidPipeline("read.segments: max_files_per_epoch must be 1 or more.", do="leave it out for all.")
         spec = SegmentsSourceSpec(directory, columns, growing, timestamp, max_files_per_epoch)
-    return stream_from(spec, name=name)
+        time = None if timestamp is None else columns.field(timestamp).type
+        is_timed = time is not None and (pa.types.is_timestamp(time) or time == pa.int64())
+    if not is_timed:
+        return stream_from(spec, name=name)
+    # A source in the house of a sink: what gives bounds around it is found by name, in the house of sources.
+    own_bounds = importlib.import_module("holdfast.sources.partitioned").own_bounds
+    return stream_from(own_bounds(spec, 0), name=name)

@@ -1,9 +1,9 @@
-"""The bound of a source that reads many partitions: what the times of their last messages promise together.
+"""The bound of a source that reads growing partitions: what the times of their last messages promise together.
 
 Within a partition times ascend, or are at most ``disorder`` below the highest before; so the last messages before a
-position say what may still follow.  The bound of the source is the lowest of its partitions'.  A partition that has
-been silent for ``idle_after`` counts with the bound that was reached *before* it was found silent once more: whatever
-comes of it was appended after that.
+position say what may still follow.  The bound of the source is the lowest of its partitions'.  One that has no message
+yet holds nobody back.  A partition that has been silent for ``idle_after`` counts with the bound that was reached
+*before* it was found silent once more: whatever comes of it was appended after that.
 
 Decided where epochs are planned, by its clock.  The outcome is part of the positions, so a replay knows it without
 asking anybody, and it never falls.
@@ -13,15 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from holdfast.positions import SourcePositions
-from holdfast.sources.kafka.partitions import OffsetRange
-
-BOUND = "@bound"
-"""The segment of positions under which the bound stands."""
+HELD_US = 60_000_000
+"""So long a partition has been silent when it is said that it holds the bound back."""
 
 TAIL = 64
 """So many offsets before a position are looked at: some are marks of transactions."""
+
+
+class OffsetRange(NamedTuple):
+    """Messages of a partition: its segment, the first offset, and the one after the last."""
+
+    segment: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,6 @@ class PartitionTimes:
     idle_after_us: int | None
 
 
-def of_partitions(positions: SourcePositions) -> dict[str, int]:
-    """Return positions without the bound.
-
-    Examples
-    --------
-    >>> of_partitions({"flights@28LoSSUP/3": 7, "@bound": 90})
-    {'flights@28LoSSUP/3': 7}
-    """
-    return {segment: int(at) for segment, at in positions.items() if segment != BOUND}
-
-
 class PartitionBounds:
     """The bounds of the partitions of one source, as far as this process has seen them.
 
@@ -69,6 +64,7 @@ class PartitionBounds:
         self.latest = latest
         self._at: dict[str, int] = {}
         self._highest: dict[str, int] = {}
+        self._first: dict[str, int] = {}
         self._heard_us: dict[str, int] = {}
         self._before: Mapping[str, int | None] = {}
 
@@ -92,21 +88,31 @@ class PartitionBounds:
         now_us : int
             The clock of this process.
         """
+        self._first = {**lows, **self._first}
         self._look(positions, lows)
         for segment, end in ends.items():
             if segment not in self._heard_us or end > positions.get(segment, 0) or self._moved(segment, positions):
                 self._heard_us[segment] = now_us
         self._at.update(positions)
         idle = {segment for segment in ends if self._is_idle(segment, now_us)}
-        bounds = {segment: self._of(segment) for segment in ends}
+        bounds = {segment: self._of(segment) for segment, end in ends.items() if not self._is_empty(segment, end)}
         before, self._before = self._before, bounds
         active = [bound for segment, bound in bounds.items() if segment not in idle]
         if not active:  # everything up to the newest message is settled, whatever disorder was waited for
             return max((self._highest[segment] + 1 for segment in ends if segment in self._highest), default=None)
         # What a silent partition gives from now on was appended after this process had looked the last time.
-        reached = _lowest(before.get(segment) for segment in ends if segment not in idle)
-        silent = [_higher(bounds[segment], reached) for segment in idle]
+        reached = _lowest(before.get(segment) for segment in bounds if segment not in idle)
+        silent = [_higher(bounds[segment], reached) for segment in idle if segment in bounds]
         return _lowest([*active, *silent])
+
+    def held_by(self, ends: Mapping[str, int], now_us: int) -> str | None:
+        """Return the partition that alone holds the bound back, and has been silent for long; None where none does."""
+        known = {segment: bound for segment, bound in self._before.items() if bound is not None}
+        if len(known) < max(2, len(self._before)):
+            return None
+        lowest, other = sorted(known, key=lambda segment: known[segment])[:2]
+        is_silent = ends.get(lowest) == self._at.get(lowest) and now_us - self._heard_us[lowest] >= HELD_US
+        return lowest if is_silent and known[lowest] < known[other] and not self._is_idle(lowest, now_us) else None
 
     def _look(self, positions: Mapping[str, int], lows: Mapping[str, int]) -> None:
         ranges = []
@@ -125,6 +131,9 @@ class PartitionBounds:
     def _is_idle(self, segment: str, now_us: int) -> bool:
         after_us = self.times.idle_after_us
         return after_us is not None and now_us - self._heard_us[segment] >= after_us
+
+    def _is_empty(self, segment: str, end: int) -> bool:
+        return segment not in self._highest and end <= self._first.get(segment, 0)
 
     def _of(self, segment: str) -> int | None:
         highest = self._highest.get(segment)

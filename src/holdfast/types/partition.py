@@ -14,13 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow
+from holdfast.types.destinations import refused_destination
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The directory of null, and, as in Spark, of the empty string."""
 
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NAME_BYTES_MAX = 255
+
+_PATH_BYTES_MAX = 4095
+_BESIDE_BYTES = 256
+"""What stands in a path besides the sink's directory and a partition: the directory of a task, and the file's name."""
+
+_DO = "correct or filter such rows before the sink, or partition by columns with shorter values."
 
 _BEYOND = 2
 _BYTES = np.array([bool(_ESCAPED.match(chr(n))) if n < 0x80 else _BEYOND for n in range(256)], np.uint8)
@@ -43,7 +49,25 @@ def is_partition_type(kind: pa.DataType) -> bool:
     )
 
 
-def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.RecordBatch]]:
+def room_below(directory: str) -> int:
+    """Return how many bytes the directories of a partition may have together, below a directory of a file system."""
+    return _PATH_BYTES_MAX - _BESIDE_BYTES - len(os.fsencode(directory))
+
+
+def check(batch: pa.RecordBatch, columns: Sequence[str], room_bytes: int) -> None:
+    """Raise :class:`BadRow` if a row cannot go to the directories that its partition columns name; see :func:`groups`.
+
+    Cheaper than a division: names are made once for each value, and combined only where that could be too long.
+    """
+    names = [_names(column, batch.column(column).unique()) for column in columns]
+    longest = [pc.max(pc.binary_length(each)).as_py() or 0 for each in names]
+    if batch.num_rows and sum(longest) + len(longest) > room_bytes:
+        groups(batch, columns, room_bytes)
+
+
+def split(
+    batch: pa.RecordBatch, columns: Sequence[str], room_bytes: int = _PATH_BYTES_MAX
+) -> list[tuple[str, pa.RecordBatch]]:
     """Split rows by the values of partition columns.
 
     Parameters
@@ -52,6 +76,8 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         The rows.
     columns : sequence of str
         Partition columns, outermost first.  Empty: everything belongs to the directory itself.
+    room_bytes : int
+        How long the directories of a partition may be together.
 
     Returns
     -------
@@ -73,14 +99,14 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         return []
     if not columns:
         return [("", batch)]
-    names, starts, order = groups(batch, columns)
+    names, starts, order = groups(batch, columns, room_bytes)
     rest = batch.drop_columns(list(columns)).take(pa.array(order))
     ends = [*starts[1:], batch.num_rows]
     return [(name, rest[start:end]) for name, start, end in zip(names.to_pylist(), starts, ends, strict=True)]
 
 
 def groups(
-    batch: pa.RecordBatch, columns: Sequence[str]
+    batch: pa.RecordBatch, columns: Sequence[str], room_bytes: int = _PATH_BYTES_MAX
 ) -> tuple[pa.StringArray, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the directories that rows belong to, and how the rows are brought together.
 
@@ -90,6 +116,8 @@ def groups(
         The rows, at least one.
     columns : sequence of str
         Partition columns, outermost first; at least one.
+    room_bytes : int
+        How long the directories of a partition may be together.
 
     Returns
     -------
@@ -123,6 +151,10 @@ def groups(
     firsts = order[starts]
     parts = [known.take(pa.array(code[firsts])) for known, code in zip(names, codes, strict=True)]
     directories = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
+    too_long = directories.filter(pc.greater(pc.binary_length(directories), room_bytes))
+    if len(too_long):
+        why = f"its path would be too long for the file system or the store: there is room for {room_bytes} bytes"
+        raise refused_destination("partition_by", "directory", too_long[0].as_py(), why, _DO)
     return directories, starts, order
 
 
@@ -144,11 +176,7 @@ def _names(column: str, values: pa.Array) -> pa.StringArray:
         if names is None:
             names = pa.array([partition_name(column, value) for value in values.to_pylist()], pa.string())
     except (ValueError, OverflowError) as error:
-        raise BadRow(
-            f"A value of partition column {column!r} cannot name a directory.",
-            why=f"{error}.",
-            do="correct or filter such rows before the sink.",
-        ) from error
+        raise refused_destination(f"partition column {column!r}", "directory", None, str(error), _DO) from error
     return names
 
 
@@ -161,6 +189,8 @@ def _plain_names(column: str, values: pa.Array) -> pa.StringArray | None:
     prefix = f"{_escape(column)}="
     longest = _NAME_BYTES_MAX - len(os.fsencode(prefix))
     if (pc.max(pc.binary_length(values)).as_py() or 0) > longest:
+        return None
+    if pc.any(pc.equal(values, NULL_NAME)).as_py():
         return None
     is_empty = pc.equal(pc.fill_null(values, ""), "")
     if pc.any(is_empty).as_py():
@@ -193,14 +223,25 @@ def partition_name(column: str, value: Any) -> str:
     ('route=LHR%2FJFK', 'day=__HIVE_DEFAULT_PARTITION__')
     """
     text = "" if value is None else _text(value)
+    if text == NULL_NAME:
+        why = "that text is null to every reader of directories"
+        raise refused_destination(f"partition column {column!r}", "directory", text, why, _DO)
     name = f"{_escape(column)}={_escape(text) if text else NULL_NAME}"
     if len(os.fsencode(name)) > _NAME_BYTES_MAX:
-        raise BadRow(
-            f"A value of partition column {column!r} is too long for a directory's name.",
-            why=f"{name[:60]}... has more than {_NAME_BYTES_MAX} bytes.",
-            do="partition by a shorter column.",
-        )
+        why = f"a directory's name has at most {_NAME_BYTES_MAX} bytes"
+        raise refused_destination(f"partition column {column!r}", "directory", name, why, _DO)
     return name
+
+
+def partition_columns(directory: str) -> frozenset[str]:
+    """Return the columns that a directory's name tells of.
+
+    Examples
+    --------
+    >>> sorted(partition_columns("out/route=LHR%2FJFK/day=7"))
+    ['day', 'route']
+    """
+    return frozenset(unquote(part.partition("=")[0]) for part in directory.split("/") if "=" in part)
 
 
 def partition_values(directory: str, schema: pa.Schema) -> dict[str, pa.Scalar]:

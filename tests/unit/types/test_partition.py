@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow
-from holdfast.sinks.files.partition import is_partition_type, partition_name, partition_names, split
+from holdfast.types.partition import is_partition_type, partition_name, partition_names, partition_values, split
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,33 @@ def test_a_name_longer_than_a_file_system_takes_is_a_bad_row_that_names_the_colu
         partition_name("c", "x" * 254)
     with pytest.raises(BadRow):
         partition_name("c", "ü" * 127)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_the_text_that_stands_for_null_is_a_bad_row_and_not_read_back_as_null(count: int) -> None:
+    values = [f"v{number}" for number in range(count - 1)]
+    assert len(partition_names("c", pa.array([*values, "__HIVE_DEFAULT_PARTITION"]))) == count
+    with pytest.raises(BadRow, match="partition column 'c': a row cannot go to the directory"):
+        partition_names("c", pa.array([*values, "__HIVE_DEFAULT_PARTITION__"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), ["007", "7", "true", "2026-01-02", "a/b=c%", "é", None]),
+        (pa.int8(), [-5, 0, None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]),
+        (pa.timestamp("us"), [datetime.datetime(1, 1, 1), datetime.datetime(2026, 1, 2, 3, 4, 5, 120_000), None]),
+        (pa.timestamp("us", "UTC"), [datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), None]),
+        (pa.decimal128(38, 10), [Decimal("-1.5000000000"), Decimal(10**27), None]),
+    ],
+)
+def test_a_value_comes_back_from_its_name_with_its_type(kind: pa.DataType, values: list[Any]) -> None:
+    schema = pa.schema([("c", kind)])
+    found = [partition_values(name, schema)["c"] for name in partition_names("c", pa.array(values, kind))]
+    assert [each.type for each in found] == [kind] * len(values)
+    assert [each.as_py() for each in found] == values
 
 
 def test_types_without_one_text_per_value_are_no_partition_types() -> None:

@@ -1,0 +1,81 @@
+"""Lives: processes of a benchmark that are killed with everything they started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.sides import WORK
+
+
+class Life:
+    """A process that is killed with everything it started when its block ends."""
+
+    def __init__(self, command: list[str], out: Path) -> None:
+        with (out / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=WORK.parent.parent,
+            )
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        return self.process
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(ProcessLookupError):  # a supervisor that has been asked to end
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def life_of(module: str, side: str, arguments: Mapping[str, Any], out: Path) -> Life:
+    """Begin the life of a side (:mod:`bench.sides`)."""
+    return Life([sys.executable, "-m", "bench.sides", module, side, json.dumps(arguments)], out)
+
+
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    """Return the CPU seconds, of the user and the system, of a process that runs and of everything it started."""
+    total = 0.0
+    root = psutil.Process(process.pid)
+    for each in [root, *root.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += sum(each.cpu_times()[:4])  # with those of children that have ended
+    return total
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait until something holds.
+
+    Raises
+    ------
+    RuntimeError
+        If the process ends before, or it takes more than five minutes.
+    """
+    end = time.monotonic() + 300
+    while not holds():
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"the process {process.args!r} ended, or took too long: see its log")
+        time.sleep(0.005)
+
+
+def memory_mb(process: subprocess.Popen[bytes]) -> float:
+    """Return the memory of a process and of everything it started, what several share counted once, in MB."""
+    total = 0
+    root = psutil.Process(process.pid)
+    for each in [root, *root.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += each.memory_full_info().pss
+    return total / 1e6

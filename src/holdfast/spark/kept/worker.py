@@ -1,0 +1,86 @@
+"""The kept worker's own side: it is sent a callable once, and then the arguments of each call.
+
+Started by :mod:`holdfast.spark.kept.process` as ``python -m holdfast.spark.kept.worker``.  On stdin and on stdout:
+*frames*, each a pickled value behind its length.  It is sent the driver's module path and the callable, then a tuple
+for each call; it answers with its process id, then with ``(True, result)`` or ``(False, (error, trace))`` for each.
+What a function prints goes to stderr.  It ends when stdin does, whatever is at work then.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import IO, Any
+
+LENGTH_BYTES = 8
+
+
+def write_frame(stream: IO[bytes], data: bytes) -> None:
+    """Write one frame."""
+    stream.write(len(data).to_bytes(LENGTH_BYTES, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def frames(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield frames until the stream ends."""
+    while len(head := stream.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        length = int.from_bytes(head, "little")
+        data = stream.read(length)
+        if len(data) < length:
+            return
+        yield data
+
+
+def main() -> None:
+    """Answer calls until stdin ends."""
+    for each in (signal.SIGINT, signal.SIGTERM):  # a run that is told to stop finishes the epoch at work
+        signal.signal(each, signal.SIG_IGN)
+    given, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what a function prints is no answer
+    write_frame(answers, pickle.dumps(os.getpid()))
+    received: SimpleQueue[bytes] = SimpleQueue()
+
+    def listen() -> None:
+        for data in frames(given):
+            received.put(data)
+        os._exit(0)  # the driver is gone, or needs no further answer
+
+    threading.Thread(target=listen, daemon=True).start()
+    path: list[str] = pickle.loads(received.get())
+    sys.path += [entry for entry in path if entry not in sys.path]
+    loaded, call = _answer(pickle.loads, received.get())
+    while True:
+        request = received.get()
+        # What cannot be imported here is the answer to every call.
+        answer = _answer(lambda given: call(*pickle.loads(given)), request) if loaded else (False, call)
+        write_frame(answers, _pickled(answer))
+
+
+def _answer(call: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Return what a call gives: true with its result, or false with what it raised and the trace of it."""
+    try:
+        return True, call(*arguments)
+    except Exception as error:
+        return False, (error, traceback.format_exc())
+
+
+def _pickled(answer: tuple[bool, Any]) -> bytes:
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        if answer[0]:
+            raise
+        return pickle.dumps((False, (None, answer[1][1])))  # an error of the user's that cannot leave the process
+
+
+if __name__ == "__main__":
+    main()
