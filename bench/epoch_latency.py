@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.sides import figures_in, median, percentile, print_result, start_side
-from tools.postgres_server import postgres_server
+from holdfast.testing.servers.postgres import postgres_server
 
 SCHEMA = "id BIGINT, created_us BIGINT, celsius DOUBLE"
 COLUMNS = ("id", "created_us", "celsius", "celsius * 1.8 + 32 AS fahrenheit")

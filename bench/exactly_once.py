@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.sides import WORK, median, print_result, run_side
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 SCHEMA = "id BIGINT, device STRING, at TIMESTAMP, celsius DOUBLE"
 KEEP = "id % 10 <> 0"

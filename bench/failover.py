@@ -38,7 +38,7 @@ from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import Holder, take
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 OUT = WORK / "failover"
 ROWS_PER_S = 5_000

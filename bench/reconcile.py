@@ -31,7 +31,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 SPOILT = 100
 QUERY = "select count(*), sum(hashtext(t::text)) from t"

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.sides import WORK, median, print_result, run_side
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 SCHEMA = "id BIGINT, k BIGINT, at TIMESTAMP, v BIGINT"
 TABLE = (

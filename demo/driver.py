@@ -30,8 +30,8 @@ from demo.watch import Counter, Watch, kafka_rows, parquet_rows, postgres_rows, 
 from demo.wipe import FREQUENT, kept, wipe
 from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
-from tools.kafka_server import kafka_server
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.kafka import kafka_server
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
 KILL_COUNT = 5

@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from holdfast.testing.servers.kafka import default_jars  # noqa: E402
 from tests.everyday import examples, is_left_out  # noqa: E402
 from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
@@ -35,7 +36,6 @@ from tests.servers import (  # noqa: E402
     postgres_server_plain,
     postgres_server_prepared,
 )
-from tools.kafka_server import default_jars  # noqa: E402
 
 # Thousands of syncs to a disk take minutes, and tests cut no power.  The memory of small containers is too small.
 MEMORY = "/dev/shm"

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tools.kafka_server import KafkaServer, NoKafka, kafka_server
+from holdfast.testing.servers.kafka import KafkaServer, NoKafka, kafka_server
 
 PASSWORD = "hunter2-of-users"
 KEY_PASSWORD = "hunter2-of-a-key"

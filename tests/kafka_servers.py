@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tools.kafka_server import KafkaCluster, KafkaServer, NoKafka, kafka_cluster, kafka_server
+from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, NoKafka, kafka_cluster, kafka_server
 
 
 @pytest.fixture(scope="session")

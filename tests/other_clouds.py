@@ -22,8 +22,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from holdfast.testing.servers.ports import free_port
 from tests.http_servers import Quiet, serving_with
-from tools.ports import free_port
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _ACCOUNT = "devstoreaccount1"

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tools import class_archive, kafka_server
+from holdfast.testing.servers import kafka as kafka_server
+from tools import class_archive
 
 KILLING = (
     "tests/crash/test_jvm_killed.py",

@@ -49,7 +49,7 @@ install --editable .
 
 # Java is needed by everything that starts Spark, and by nothing else: setup says what it found and goes on.
 if sh tools/with_java.sh true; then
-  sh tools/with_java.sh .venv/bin/python -m tools.kafka_server || true # it says what is missing
+  sh tools/with_java.sh .venv/bin/python -m holdfast.testing.servers.kafka || true # it says what is missing
 else
   echo "setup: make check works without Java; make test, demo and bench need it."
 fi

@@ -24,7 +24,7 @@ from demo.watch import Watch, parquet_rows
 from demo.wipe import FREQUENT, kept, wipe
 from examples.shop.generate import deliveries, is_row
 from examples.shop.verify import verify
-from tools.postgres_server import postgres_dsn, scratch_schema
+from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
 

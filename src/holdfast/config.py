@@ -156,10 +156,10 @@ class Settings(BaseSettings):
     checkpoint_freq: Annotated[int, Field(ge=0, le=86_400_000)] = _setting(
         60_000,
         "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
-        "0: no periodic snapshots.  The workers write what they hold concurrently with the epochs, which do not wait: "
-        "0.14 s of CPU for a million keys; the rest is read from the journal of state.  One snapshot a minute bounds "
-        "what has to be replayed when Spark's directory is lost.  A snapshot that is due while another is being made "
-        "is skipped.",
+        "0: neither snapshots nor progress records; the ledger, Spark's log and the journal of state are always "
+        "written.  Workers write what they hold beside the epochs, which do not wait: 0.14 s of CPU for a million "
+        "keys; the rest is read from the journal of state.  One snapshot a minute bounds what has to be replayed when "
+        "Spark's directory is lost.  A snapshot that is due while another is being made is skipped.",
     )
     controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,

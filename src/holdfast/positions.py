@@ -4,16 +4,13 @@ Invariants: a position only grows; the positions of an epoch's end are the posit
 start; two positions of one segment can always be compared (numbers by size).  A source whose positions
 are opaque to Holdfast (``read.spark``) has the single segment ``""`` with a JSON text: such positions can
 be compared for equality only.
-
-Recovery from what sinks hold is a :func:`plan`: the earliest position that any sink, or any segment of one, still
-needs, and for each what to filter out above it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 
 Position = int | str
 """Next place to read in one segment: a number that grows, or an opaque text."""
@@ -39,95 +36,6 @@ class Holding:
 
     positions: Positions
     segments: Mapping[str, Positions] = field(default_factory=dict)
-
-    def has(self, segment: str, source: str, source_segment: str, position: int) -> bool:
-        """Return whether a row of one of its segments, read at a position, is there.
-
-        Examples
-        --------
-        >>> holding = Holding({"a": {"log": 9}}, {"day=mo": {"a": {"log": 4}}})
-        >>> holding.has("day=mo", "a", "log", 4), holding.has("day=tu", "a", "log", 4)
-        (False, True)
-        """
-        until = self.segments.get(segment, self.positions).get(source, {}).get(source_segment, 0)
-        return isinstance(until, int) and position < until
-
-
-@dataclass(frozen=True)
-class SeekPlan:
-    """How sources are read again after a loss.
-
-    Parameters
-    ----------
-    seek : Positions
-        Where reading begins: a source, or a segment of one, that is not there begins at its beginning.
-    filters : mapping of str to Holding
-        For each sink that holds something above ``seek``: what :meth:`Holding.has` is filtered out for it.
-    """
-
-    seek: Positions
-    filters: Mapping[str, Holding]
-
-
-def plan(held: Mapping[str, Holding]) -> SeekPlan:
-    """Compute where to begin reading, and what each sink and segment then filters out.
-
-    Each sink and segment gets every row that it lacks once, and nothing is read that none of them lacks, as far as
-    positions tell.  Costs O(segments).
-
-    Parameters
-    ----------
-    held : mapping of str to Holding
-        For each sink.  Not empty.
-
-    Raises
-    ------
-    ValueError
-        If opaque positions differ: which of them is the earlier one only their source knows.
-
-    References
-    ----------
-    Milvus, "DataNode Flowgraph Recovery Design": seek to the earliest position of all segments, and filter for each
-    segment what is before its own.
-
-    Examples
-    --------
-    >>> days = Holding({"a": {"log": 9}}, {"day=mo": {"a": {"log": 4}}, "day=tu": {"a": {"log": 6}}})
-    >>> found = plan({"files": days, "table": Holding({"a": {"log": 7}})})
-    >>> found.seek
-    {'a': {'log': 4}}
-    >>> found.filters["files"].has("day=tu", "a", "log", 5), found.filters["table"].has("", "a", "log", 7)
-    (True, False)
-    """
-    every = chain.from_iterable((each.positions, *each.segments.values()) for each in held.values())
-    first = next(every)
-    seek = {source: dict(of) for source, of in first.items()}
-    for positions in every:
-        _lower(seek, positions)
-    return SeekPlan(seek, {name: each for name, each in held.items() if not _is_at(each, seek)})
-
-
-def _lower(seek: dict[str, dict[str, Position]], positions: Positions) -> None:
-    """Lower positions to others where those are earlier; what one of both lacks is read from its beginning."""
-    for source in list(seek):
-        if source not in positions:
-            del seek[source]
-            continue
-        of, other = seek[source], positions[source]
-        for segment in list(of):
-            if segment not in other:
-                del of[segment]
-            elif isinstance(of[segment], str) or isinstance(other[segment], str):
-                if of[segment] != other[segment]:
-                    raise ValueError(
-                        f"positions {of[segment]!r} and {other[segment]!r} of source {source!r} cannot be ordered"
-                    )
-            else:
-                of[segment] = min(of[segment], other[segment])
-
-
-def _is_at(holding: Holding, seek: Positions) -> bool:
-    return all(each == seek for each in (holding.positions, *holding.segments.values()))
 
 
 def covers(held: SourcePositions, wanted: SourcePositions) -> bool:

@@ -131,7 +131,8 @@ def test_no_other_module_names_a_class_of_the_jvm():
         if (isinstance(node, ast.Constant) and isinstance(node.value, str) and "org.apache." in node.value)
         or (isinstance(node, ast.Attribute) and node.attr == "apache")
     }
-    assert found == {"spark/launch/command.py"}  # what becomes the JVM: before there is one
+    # What becomes the JVM, before there is one; and a plugin of Maven, which is no class of Spark's.
+    assert found == {"spark/launch/command.py", "testing/servers/maven_jars.py"}
 
 
 def test_what_stands_elsewhere_is_listed_in_the_head():

@@ -16,6 +16,7 @@ from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
 from holdfast.sinks.kafka.form import MessageForm, RecordColumns
 from holdfast.sinks.kafka.session import _PRODUCER, KafkaSession, TransactionalProducer
 from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import RowsThatStayContract
@@ -31,7 +32,6 @@ from tests.contract.sink_contract import (
     stage_rows,
 )
 from tests.kafka_servers import KafkaTopic
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

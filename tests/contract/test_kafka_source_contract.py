@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import read
 from holdfast.ports import Source
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.source_contract import SourceContract
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

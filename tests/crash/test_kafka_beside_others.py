@@ -23,11 +23,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from holdfast.testing import SinkUnderTest, World, crash_loop
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.mortal import Database, as_killed
 from tests.crash.sampled_pairs import sampled_pairs
 from tests.crash.test_kafka_crash_loop import SHORT, NewPath, NewTopicName, made
 from tests.sim.test_unlike_sinks import files, sqlite
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.postgres
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from holdfast.sources.partitioned import BOUND
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import Case, kill_tree
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 

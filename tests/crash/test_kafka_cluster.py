@@ -21,10 +21,10 @@ import pytest
 
 from demo.cluster import WORKER_COUNT, Cluster, standalone_cluster
 from demo.processes import kill_one
+from holdfast.testing.servers.kafka import KafkaServer, NoKafka, kafka_server
 from tests.crash.processes import ROOT
 from tests.crash.topic_to_topic import Flow, case_between_topics
 from tests.partition_proxy import PartitionProxy, Way, partition_proxy
-from tools.kafka_server import KafkaServer, NoKafka, kafka_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 

@@ -33,12 +33,12 @@ from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.sinks.kafka.transactions import ONGOING, Transactions
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
+from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, NoKafka, kafka_server
 from holdfast.testing.simulation.world import PIPELINE
 from tests.contract.test_kafka_contract import KafkaTarget
 from tests.crash.mortal import as_killed
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.sim.test_unlike_sinks import sqlite
-from tools.kafka_server import KafkaCluster, KafkaServer, NoKafka, kafka_server
 
 pytestmark = pytest.mark.slow
 

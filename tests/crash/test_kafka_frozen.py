@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.drivers import Driver
 from tests.crash.test_two_drivers import FENCED
 from tests.crash.topic_to_topic import PROGRAM, audit, await_none_open, case_between_topics, payloads, shown
 from tests.kafka_servers import open_transactions
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 

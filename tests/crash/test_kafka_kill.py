@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import Case
 from tests.kafka_servers import KafkaTopic
-from tools.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 

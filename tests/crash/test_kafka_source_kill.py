@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import Case, fork_server_of, jvm_of, kill_tree, parent_of
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 

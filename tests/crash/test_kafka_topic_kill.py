@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import fork_server_of, jvm_of, parent_of
 from tests.crash.topic_to_topic import WAYS, Flow, case_between_topics
 from tests.everyday import everyday
-from tools.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

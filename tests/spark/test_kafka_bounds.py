@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 from tests.spark.running import MODES, eventually, sqlite_rows
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.spark
 

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.config import Settings
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.kafka_topics import Topics
 from tests.schema_registry import schema_registry
 from tests.spark.running import MODES, eventually, sqlite_rows
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.spark
 

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
+from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.failure import summary, translate
 from holdfast.spark.launch.session import RUNTIME, STATIC, TUNING
@@ -264,7 +265,7 @@ def test_a_batch_that_spark_has_not_committed_is_read_through_a_view(spark: Spar
     assert entry.splitlines()[0] == private.COMMITTED.splitlines()[0]
     (spark_checkpoint / "commits" / "0").unlink()
     private.show_as_committed(spark_checkpoint, 0, view, lambda path: Path(path).mkdir(parents=True))
-    assert private.operators_with_state(view) == [0]
+    assert operators_with_state(view) == [0]
     state = session.read.format("statestore").option("batchId", "0").load(str(view))
     assert [(row.key.id, row.value["count"]) for row in state.collect()] == [(2, 1)]
 

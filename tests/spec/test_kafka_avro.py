@@ -12,10 +12,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import holdfast as hf
 from holdfast.ports import Held, RunIdentity
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.sink_contract import PIPELINE, SCHEMA, carried
 from tests.kafka_servers import KafkaTopic
 from tests.schema_registry import schema_registry
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

@@ -24,9 +24,9 @@ from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Una
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

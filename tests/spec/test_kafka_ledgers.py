@@ -17,8 +17,8 @@ import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka.ledger import KafkaNames
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

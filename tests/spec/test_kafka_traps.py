@@ -22,8 +22,8 @@ from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka import session as kafka_session
 from holdfast.sinks.kafka import transactions as kafka_transactions
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

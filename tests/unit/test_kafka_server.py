@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import kafka_server
-from tools.kafka_server import KafkaServer, NoKafka
+from holdfast.testing.servers import kafka as kafka_server
+from holdfast.testing.servers.kafka import KafkaServer, NoKafka
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
+from holdfast.cli.ahead import dev
 from holdfast.cli.ahead.changes import exit_code, new_column_lines
 from holdfast.cli.ahead.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
@@ -65,6 +66,7 @@ app = typer.Typer(
 
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(dev.app, name="dev")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("rewind")(rewind_)

@@ -47,7 +47,19 @@ _LATER = (Unavailable, InDoubt, InvalidPipeline)
 
 @dataclass(frozen=True)
 class Resolution:
-    """What recovery found of one epoch in one sink, and what it did."""
+    """What recovery found of one epoch in one sink, and what it did.
+
+    Parameters
+    ----------
+    epoch, sink : int, str
+        Of which epoch, in which sink.
+    decision : Decision
+        What the ledger said.
+    outcome : Outcome
+        What the sink said.
+    verdict : Verdict
+        What was done.
+    """
 
     epoch: int
     sink: str

@@ -31,7 +31,21 @@ from holdfast.store import records
 
 @dataclass(frozen=True)
 class DecisionSummary:
-    """One decision of the ledger: its status, and the rows it holds for each sink."""
+    """One decision of the ledger: its status, and the rows it holds for each sink.
+
+    Parameters
+    ----------
+    epoch, generation : int
+        Which epoch, and which run decided it.
+    standing : Standing
+        ``open``: not known to be published everywhere; ``void``: of a run that had been fenced, and ignored.
+    positions : Positions
+        Where the epoch ends.
+    pts : int, optional
+        Its pts, ticks of event time.
+    rows : mapping of str to int
+        Sink -> its rows of the epoch.
+    """
 
     epoch: int
     generation: int
@@ -101,7 +115,19 @@ class StateReport:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sink answered about one epoch, and what follows from it."""
+    """What a sink answered about one epoch, and what follows from it.
+
+    Parameters
+    ----------
+    epoch : int
+        Which.
+    decision : Decision
+        What the ledger says.
+    outcome : Outcome
+        What the sink says.
+    verdict : Verdict
+        What a start does.
+    """
 
     epoch: int
     decision: Decision
@@ -215,7 +241,25 @@ class BehindReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A checkpoint, and the sinks of a pipeline where the target is known."""
+    """A checkpoint, and the sinks of a pipeline where the target is known.
+
+    Parameters
+    ----------
+    checkpoint, pipeline : str
+        Which checkpoint, and whose it is.
+    format : int
+        Version of its format.
+    owner : Owner
+        Who took the pipeline over last.
+    last_done : int
+        The last epoch that is known to be published in every sink.
+    decisions : tuple of DecisionSummary
+        The newest of the ledger, and all that are open.
+    spark : tuple of SparkHeads
+        Spark's directories; the last one is in use.
+    sinks : tuple of SinkReport
+        Where the target is known.
+    """
 
     checkpoint: str
     pipeline: str

@@ -191,8 +191,13 @@ def _to_stderr(level: int, as_json: bool, *, is_debug: bool) -> logging.Handler:
     formatter = JsonFormatter() if as_json else ShortFormatter(tracebacks=is_debug)
     handler = _arranged(logging.StreamHandler(_Stderr()), level, formatter)
     if not is_debug:
-        handler.addFilter(lambda record: not getattr(record, FILE_ONLY, False))
+        handler.addFilter(lambda record: not getattr(record, FILE_ONLY, False) and not _is_of_py4j(record))
     return handler
+
+
+def _is_of_py4j(record: logging.LogRecord) -> bool:
+    """Tell whether py4j logs a call that failed, which is reported anyway; some it gives to the root logger."""
+    return record.name == "root" and Path(record.pathname).parent.name == "py4j"
 
 
 def _to_file(file: Path, level: int, as_json: bool, *, another_rotates: bool) -> logging.Handler:

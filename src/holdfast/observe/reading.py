@@ -55,7 +55,17 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """The segments of one source, or why they are not known."""
+    """The segments of one source, or why they are not known.
+
+    Parameters
+    ----------
+    name : str
+        The source's.
+    segments : tuple of SegmentReport
+        How far each is.
+    problem : str
+        Why that is not known.
+    """
 
     name: str
     segments: tuple[SegmentReport, ...] = field(default=())

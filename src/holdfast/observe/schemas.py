@@ -14,7 +14,17 @@ from holdfast.state.checks import spelled
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One state table: its columns, and those by which a row is found."""
+    """One state table.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    columns : str
+        Its columns and their types.
+    key : tuple of str
+        The columns by which a row is found.
+    """
 
     name: str
     columns: str
@@ -23,7 +33,17 @@ class TableSchema:
 
 @dataclass(frozen=True)
 class OperatorSchema:
-    """What one operator keeps, by what key."""
+    """What one operator keeps, by what key.
+
+    Parameters
+    ----------
+    operator, kind : str
+        Its name, and what it does.
+    key : str
+        Columns and types of its key.
+    tables : tuple of TableSchema
+        Its tables.
+    """
 
     operator: str
     kind: str

@@ -48,7 +48,7 @@ class Reconciled:
     expected_from : str
         What the expected content was computed from.
     duration_s : float
-        All in all.
+        Since it was asked for: what the sink should hold is computed in that time, too.
     repaired_count : int, optional
         Rows that were removed and written; None where nothing was to be repaired.
     """

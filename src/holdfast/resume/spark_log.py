@@ -183,6 +183,14 @@ def last_logged(spark_checkpoint: Path, log: str) -> int:
     return max(logged(spark_checkpoint, log), default=-1)
 
 
+def operators_with_state(spark_checkpoint: Path) -> list[int]:
+    """Return Spark's numbers of the operators that keep state in its store.
+
+    The data source ``state-metadata`` would say it too, and costs a job.
+    """
+    return sorted(int(path.name) for path in (spark_checkpoint / "state").iterdir() if path.name.isdigit())
+
+
 def newest_positions(spark_checkpoint: Path) -> Positions:
     """Return the positions of the newest entry; none where there is none, or it cannot be read."""
     try:

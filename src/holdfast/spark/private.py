@@ -158,6 +158,14 @@ def active_session(session: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
+def hear_of_updates(context: SparkContext, tell: Callable[[], object]) -> None:
+    """Say what to call where the JVM is cut off while it tells of accumulators: PySpark prints a traceback.
+
+    Seen in 4.3: ``SparkContext._accumulatorServer``, a ``socketserver``.  If it changes, that traceback is seen again.
+    """
+    context._accumulatorServer.handle_error = lambda request, address: tell()
+
+
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """What writes Spark's logs, in 8 ms a file; the default takes 29.
 
@@ -395,14 +403,6 @@ def show_as_committed(checkpoint: Path, batch_id: int, view: Path, make_director
         (view / log / str(batch_id)).write_bytes(entry)
     (view / "metadata").write_bytes((checkpoint / "metadata").read_bytes())
     os.symlink(checkpoint / "state", view / "state")
-
-
-def operators_with_state(checkpoint: Path) -> list[int]:
-    """Return Spark's numbers of the operators that keep state below a checkpoint.
-
-    Seen in 4.3: directories of ``state``.  The data source ``state-metadata`` is public and costs a job.
-    """
-    return sorted(int(path.name) for path in (checkpoint / "state").iterdir() if path.name.isdigit())
 
 
 # --- what Spark says of a failure -------------------------------------------------------------------------------------

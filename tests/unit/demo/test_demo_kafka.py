@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from demo import verify
 from demo.watch import kafka_rows
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

@@ -11,26 +11,26 @@ import pytest
 
 from demo import verify
 from demo.watch import postgres_rows
-from tools.postgres_server import Server, postgres_server, scratch_schema
+from holdfast.testing.servers.postgres import PostgresServer, postgres_server, scratch_schema
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[PostgresServer]:
     """A server of the module's own."""
     with postgres_server() as running:
         yield running
 
 
 @pytest.fixture
-def dsn(server: Server) -> Iterator[str]:
+def dsn(server: PostgresServer) -> Iterator[str]:
     """A DSN whose tables lie in an empty schema."""
     with scratch_schema(server.dsn, "holdfast_demo") as dsn:
         yield dsn
 
 
-def test_prepared_transactions_are_allowed(server: Server) -> None:
+def test_prepared_transactions_are_allowed(server: PostgresServer) -> None:
     with psycopg.connect(server.dsn) as connection:
         row = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
     assert row is not None
@@ -66,7 +66,7 @@ def test_the_flights_in_postgres_equal_the_flights_computed(dsn: str, tmp_path: 
     assert isinstance(verify.held_in_postgres(dsn, "flights")["time_hour"].dtype, pl.Datetime)
 
 
-def test_a_schema_is_made_anew_and_nothing_else_is_touched(server: Server) -> None:
+def test_a_schema_is_made_anew_and_nothing_else_is_touched(server: PostgresServer) -> None:
     with psycopg.connect(server.dsn) as connection:
         connection.execute("CREATE TABLE flights (theirs int)")
     for _ in range(2):

@@ -26,8 +26,8 @@ from holdfast.kafka.native.topics import Topic
 from holdfast.sinks.kafka.form import HEADERS
 from holdfast.sinks.kafka.session import KafkaSession
 from holdfast.sinks.kafka.transactions import ONGOING, Transactions
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.slow
 

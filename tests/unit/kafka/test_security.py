@@ -21,10 +21,10 @@ from holdfast.sinks.kafka import session as kafka_session
 from holdfast.sinks.kafka import sink as kafka_sink
 from holdfast.sinks.kafka.form import MessageForm
 from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.testing.servers.kafka import NoKafka
 from tests.contract.source_contract import rows_between
 from tests.kafka_secured import KEY_PASSWORD, PASSWORD, PROGRESS, TOPIC, SecuredKafka, secured_kafka
 from tests.kafka_servers import KafkaTopic
-from tools.kafka_server import NoKafka
 
 pytestmark = pytest.mark.slow
 

@@ -127,6 +127,19 @@ def test_what_the_reader_is_told_anyway_is_only_kept(tmp_path, capsys, level, is
     assert "ValueError: why" in file.read_text()
 
 
+def test_calls_of_py4j_that_fail_are_only_kept_though_the_root_logger_is_given_them(tmp_path, capsys):
+    file = tmp_path / "holdfast.log"
+    place = "/lib/py4j/java_gateway.py"
+    with logging_to(file):
+        for of in (place, "/srv/pipeline.py"):
+            record = logging.makeLogRecord({"name": "root", "levelno": logging.INFO, "pathname": of, "msg": of})
+            logging.getLogger().handle(record)
+    said = capsys.readouterr().err
+    assert place not in said
+    assert "pipeline.py" in said
+    assert place in file.read_text()
+
+
 def test_logging_is_afterwards_as_it_was_before(tmp_path):
     root = logging.getLogger()
     before = (root.level, root.handlers[:], logging.getLogger("py4j").level)

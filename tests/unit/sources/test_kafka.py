@@ -20,9 +20,9 @@ from holdfast.ports import REJECT_COLUMN
 from holdfast.sources.kafka import consuming
 from holdfast.sources.kafka import source as planning
 from holdfast.sources.kafka.consuming import chunks_of
+from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, kafka_server
 from tests.contract.source_contract import drain, rows_between
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaCluster, KafkaServer, kafka_server
 
 pytestmark = pytest.mark.slow
 

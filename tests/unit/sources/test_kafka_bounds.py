@@ -14,9 +14,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sources.bounds import OWN
 from holdfast.sources.partition_times import TAIL, OffsetRange, PartitionBounds, PartitionTimes
 from holdfast.sources.partitioned import BOUND, of_partitions
+from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.source_contract import rows_between
 from tests.kafka_topics import Topics
-from tools.kafka_server import KafkaServer
 
 S = 1_000_000
 

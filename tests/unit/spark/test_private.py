@@ -23,6 +23,7 @@ from pyspark.errors.exceptions import base
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import LongType, StructField, StructType
 
+from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.launch import fork_server, forked_python, jvm
 
@@ -167,4 +168,4 @@ def test_a_view_of_a_checkpoint_has_one_committed_batch(tmp_path: Path) -> None:
     assert (view / "offsets" / "7").read_text() == "v2\n{}"
     version, entry = (view / "commits" / "7").read_text().splitlines()
     assert (version, json.loads(entry)) == ("v1", {"nextBatchWatermarkMs": 0})
-    assert private.operators_with_state(view) == [0, 11]
+    assert operators_with_state(view) == [0, 11]

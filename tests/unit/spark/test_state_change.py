@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import steps_of
-from holdfast.spark.resume.directory import Directory, find_directory, give_up, remove_older
+from holdfast.spark.resume.directory import Directory, find_directory, give_up, log_change, remove_older
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
 from holdfast.store import checked_json
@@ -198,6 +199,19 @@ def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert read_origin(tmp_path / checkpoint.below / "origin.json") == origin
 
 
+def test_whoever_looks_for_the_directory_says_nothing_and_a_start_logs_the_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``holdfast plan`` looks, too: it said that the pipeline had gone on elsewhere."""
+    caplog.set_level(logging.INFO)
+    store = LocalStore(str(tmp_path))
+    Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
+    found = find_directory(store, tmp_path, "h")
+    assert caplog.messages == []
+    log_change(found)
+    assert caplog.messages == ["the pipeline has changed: it continues in spark/2, after the epochs in spark/1"]
+
+
 def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.NONE)
@@ -212,16 +226,22 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
         "no snapshot serves: the start says why"
     )
     snapshot(store, 1)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
+    assert_left_as_damaged(find_directory(store, tmp_path, "g"))
     checkpoint.planned(0, 1)
     assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     assert give_up(store, "spark/1", None, Corrupt("state is gone", participant=STATE))
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
+    assert_left_as_damaged(find_directory(store, tmp_path, "g"))
     Checkpoint(tmp_path, DirectoryHeader(1, graph="g"), number=2)
     assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.GOOD)
     assert newest_directory(store) == 2
     remove_older(tmp_path, "spark/2")
     assert [path.name for path in (tmp_path / "spark").iterdir()] == ["2"]
+
+
+def assert_left_as_damaged(found: Directory) -> None:
+    (reason,) = found.reasons
+    assert reason.startswith("spark/1 is not used again: ")
+    assert replace(found, reasons=()) == Directory("spark/2", Spark.DAMAGED, "spark/1")
 
 
 def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
@@ -239,7 +259,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     assert not give_up(store, "spark/1", seed, Corrupt("another file is damaged"))
     store.put(seed.key.path, b"?")
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
+    assert_left_as_damaged(find_directory(store, tmp_path, "g"))
     commit(store, seed)
     assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     file = next(iter(seed.files))
@@ -250,7 +270,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     assert is_final(as_it_comes_from_a_worker)
     assert give_up(store, "spark/1", seed, as_it_comes_from_a_worker)
     assert not is_final(as_it_comes_from_a_worker), "a supervisor starts it again: that mends it"
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
+    assert_left_as_damaged(find_directory(store, tmp_path, "g"))
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,8 @@ def create_session(
     if has_archive and is_local:
         class_archive.make_later()
     session.sparkContext.setLogLevel("ERROR")
+    cut_off = "the JVM was cut off while it told of accumulators"
+    private.hear_of_updates(session.sparkContext, lambda: log.debug(cut_off, exc_info=True))
     for name in LOGGED_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session

@@ -31,7 +31,7 @@ from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
-from holdfast.spark.resume.directory import Directory, directory_of
+from holdfast.spark.resume.directory import Directory, directory_of, log_change
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
@@ -174,6 +174,7 @@ def context_of(asked: StartOptions) -> StartContext:
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = directory_of(pipeline, store, directory, division)
+    log_change(chosen)
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(
         store=store,

@@ -118,16 +118,20 @@ def find_directory(
         before, why = graph, why or error.what
     reasons = tuple(outgrown(below))
     if before != graph or reasons:
-        log.info("the pipeline has changed: its epochs go on in %s, behind those in %s", following, below)
-        for reason in reasons:
-            log.info("%s", reason)
         return Directory(following, Spark.OTHER, below, reasons)
     if store.get(f"{below}/{LEFT}") is not None:
         return Directory(following, Spark.LEFT, below)
     if why and graph and snapshot_keys(store):
-        log.warning("%s is not used again: %s", below, why)
-        return Directory(following, Spark.DAMAGED, below)
+        return Directory(following, Spark.DAMAGED, below, (f"{below} is not used again: {why}",))
     return Directory(below, Spark.GOOD)
+
+
+def log_change(chosen: Directory) -> None:
+    """Log, at a start, that a run leaves the directory before and why; whoever only looks has words of its own."""
+    if chosen.is_changed:
+        log.info("the pipeline has changed: it continues in %s, after the epochs in %s", chosen.below, chosen.previous)
+    for reason in chosen.reasons:
+        log.log(logging.WARNING if chosen.spark is Spark.DAMAGED else logging.INFO, "%s", reason)
 
 
 def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:

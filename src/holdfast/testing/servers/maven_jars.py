@@ -64,7 +64,8 @@ def fetch(listed: Path, place: Path, variable: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if place.is_dir():
             return  # another process was first
-        print(f"{place.parent.name}: bringing {len(wanted)} jars, once: {place}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{place.parent.name}: bringing {len(wanted)} jars, once: {place}\n")
+        sys.stderr.flush()
         pom = Path(scratch, "pom.xml")
         pom.write_text(_pom(wanted))
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ports of loopback for servers that tests, the demo and benchmarks start."""
+"""Ports of loopback for servers of tests and development."""
 
 from __future__ import annotations
 

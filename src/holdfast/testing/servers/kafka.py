@@ -1,8 +1,9 @@
 """Throw-away Kafka brokers on loopback, from the published Java artifacts: one, or a cluster of three.
 
-For the tests, the demo and the benchmarks.  ``kafka_jars.txt`` beside this module names every artifact with its version
-and the SHA-256 of its file; Maven brings them once, from wherever it is set up to bring things from, into the user's
-cache directory, and nothing that does not match stays there.  ``python -m tools.kafka_server`` does only that.
+For tests, the demo, the benchmarks and ``holdfast dev kafka``.  ``kafka_jars.txt`` beside this module names every
+artifact with its version and the SHA-256 of its file; Maven brings them once, from wherever it is set up to bring
+things from, into the user's cache directory, and nothing that does not match stays there; this module as a program does
+only that.
 ``HOLDFAST_KAFKA=<directory>`` names another directory, of jars that are there already or are to be brought there.
 
 Brokers run in KRaft mode, each with its own controller, in a directory of their own below the system's temporary
@@ -24,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.maven_jars import NoJars, artifacts, cache, fetch
-from tools.ports import free_port
+from holdfast.testing.servers.maven_jars import NoJars, artifacts, cache, fetch
+from holdfast.testing.servers.ports import free_port
 
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Lines of ``group:artifact:version sha256``: the broker and what it needs."""
@@ -232,7 +233,7 @@ def kafka_server(settings: Mapping[str, str] | None = None, **more: Any) -> Iter
     settings : mapping of str to str, optional
         Settings that replace or add to ``SETTINGS``.
     **more
-        ``protocol``, ``beside`` and ``jvm``, as of :func:`kafka_cluster`.
+        ``protocol``, ``beside``, ``jvm`` and ``first_port``, as of :func:`kafka_cluster`.
 
     Raises
     ------
@@ -250,6 +251,7 @@ def kafka_cluster(
     protocol: str = "PLAINTEXT",
     beside: Mapping[str, str] | None = None,
     jvm: Sequence[str] = SMALL_JVM,
+    first_port: int | None = None,
 ) -> Iterator[KafkaCluster]:
     """Start brokers that belong together, yield them, stop them and remove their data.
 
@@ -265,6 +267,8 @@ def kafka_cluster(
         More listeners for clients, each with a port of its own: name, in capitals -> protocol.
     jvm : sequence of str
         Options of the brokers' JVMs.
+    first_port : int, optional
+        Of the first broker's clients; by default, as of the others, one that is free.
 
     Raises
     ------
@@ -276,6 +280,8 @@ def kafka_cluster(
     directory = Path(tempfile.mkdtemp(prefix="holdfast-kafka-"))
     try:
         ports = [(free_port(), free_port()) for _ in range(size)]
+        if first_port is not None:
+            ports[0] = (first_port, ports[0][1])
         voters = ",".join(f"{number}@127.0.0.1:{ports[number - 1][1]}" for number in range(1, size + 1))
         copies = {
             "default.replication.factor": str(min(size, 3)),
@@ -354,9 +360,9 @@ def _java() -> str:
 def main() -> int:
     """Bring the jars, and say where they are."""
     try:
-        print(f"kafka: {jars()}")
+        sys.stdout.write(f"kafka: {jars()}\n")
     except NoKafka as error:
-        print(f"kafka: {error}; the tests that need a broker are skipped", file=sys.stderr)
+        sys.stderr.write(f"kafka: {error}; the tests that need a broker are skipped\n")
         return 1
     return 0
 
