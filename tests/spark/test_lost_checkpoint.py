@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -124,9 +125,16 @@ def test_a_new_checkpoint_for_sinks_that_cannot_say_what_they_hold_is_refused(
     write_files(tmp_path, range(2))
     run(tmp_path, spark)
     shutil.rmtree(tmp_path / "checkpoint")
-    shutil.rmtree(tmp_path / "out" / "_holdfast" / "lost" / "odd_rows" / "positions")
+    own = tmp_path / "out" / "_holdfast" / "lost" / "odd_rows"
+    shutil.rmtree(own / "positions")
     with sqlite3.connect(tmp_path / "out.db") as connection:
         connection.execute("DROP TABLE holdfast_positions")
+    with pytest.raises(Corrupt, match="missing"):  # its log counts them
+        run(tmp_path, spark)
+    entry = max((own / "log").glob("*.json"))
+    body = {**json.loads(entry.read_text())["entry"], "explained": {}, "explanations": []}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    entry.write_text(json.dumps({"format": 1, "entry": body, "sha256": checksum}))
     with pytest.raises(Diverged, match="is new, and sink") as refused:
         run(tmp_path, spark)
     assert "empty the targets" in refused.value.do
