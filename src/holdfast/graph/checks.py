@@ -16,7 +16,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.naming import Origin
 from holdfast.graph.row_ids import EARLY, EarlySpec
-from holdfast.ports import ClockDriven, StatefulSpec
+from holdfast.ports import ClockDriven, OverlappingSpec, StatefulSpec
 from holdfast.store import encodings
 
 logger = logging.getLogger("holdfast.graph")
@@ -324,6 +324,20 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
+def _check_overlaps(pipeline: str, sink: SinkNode, others: Sequence[SinkNode]) -> None:
+    for one, other in (pair for each in others for pair in ((sink, each), (each, sink))):
+        why = one.spec.overlap(other.spec) if isinstance(one.spec, OverlappingSpec) else ""
+        if why:
+            raise InvalidPipeline(
+                f"rows of sink {one.name!r}, built at {one.origin}, may go where sink {other.name!r}, built at "
+                f"{other.origin}, has its own.",
+                why=f"{why}.",
+                do="give one of them another target.",
+                pipeline=pipeline,
+                participant=one.name,
+            )
+
+
 def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
     seen: dict[str, SinkNode] = {}
     for place, sink in enumerate(sinks):
@@ -338,6 +352,7 @@ def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
         target = naming.where(sink.arguments())
         if not target:
             continue
+        _check_overlaps(pipeline, sink, sinks[:place])
         other = seen.setdefault(naming.canonical_json([sink.kind, _absolute(target)]), sink)
         if other is not sink:
             raise InvalidPipeline(

@@ -470,6 +470,14 @@ class LedgerSpec(Protocol):
 
 
 @runtime_checkable
+class OverlappingSpec(Protocol):
+    """What a sink's declaration may say beyond :class:`SinkSpec`: that a row may go where another sink's rows are."""
+
+    def overlap(self, other: SinkSpec) -> str:
+        """Return how rows of this sink and of another one could have one place; empty: they cannot."""
+
+
+@runtime_checkable
 class ResettableSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to begin as if it had never been (design/0042)."""
 

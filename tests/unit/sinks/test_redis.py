@@ -371,6 +371,24 @@ def test_a_key_of_another_type_is_refused_before_and_during_a_run(redis_url: str
     sink.close()
 
 
+def test_two_sinks_whose_hashes_could_have_one_key_are_refused() -> None:
+    """A row decides by its id where it goes: "eu:7" of orders is 7 of orders:eu."""
+    rows = hf.read.rows([{"id": "eu:7"}], schema="id STRING", name="rows")
+
+    def both(*keys: str, kind: str = "hash") -> hf.Pipeline:
+        sinks = [
+            hf.write.redis("redis://localhost", key=key, kind=kind, id="id", name=f"to_{n}")
+            for n, key in enumerate(keys)
+        ]
+        return hf.Pipeline("two", *(rows | sink for sink in sinks))
+
+    for keys in (("orders", "orders:eu"), ("orders:eu", "orders")):
+        with pytest.raises(InvalidPipeline, match="may go where sink 'to_"):
+            both(*keys)
+    both("orders", "orders_eu")
+    both("orders", "orders:eu", kind="stream")
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
-from holdfast.ports import Guarantee, Reset, Sink, SinkLedger
+from holdfast.ports import Guarantee, Reset, Sink, SinkLedger, SinkSpec
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.redis.form import KINDS, Form, Kind
 from holdfast.sinks.redis.url import RedisUrl
@@ -163,6 +163,14 @@ class RedisSpec:
     def identified(self, columns: Collection[str] | None, ids: RowIds | None) -> RedisSpec:
         """Return the declaration for a stream: with the column that identifies its rows, if it needs one."""
         return self if self.id is None else replace(self, id_column=id_column(self.id, columns, ids))
+
+    def overlap(self, other: SinkSpec) -> str:
+        """Say whether a row's id could make its hash one of another sink's, whose key begins with ours."""
+        if not isinstance(other, RedisSpec) or other.url != self.url or self.kind_of != "hash":
+            return ""
+        if not other.key.startswith(f"{self.key}:"):
+            return ""
+        return f"a row of key={self.key!r} with an id that begins with {other.key[len(self.key) + 1 :]!r} is there"
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, and check that the server can keep the rows."""
