@@ -471,8 +471,9 @@ SIDE_PREFIX = "side_"
 def side_names(by: Sequence[str], inputs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what :data:`SIDE_COLUMNS`, and the columns of the inputs, are called in a side output.
 
-    Key columns keep their names.  Another one gets :data:`SIDE_PREFIX` so often that it has it more often than any
-    other column of that name: so :func:`side_column` finds it.
+    Key columns keep their names.  Another one gets :data:`SIDE_PREFIX` once more than any key column that has its name,
+    prefixes aside; so what an input's column is called follows from its own name and the key.  Those of
+    :data:`SIDE_COLUMNS` make way for the inputs' too: :func:`side_column` finds them.
 
     Examples
     --------
@@ -480,36 +481,38 @@ def side_names(by: Sequence[str], inputs: Sequence[str]) -> tuple[tuple[str, ...
     (('timestamp', 'input', 'side_reason'), ('side_rows',))
     >>> side_names(["side_input"], ["main", "reason"])
     (('timestamp', 'side_side_input', 'side_reason'), ('main', 'reason'))
+    >>> side_names(["x"], ["x", "side_x", "y", "side_y"])[1]
+    ('side_x', 'side_side_x', 'y', 'side_y')
     """
-    of_inputs = tuple(_unlike(name, [*by, *(other for other in inputs if other != name)]) for name in inputs)
+    of_inputs = tuple(_unlike(name, by) for name in inputs)
     return tuple(_unlike(name, [*by, *of_inputs]) for name in SIDE_COLUMNS), of_inputs
 
 
 def side_column(columns: Iterable[str], name: str) -> str | None:
-    """Return which of the columns of a side output is the one of this name; None where none is.
+    """Return which of some columns has this name, prefixes aside: the one with the most; None where none has.
 
-    Of an input it is among those that are structs, else among the others: no key is a struct.
+    Of :data:`SIDE_COLUMNS` it is among those that are no structs, as keys are; of the input of a row among the structs
+    that are not null in this row.
 
     Examples
     --------
     >>> side_column(["reason", "timestamp", "input", "side_reason"], "reason")
     'side_reason'
     """
-    return max((column for column in columns if _prefixes(column, name) >= 0), key=len, default=None)
+    return max((column for column in columns if _bare(column) == _bare(name)), key=len, default=None)
 
 
 def _unlike(name: str, taken: Sequence[str]) -> str:
-    return SIDE_PREFIX * (1 + max((_prefixes(other, name) for other in taken), default=-1)) + name
+    lengths = [len(other) - len(_bare(other)) for other in taken if _bare(other) == _bare(name)]
+    return SIDE_PREFIX * (1 + max(lengths) // len(SIDE_PREFIX)) + name if lengths else name
 
 
-def _prefixes(column: str, name: str) -> int:
-    """Return how often a column has the prefix before a name; -1 where it is of another name."""
-    column, count = column.lower(), 0
-    while column != name.lower():
-        if not column.startswith(SIDE_PREFIX):
-            return -1
-        column, count = column.removeprefix(SIDE_PREFIX), count + 1
-    return count
+def _bare(column: str) -> str:
+    """Return a name without its prefixes."""
+    column = column.lower()
+    while column.startswith(SIDE_PREFIX):
+        column = column.removeprefix(SIDE_PREFIX)
+    return column
 
 
 REJECT_COLUMN = "__holdfast_reject"

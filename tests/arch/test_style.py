@@ -79,7 +79,9 @@ def test_steps_and_levels_unite_tables_by_names():
     wrong = [
         f"{shown(path)}:{node.lineno}"
         for path in MODULES
-        if shown(path).startswith(tuple(f"src/holdfast/{package}/" for package in ("operators", "state", "plan")))
+        if shown(path).startswith(
+            tuple(f"src/holdfast/{package}/" for package in ("checkpoint", "operators", "state", "plan"))
+        )
         if shown(path) != "src/holdfast/state/tables.py"
         for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == "concat_tables"

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, combinations
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
 from holdfast.graph.nodes import Stream
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
+from holdfast.quarantine.added import rows_in
+from holdfast.state import keyed
+from holdfast.testing.drive import drive
+from holdfast.testing.given import close
 from holdfast.testing.simulation.levels import Event, StatefulWorkload
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.stand_in import StandInPlan
@@ -140,3 +146,42 @@ def test_a_column_may_have_any_name(kind: str) -> None:
         except Exception as error:
             wrong.append(f"{column} as {name}: {error!r}")
     assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", [("camera", "side_camera"), ("side_camera", "camera")])
+@pytest.mark.parametrize("columns", [("x", "x"), ("x", "y")], ids=["of one schema", "of two"])
+def test_a_late_row_is_in_the_column_of_its_input_whatever_inputs_are_called(
+    inputs: tuple[str, str], columns: tuple[str, str]
+) -> None:
+    streams, given = {}, {}
+    for name, column in zip(inputs, columns, strict=True):
+        streams[name] = hf.read.rows([], schema=f"k STRING, t BIGINT, {column} BIGINT", timestamp="t", name=name)
+        given[name] = [[{"k": "a", "t": at, column: 1} for at in (9, 3)], [close()]]
+    synced = hf.sync(streams, by="k", policy=hf.policy.settled(), timestamps="ascending", disorder=0, name="op")
+    found = [row for epoch in drive(synced.late, given) for row in epoch]
+    assert sorted(row["input"] for row in found) == sorted(inputs)
+    for row in found:
+        assert [name for name in inputs if row[name] is not None] == [row["input"]]
+
+
+@pytest.mark.slow
+def test_a_row_beside_others_is_found_whatever_keys_and_inputs_are_called() -> None:
+    row = pa.table({"t": [3], "x": [1]})
+    for names in ("camera", "reason"):
+        alike = [names, f"Side_{names}", f"side_side_{names}"]
+        subsets = list(chain.from_iterable(combinations(alike, count) for count in range(4)))
+        for key in subsets:
+            for inputs in subsets[1:]:
+                schema = keyed.late_schema(
+                    pa.schema([(name, pa.string()) for name in key]), pa.int64(), dict.fromkeys(inputs, row.schema)
+                )
+                assert len({name.lower() for name in schema.names}) == len(schema)
+                for place, name in enumerate(inputs):
+                    keys = [pa.array(["a"])] * len(key)
+                    came = pa.Table.from_arrays([*keys, *row.columns], names=[*key, *row.schema.names])
+                    (beside,) = keyed.side_rows(schema, name, came, "t", pa.array(["late"])).to_pylist()
+                    wholes = list(beside.values())[-len(inputs) :]
+                    assert [each is not None for each in wholes] == [at == place for at in range(len(inputs))]
+                    table = pa.Table.from_pylist([beside])
+                    assert [(each.to_pylist(), why) for each, why in rows_in(table)] == [(row.to_pylist(), "late")]

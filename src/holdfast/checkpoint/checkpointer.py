@@ -192,6 +192,8 @@ class Checkpointer:
                 self._at_barrier = _Moment(ended, self._user_data(), self._hold_state(ended))
             elif self._waits_since_us is not None:
                 self._waits_since_us = self._clock.now_us()
+            if self._gathered and self._gathered[-1].ended.epoch == ended.epoch:
+                del self._gathered[-1]
             self._gathered.append(EpochSpan(start, ended))
         if was_barrier:
             self._wake.set()

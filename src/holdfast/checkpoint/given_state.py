@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type
 from holdfast.operators.stateful.spec import is_alike
-from holdfast.state import checks, joins
+from holdfast.state import checks, joins, tables
 from holdfast.state.step import StateTable
 
 Fill = Callable[[str, pa.Table], "pa.Table | None"]
@@ -57,8 +58,8 @@ class GivenState:
         """
         found = {name: of.schema.empty_table() for name, of in schema.tables.items()}
         for name, given in self._by_table(schema).items():
-            rows = _read(given, self.operator) if isinstance(given, Path) else given
-            found[name] = self._fitted(name, schema.tables[name], rows, fill)
+            parts = _read(given, self.operator) if isinstance(given, Path) else [given]
+            found[name] = self._fitted(name, schema.tables[name], parts, fill)
         return found
 
     def _by_table(self, schema: StateSchema) -> Mapping[str, Any]:
@@ -78,23 +79,23 @@ class GivenState:
             raise self._refused(several, "give a mapping of table names to tables, or a directory of <table>.parquet.")
         return {names[0]: given}
 
-    def _fitted(self, name: str, table: StateTable, rows: pa.Table, fill: Fill) -> pa.Table:
+    def _fitted(self, name: str, table: StateTable, parts: Sequence[pa.Table], fill: Fill) -> pa.Table:
+        """Return parts that have the same columns as one state table."""
         wanted = table.schema
-        reasons = list(_misfits(rows.schema, wanted))
-        known = [column for column in wanted if column.name in rows.schema.names]
+        reasons = dict.fromkeys(reason for rows in parts for reason in _misfits(rows.schema, wanted))
+        known = [column for column in wanted if column.name in parts[0].schema.names]
         if reasons:
             raise self._refused(f"of table {name!r}: {'; '.join(reasons)}.", _CURE, wanted)
-        columns = [_plain(rows.column(column.name)).cast(column.type) for column in known]
-        part = pa.Table.from_arrays(columns, schema=pa.schema(known))
+        part = tables.united([_plain(rows) for rows in parts], pa.schema(known))
         if len(known) < len(wanted):
             whole = fill(name, part) if {*table.key} <= {*part.schema.names} else None
             if whole is None:
                 missing = ", ".join(f"{each.name} {each.type}" for each in wanted if each not in known)
                 raise self._refused(f"of table {name!r}: not given: {missing}.", _CURE, wanted)
             part = whole
-        for column in wanted:
-            if not column.nullable and part.column(column.name).null_count:
-                raise self._refused(f"of table {name!r}: column {column.name!r} has nulls, which it never has.", _CURE)
+        hole = next((hole for column in wanted for hole in _holes(part.column(column.name), column, column.name)), None)
+        if hole is not None:
+            raise self._refused(f"of table {name!r}: column {hole!r} has nulls, which it never has.", _CURE)
         distinct = joins.distinct_keys(part, table.key).num_rows
         if distinct < part.num_rows:
             key = ", ".join(table.key) or "empty: it holds one row"
@@ -187,19 +188,25 @@ def _is_comparable(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
 
-def _read(path: Path, operator: str) -> pa.Table:
+def _read(path: Path, operator: str) -> list[pa.Table]:
+    """Return the tables of one file or several, which have the same columns."""
     import pyarrow.parquet as pq
 
     files: Sequence[Path] = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     try:
         if not files:
             raise FileNotFoundError(f"{path} holds no *.parquet")
-        return pa.concat_tables([pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files])
-    except (OSError, pa.ArrowException) as error:
+        parts = [pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files]
+        for file, part in zip(files, parts, strict=True):
+            if sorted(part.schema.names) != sorted(parts[0].schema.names):
+                have, first = (", ".join(each.schema.names) for each in (part, parts[0]))
+                raise ValueError(f"{file.name} has the columns {have}, and {files[0].name} {first}")
+        return parts
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InvalidPipeline(
             f"the state of operator {operator!r} cannot be read from {path}.",
             why=f"{' '.join(str(error).split())}.",
-            do="name a Parquet file, or a directory of Parquet files of one schema.",
+            do="name a Parquet file, or a directory of Parquet files with the same columns.",
             participant=operator,
         ) from error
 
@@ -215,9 +222,22 @@ def _misfits(found: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
             yield f"column {column.name!r} is {column.type}, and the state has {kept}"
 
 
+def _holes(values: pa.ChunkedArray, field: pa.Field, name: str) -> Iterator[str]:
+    """Yield what has nulls and is never null: the column, or members of what it holds."""
+    if not field.nullable and values.null_count:
+        yield name
+    if pa.types.is_struct(field.type):
+        there = values.drop_null()
+        for member in field.type:
+            yield from _holes(pc.struct_field(there, member.name), member, f"{name}.{member.name}")
+    elif pa.types.is_list(field.type):
+        yield from _holes(pc.list_flatten(values), field.type.value_field, f"{name}[]")
+
+
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(_plain_type(column.type))
+def _plain(rows: pa.Table) -> pa.Table:
+    columns = [column.cast(_plain_type(column.type)) for column in rows.columns]
+    return pa.Table.from_arrays(columns, names=rows.schema.names)

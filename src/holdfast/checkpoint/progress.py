@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.errors import invariant
@@ -82,6 +83,8 @@ def read(store: Store) -> Iterator[EpochSpan]:
 def to_text(steps: Sequence[EpochSpan]) -> str:
     """Return ends of epochs that follow each other as sinks keep them; of positions only what has changed.
 
+    What has gone, a segment or a source, is null.
+
     Examples
     --------
     >>> def at(number):
@@ -89,14 +92,17 @@ def to_text(steps: Sequence[EpochSpan]) -> str:
     >>> to_text([EpochSpan(at(number), EpochEnd(number, number, at(number + 1), 70)) for number in (3, 4)])
     '{"start":{"a":{"log":3,"@ended":1}},"ends":[[3,3,70,null,{"a":{"log":4}}],[4,4,70,null,{"a":{"log":5}}]]}'
     """
-    ends = []
+    ends, at = [], steps[0].start
     for step in steps:
-        ended, moved = step.ended, {}
-        for source, of in ended.positions.items():
-            before = step.start.get(source, {})
-            if source not in step.start or of != before:
-                moved[source] = {segment: at for segment, at in of.items() if before.get(segment) != at}
-        ends.append([ended.epoch, ended.step_epoch, ended.batch_us, ended.pts, moved])
+        ended = step.ended
+        invariant(
+            step.start == at,
+            f"epoch {ended.epoch} does not begin where the one before it has ended.",
+            why="sinks are told where epochs end, and each begins where the one before it has ended.",
+            epoch=ended.epoch,
+        )
+        ends.append([ended.epoch, ended.step_epoch, ended.batch_us, ended.pts, _moved(at, ended.positions)])
+        at = ended.positions
     return json.dumps({"start": steps[0].start, "ends": ends}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -106,10 +112,28 @@ def from_text(text: str) -> Iterator[EpochSpan]:
         said = json.loads(text) if text else {"start": {}, "ends": []}
         at = {source: dict(of) for source, of in said["start"].items()}
         for epoch, step_epoch, batch_us, pts, moved in said["ends"]:
-            before, at = at, {**at, **{source: {**at.get(source, {}), **of} for source, of in moved.items()}}
+            of_sources = {
+                source: None if of is None else _put_over(at.get(source, {}), of) for source, of in moved.items()
+            }
+            before, at = at, _put_over(at, of_sources)
             yield EpochSpan(before, EpochEnd(epoch, step_epoch, at, batch_us, pts))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("what a sink says of recent epochs cannot be read (%s)", error)
+
+
+def _moved(start: Positions, end: Positions) -> dict[str, Any]:
+    """Return what is to be put over a start to get an end; None for what has gone."""
+    moved: dict[str, Any] = dict.fromkeys(sorted(start.keys() - end.keys()))
+    for source, of in end.items():
+        before = start.get(source)
+        if of != before:
+            changed = {segment: at for segment, at in of.items() if before is None or before.get(segment) != at}
+            moved[source] = {**dict.fromkeys(sorted((before or {}).keys() - of.keys())), **changed}
+    return moved
+
+
+def _put_over(start: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: of for key, of in {**start, **moved}.items() if of is not None}
 
 
 def told_by(held: Iterable[Held]) -> list[EpochSpan]:

@@ -69,15 +69,16 @@ def rows_in(table: pa.Table) -> Iterator[tuple[pa.RecordBatch, str]]:
                 yield row, ""
                 continue
             name, reason = row.column(of_input)[0].as_py(), row.column(of_reason)[0].as_py()
-            column = side_column(wholes, str(name))
-            given = None if column is None else row.column(column)
-            if given is None or given.null_count:
+            there = (column for column in wholes if not row.column(column).null_count)
+            column = side_column(there, str(name))
+            if column is None:
                 raise InvalidPipeline(
                     f"row {number} came by input {name!r}, and is not there.",
                     why=f"a row of a side output is a struct in the column of its input; there are: "
                     f"{', '.join(table.column_names)}.",
                     do="write the side output as it is, with all of its columns.",
                 )
+            given = row.column(column)
             yield pa.RecordBatch.from_arrays(pc.struct_field(given, []).flatten(), names=given.type.names), str(reason)
 
 

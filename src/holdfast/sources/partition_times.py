@@ -11,9 +11,12 @@ asking anybody, and it never falls.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+log = logging.getLogger("holdfast.sources")
 
 HELD_US = 60_000_000
 """So long a partition has been silent when it is said that it holds the bound back."""
@@ -67,6 +70,7 @@ class PartitionBounds:
         self._first: dict[str, int] = {}
         self._heard_us: dict[str, int] = {}
         self._before: Mapping[str, int | None] = {}
+        self._named: str | None = None
 
     def unseen(self, positions: Mapping[str, int]) -> list[str]:
         """Return the partitions whose messages before a position this process has not looked at."""
@@ -104,6 +108,28 @@ class PartitionBounds:
         reached = _lowest(before.get(segment) for segment in bounds if segment not in idle)
         silent = [_higher(bounds[segment], reached) for segment in idle if segment in bounds]
         return _lowest([*active, *silent])
+
+    def warn_of_silence(self, ends: Mapping[str, int], now_us: int, source: str, shown: Callable[[str], str]) -> None:
+        """Name in the log, once, the partition that alone holds the bound back and has been silent for long.
+
+        Parameters
+        ----------
+        ends, now_us
+            As of :meth:`after`, which was called before.
+        source : str
+            What the source is called.
+        shown : callable
+            What a segment is called: ``stream trips/out/left``.
+        """
+        held_by = self.held_by(ends, now_us)
+        if held_by is not None and held_by != self._named:
+            log.warning(
+                "%s: %s has been silent for a minute, and rows of all others wait for its next message. Where it may "
+                'stay silent, write idle_after="1 min", say',
+                source,
+                shown(held_by),
+            )
+        self._named = held_by
 
     def held_by(self, ends: Mapping[str, int], now_us: int) -> str | None:
         """Return the partition that alone holds the bound back, and has been silent for long; None where none does."""

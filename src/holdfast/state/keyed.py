@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline, present
+from holdfast.errors import InvalidPipeline, invariant, present
 from holdfast.graph.checks import a_type, no_such_column
 from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
@@ -217,9 +217,11 @@ def side_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, reasons
 
 def _side_columns(schema: pa.Schema, source: str) -> list[str]:
     """Return the columns of a side output that hold the time, the input, the reason and the rows of an input."""
-    structs = [field.name for field in schema if pa.types.is_struct(field.type)]
-    whole = present(side_column(structs, source), f"rows of {source!r} have no column in {schema.names}.")
-    return [*(_side_column(schema, name) for name in SIDE_COLUMNS), whole]
+    ours = [_side_column(schema, name) for name in SIDE_COLUMNS]
+    keys = [field.name for field in schema if not pa.types.is_struct(field.type) and field.name not in ours]
+    (whole,) = side_names(keys, [source])[1]
+    invariant(whole in schema.names, f"rows of {source!r} have no column in {schema.names}.")
+    return [*ours, whole]
 
 
 def side_time(schema: pa.Schema) -> str:

@@ -128,11 +128,6 @@ class Increments:
         return _path(self.directory, first, last)
 
 
-def last_number(directory: str) -> int:
-    """Return the highest number there is; 0 where there is none."""
-    return max((last for _, last in _stored(directory)), default=0)
-
-
 def newest_object(directory: str, what: str) -> tuple[str, list[bytes]] | None:
     """Return the path of the newest object and its payloads; None where there is none.
 

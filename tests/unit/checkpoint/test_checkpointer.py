@@ -248,6 +248,14 @@ def test_an_end_travels_with_the_epochs_until_its_record_is_written() -> None:
     assert [step.ended.epoch for step in read(bench.store)] == [1, 2]
 
 
+def test_an_end_that_is_noted_again_travels_once() -> None:
+    """A query that failed after it, and was started anew, repeats the last epoch."""
+    bench = Bench()
+    for epoch in (1, 2, 2, 3):
+        bench.checkpointer.note(ended(epoch - 1).positions, ended(epoch))
+    assert [step.ended.epoch for step in bench.checkpointer.unrecorded()] == [1, 2, 3]
+
+
 def test_an_epoch_takes_no_more_than_so_many_ends_along_however_long_a_snapshot_takes() -> None:
     bench = Bench(every_s=1)
     most: list[int] = []

@@ -21,6 +21,7 @@ COUNTS = StateTable(pa.schema([*KEY, ("n", pa.int64()), pa.field("sure", pa.bool
 SEEN = StateTable(pa.schema([*KEY, ("at", pa.timestamp("us", "UTC"))]), ("k",))
 ONE = StateSchema("stateful", "{}", KEY, {"counts": COUNTS})
 TWO = StateSchema("stateful", "{}", KEY, {"counts": COUNTS, "seen": SEEN})
+KINDS = (pa.string(), pa.struct([pa.field("at", pa.int64(), nullable=False)]))
 ROWS = {"k": ["a", "b"], "n": [1, 2], "sure": [True, False]}
 
 
@@ -52,6 +53,50 @@ def test_a_directory_of_parts_is_one_table(tmp_path: Path) -> None:
     for number in range(2):
         pq.write_table(pa.table(ROWS).slice(number, 1), tmp_path / f"part-{number}.parquet")
     assert given(tmp_path).tables(ONE)["counts"].to_pydict() == ROWS
+
+
+def test_parts_may_differ_in_what_is_not_null_and_in_the_order_of_columns(tmp_path: Path) -> None:
+    strict = pa.schema([pa.field(name, kind, nullable=False) for name, kind in zip("kn", KINDS, strict=True)])
+    nested = StateTable(pa.schema([*KEY, ("n", pa.struct([pa.field("at", pa.int64(), nullable=False)]))]), ("k",))
+    one = StateSchema("stateful", "{}", KEY, {"counts": nested})
+    held = pa.table({"k": ["a"], "n": pa.array([{"at": 1}], KINDS[1])}, schema=strict)
+    other = pa.table({"n": pa.array([{"at": 2}, None]), "k": ["b", "c"]})
+    for directory, parts in (("first", [held, other]), ("last", [other, held])):
+        (tmp_path / directory).mkdir()
+        for number, part in enumerate(parts):
+            pq.write_table(part, tmp_path / directory / f"part-{number}.parquet")
+        found = given(tmp_path / directory).tables(one)["counts"]
+        assert found.schema.equals(nested.schema)
+        assert found.sort_by("k").to_pylist() == [
+            {"k": "a", "n": {"at": 1}},
+            {"k": "b", "n": {"at": 2}},
+            {"k": "c", "n": None},
+        ]
+
+
+def test_a_null_in_what_a_column_holds_is_refused_where_it_never_is() -> None:
+    kept = StateTable(pa.schema([*KEY, ("n", pa.list_(KINDS[1]))]), ("k",))
+    one = StateSchema("stateful", "{}", KEY, {"counts": kept})
+    good = pa.table({"k": ["a", "b"], "n": [[{"at": 1}, None], None]})
+    assert given(good).tables(one)["counts"].to_pydict() == good.to_pydict()
+    with pytest.raises(InvalidPipeline, match=r"column 'n\[\].at' has nulls"):
+        given(pa.table({"k": ["a"], "n": pa.array([[{"at": 1}, {"at": None}]], good.schema.types[1])})).tables(one)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([ROWS, {"k": ["c"], "n": [3]}], "part-1.parquet has the columns k, n, and part-0.parquet k, n, sure"),
+        ([ROWS, ROWS | {"k": ["c", "d"], "n": ["1", "2"]}], "column 'n' is string, and the state has int64"),
+        ([ROWS, ROWS | {"k": ["c", "d"], "sure": [True, None]}], "column 'sure' has nulls"),
+        ([ROWS, ROWS], "4 rows, and 2 keys"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_as_one_table_is(parts: Any, why: str, tmp_path: Path) -> None:
+    for number, part in enumerate(parts):
+        pq.write_table(pa.table(part), tmp_path / f"part-{number}.parquet")
+    with pytest.raises(InvalidPipeline, match=why):
+        given(tmp_path).tables(ONE)
 
 
 def test_columns_that_are_left_out_are_asked_of_the_operator() -> None:

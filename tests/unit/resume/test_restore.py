@@ -14,6 +14,7 @@ from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import FILES
+from holdfast.errors import InternalError
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.restore import Restoration, restoration
@@ -178,6 +179,23 @@ def test_sinks_tell_ends_of_epochs_with_all_that_they_are() -> None:
     )
     assert list(progress.from_text(progress.to_text(several))) == several
     assert list(progress.from_text("")) == []
+
+
+def test_sinks_tell_that_a_segment_or_a_source_has_gone() -> None:
+    stood: list[Positions] = [
+        {"a": {"0": 1, "1": 4}, "b": {"log": 2}},
+        {"a": {"0": 3}, "b": {"log": 2}},
+        {"a": {"0": 3}},
+    ]
+    several = [EpochSpan(before, EpochEnd(2, 2, after, 0)) for before, after in pairwise(stood)]
+    assert list(progress.from_text(progress.to_text(several))) == several
+
+
+def test_what_sinks_are_to_tell_follows_each_other() -> None:
+    """An end is told by what differs from the one before: another start would be lost without a word."""
+    apart = [*steps(1, 2), *steps(4, 4)]
+    with pytest.raises(InternalError, match="epoch 4 does not begin where the one before it has ended"):
+        progress.to_text(apart)
 
 
 @pytest.mark.parametrize("text", ["[12, 1700000000000000]", "{", '{"start": {}, "ends": [[1]]}', "3"])

@@ -7,6 +7,7 @@ import os
 import pickle
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -204,6 +205,28 @@ def test_the_slowest_stream_holds_the_bound_of_a_byte_stream_back(tmp_path: Path
     again = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
     for pair in pairwise(positions):
         assert marked(again, *pair) == marked(source, *pair)
+
+
+@pytest.mark.slow
+def test_a_silent_stream_that_holds_all_others_back_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0]
+    clock = SimpleNamespace(monotonic_ns=lambda: now_s[0] * 10**9)
+    monkeypatch.setattr("holdfast.sources.byte_stream.source.time", clock)
+    cameras = Cameras(tmp_path / "store")
+    stream = hf.read.byte_stream(tmp_path / "store", timestamps="bigint", disorder=2, name="logs")
+    source = opened(stream, tmp_path / "w")
+    at, named = source.initial(), []
+    puts = [(0, {"front": [10], "back": [5]}), (59, {"front": [20]}), (60, {"front": [30]}), (90, {"front": [40]})]
+    for now_s[0], times in [*puts, (91, {"back": [35]}), (152, {"front": [50]})]:
+        cameras.put(**times)
+        at = epochs_of(source, at)[-1]
+        named.append([record.getMessage() for record in caplog.records])
+        caplog.clear()
+    assert [len(of) for of in named] == [0, 0, 1, 0, 0, 1], named
+    assert "source 'logs': stream p/out/back has been silent for a minute" in named[2][0]
+    assert "idle_after=" in named[2][0]
 
 
 @pytest.mark.slow

@@ -117,7 +117,12 @@ class ByteStreamSource:
         }
         begins = {name: streams[name].state.begin for name in going}
         at = {name: self._low(name, positions) for name in going}
-        return self._bounds.after(at, going, begins, time.monotonic_ns() // 1000) if going else None
+        if not going:
+            return None
+        now_us = time.monotonic_ns() // 1000
+        bound = self._bounds.after(at, going, begins, now_us)
+        self._bounds.warn_of_silence(going, now_us, f"source {self.name!r}", "stream {}".format)
+        return bound
 
     def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
         """Return the highest time before the end of each range, in the unit of the rows."""

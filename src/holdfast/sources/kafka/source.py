@@ -7,7 +7,6 @@ that has gone is never left out in silence.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,7 +41,6 @@ from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_pa
 if TYPE_CHECKING:
     from holdfast.sources.kafka.spec import KafkaSourceSpec
 
-log = logging.getLogger("holdfast.sources.kafka")
 
 LOOK_S = 5.0
 """How often topics and partitions are looked for that were added."""
@@ -94,7 +92,6 @@ class KafkaSource:
         self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
-        self._said_to_hold: str | None = None
         self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -300,20 +297,8 @@ class KafkaSource:
         lows |= {part.segment: at for part, at in self._cluster().begins(old).items()}
         now_us = time.monotonic_ns() // 1000
         bound = bounds.after(positions, ends, lows, now_us)
-        self._say_who_holds(bounds.held_by(ends, now_us))
+        bounds.warn_of_silence(ends, now_us, self._node, _shown)
         return with_bound(found, start, bound)
-
-    def _say_who_holds(self, segment: str | None) -> None:
-        if segment is not None and segment != self._said_to_hold:
-            part = PartitionOf.of(segment)
-            log.warning(
-                "%s: partition %d of topic %s has been silent for a minute, and rows of all others wait for its next "
-                'message. Where it may stay silent, write idle_after="1 min", say',
-                self._node,
-                part.number,
-                part.topic,
-            )
-        self._said_to_hold = segment
 
     def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
         """Return the highest time of the messages in ranges, by segment."""
@@ -413,3 +398,8 @@ class KafkaSource:
 
 def _at(start: SourcePositions, segment: str) -> tuple[int, int]:
     return int(start[segment]), int(start[segment])
+
+
+def _shown(segment: str) -> str:
+    part = PartitionOf.of(segment)
+    return f"partition {part.number} of topic {part.topic}"

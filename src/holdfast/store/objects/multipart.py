@@ -19,9 +19,6 @@ from holdfast.store.objects.requests import Perseverance, Requests
 PART_BYTES = 8 * 2**20
 """Of each part but the last, always: S3 asks for at least 5 MiB, and some stores want all of them to be equal."""
 
-PARTS_MAX = 10_000
-"""Of one upload, as S3 allows."""
-
 
 _NOT_ASKED = (StoreAnswer.FORBIDDEN, StoreAnswer.EXPIRED, StoreAnswer.NO_CREDENTIALS)
 """Answers of a request that was surely not done."""
