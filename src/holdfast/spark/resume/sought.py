@@ -102,7 +102,8 @@ def _gone_on_with(beginning: Beginning) -> DirectoryHeader:
 def _begun_again(beginning: Beginning, new: DirectoryHeader) -> Prepared:
     """Begin where the first start noted, for a graph or buckets that may have changed since."""
     _, first = present(noted_beginning(beginning.store), "no beginning is recorded.", pipeline=beginning.pipeline)
-    header = replace(first, base=max(new.base, first.base), graph=beginning.graph, graph_since=new.graph_since)
+    base = max(new.base, first.base)
+    header = replace(first, base=base, graph=beginning.graph, graph_since=beginning.graph_since or base)
     return _seeding(beginning, header, noted_seed(beginning, header) if header.seed else None)
 
 
