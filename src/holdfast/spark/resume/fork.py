@@ -348,7 +348,8 @@ class Fork:
         log.warning(
             "pipeline %r begins with state: %s, %d rows", self.pipeline.name, ", ".join(made.operators), made.rows
         )
-        return replace(header, base=header.base + 1, seed=made.key.path, kept=tuple(made.operators))
+        base = header.base + 1
+        return replace(header, base=base, graph_since=base, seed=made.key.path, kept=tuple(made.operators))
 
     def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
@@ -376,6 +377,7 @@ class Fork:
         return replace(
             header,
             base=max(header.base, ended.epoch + 1),
+            graph_since=max(header.base, ended.epoch + 1),
             seek=(ended.positions,),
             seed=ours.key.path if change.restored else "",
             kept=change.restored,
