@@ -16,7 +16,7 @@ from pyspark.errors import PythonException
 
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.spark.failure import translate
-from holdfast.spark.kept.process import KeptWorker
+from holdfast.spark.kept.process import LEAST_TIMES, KeptWorker
 
 pytestmark = pytest.mark.slow
 
@@ -138,3 +138,12 @@ def test_a_call_that_takes_long_is_left_to_the_executors_until_calls_are_quick_a
     with kept(Obedient(), lambda: next(now)) as worker:
         found = [worker("count") and worker.times for _ in range(7)]
     assert found == [1.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0], "of a first call the set-up is the most"
+
+
+def test_what_each_call_costs_does_not_take_all_calls_away() -> None:
+    """Fewer rows do not make it less; and quick calls, of which there must be some, are what raises the size again."""
+    now = iter(float(each) for each in range(100))
+    with kept(Obedient(), lambda: next(now)) as worker:
+        found = [worker("count") and worker.times for _ in range(20)]
+    assert found[1] == 0.5
+    assert found[-1] == LEAST_TIMES
