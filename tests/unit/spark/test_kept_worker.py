@@ -39,10 +39,20 @@ class Obedient:
             return sum(range(10**12))
         if told == "raise":
             raise rest[0]
+        if told == "raise coded":
+            raise Coded(7, "of code 7")
         if told == "print":
             sys.stdout.write("a function says so\n")
             sys.stdout.flush()
         return os.getpid(), self.calls
+
+
+class Coded(Exception):
+    """Is pickled, and cannot be made anew from that: as many an error of a library."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Foreign:
@@ -118,7 +128,9 @@ def test_errors_come_back_as_the_kinds_that_the_workers_of_spark_give() -> None:
         with pytest.raises(PythonException) as raised:
             worker("raise", ZeroDivisionError("of a user"))
         assert isinstance(translate(raised.value, "p", "epoch 1"), InvalidPipeline)
-        assert worker("count")[1] == 3, "an error ends no process"
+        with pytest.raises(PythonException, match=r"Coded: of code 7"):
+            worker("raise coded")
+        assert worker("count")[1] == 4, "an error ends no process"
     with kept(Foreign()) as worker:
         for _ in range(2):
             with pytest.raises(PythonException, match="of_the_driver_alone"):

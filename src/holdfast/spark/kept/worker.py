@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any
 
+from holdfast.errors import HoldfastError
+
 LENGTH_BYTES = 8
 
 
@@ -62,24 +64,18 @@ def main() -> None:
         request = received.get()
         # What cannot be imported here is the answer to every call.
         answer = _answer(lambda given: call(*pickle.loads(given)), request) if loaded else (False, call)
-        write_frame(answers, _pickled(answer))
+        write_frame(answers, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 
 def _answer(call: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
-    """Return what a call gives: true with its result, or false with what it raised and the trace of it."""
+    """Return what a call gives: true with its result, or false with what it raised and the trace of it.
+
+    Errors of others are left out: many cannot be pickled, or not be made anew from that.
+    """
     try:
         return True, call(*arguments)
     except Exception as error:
-        return False, (error, traceback.format_exc())
-
-
-def _pickled(answer: tuple[bool, Any]) -> bytes:
-    try:
-        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        if answer[0]:
-            raise
-        return pickle.dumps((False, (None, answer[1][1])))  # an error of the user's that cannot leave the process
+        return False, (error if isinstance(error, HoldfastError) else None, traceback.format_exc())
 
 
 if __name__ == "__main__":
