@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -37,6 +38,8 @@ class Obedient:
             os._exit(4)
         if told == "hold the lock":  # of the interpreter: no other thread of the worker runs meanwhile
             return sum(range(10**12))
+        if told == "leave a thread":
+            threading.Thread(target=threading.Event().wait).start()
         if told == "raise":
             raise rest[0]
         if told == "raise coded":
@@ -103,6 +106,18 @@ def test_a_process_that_a_function_leaves_behind_holds_nobody_up(tmp_path: Path)
     with kept(Obedient()) as worker, pytest.raises(Unavailable, match="has died"):
         worker("leave a child and exit", str(tmp_path / "go"))
     (tmp_path / "go").write_text("")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(0), KeyboardInterrupt()], ids=repr)
+def test_a_thread_that_a_function_leaves_behind_holds_nobody_up(error: BaseException) -> None:
+    """Python waits for it where a process ends by itself."""
+    with kept(Obedient()) as worker:
+        worker("leave a thread")
+        with pytest.raises(Unavailable, match="has died") as caught:
+            worker("raise", error)
+        assert "exit code 1" in caught.value.why
+        assert worker("count")[1] == 1
 
 
 def test_a_function_that_never_lets_another_thread_run_is_ended_all_the_same() -> None:

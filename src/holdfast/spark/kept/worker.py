@@ -3,7 +3,7 @@
 Started by :mod:`holdfast.spark.kept.process` as ``python -m holdfast.spark.kept.worker``.  On stdin and on stdout:
 *frames*, each a pickled value behind its length.  It is sent the driver's module path and the callable, then a tuple
 for each call; it answers with its process id, then with ``(True, result)`` or ``(False, (error, trace))`` for each.
-What a function prints goes to stderr.  It ends when stdin does, whatever is at work then.
+What a function prints goes to stderr.  It ends when stdin does, whatever is at work then, and when it cannot answer.
 """
 
 from __future__ import annotations
@@ -48,15 +48,33 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what a function prints is no answer
-    write_frame(answers, pickle.dumps(os.getpid()))
     received: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_end_after, args=(lambda: _listen(given, received),), daemon=True).start()
+    _end_after(lambda: _answer_calls(received, answers))
 
-    def listen() -> None:
-        for data in frames(given):
-            received.put(data)
-        os._exit(0)  # the driver is gone, or needs no further answer
 
-    threading.Thread(target=listen, daemon=True).start()
+def _end_after(work: Callable[[], None]) -> None:
+    """End the process when some work is done or fails: Python would wait for the threads of functions, and the driver
+    for an answer.
+    """
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _listen(given: IO[bytes], received: SimpleQueue[bytes]) -> None:
+    """Receive until the driver is gone, or needs no further answer."""
+    for data in frames(given):
+        received.put(data)
+
+
+def _answer_calls(received: SimpleQueue[bytes], answers: IO[bytes]) -> None:
+    write_frame(answers, pickle.dumps(os.getpid()))
     path: list[str] = pickle.loads(received.get())
     sys.path += [entry for entry in path if entry not in sys.path]
     loaded, call = _answer(pickle.loads, received.get())
