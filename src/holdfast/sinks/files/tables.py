@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sinks import json_lines
-from holdfast.types.conversion import is_of_data
+from holdfast.store.damage import damage_named
 from holdfast.types.partition import partition_columns, partition_values
 from holdfast.types.schema import decode_schema, unite_schemas
 
@@ -108,22 +107,6 @@ class FilesTable:
                 do="move it out: no sink has written it.",
                 participant=self.base,
             ) from error
-
-
-@contextmanager
-def damage_named(place: str) -> Iterator[None]:
-    """Raise :class:`Corrupt` where what is read at a place cannot be decoded; what its file system says stays."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if not is_of_data(error):
-            raise
-        raise Corrupt(
-            f"{place} cannot be read.",
-            why=f"{error}.",
-            do="restore it from a copy, or move it out: its rows are missing then.",
-            participant=place,
-        ) from error
 
 
 def schema_of(path: str, noted: Iterable[str]) -> pa.Schema:
