@@ -47,6 +47,10 @@ class FilesTable:
         ------
         FileNotFoundError
             If a file is gone.
+        Corrupt
+            If one is damaged.
+        Unavailable
+            If the object store does not answer.
         """
         wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_batches(list(self.batches(wanted)), wanted)
@@ -71,9 +75,8 @@ class FilesTable:
         names = [field.name for field in wanted if field.name not in in_names]
         lines = [path for path in self.paths if path.removesuffix(".staged").endswith(".json")]
         for path in lines:
-            data = self._content(path)
             with damage_named(path):
-                table = json_lines.decode(data, schema)
+                table = json_lines.decode(self._content(path), schema)
             for rows in table.to_batches():
                 yield self._directory(path), rows
         others = [path for path in self.paths if path not in set(lines)]
