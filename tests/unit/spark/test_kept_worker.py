@@ -78,12 +78,12 @@ def kept(target: Callable[..., Any], now_s: Callable[[], float] = time.monotonic
     try:
         yield worker
     finally:
-        worker.end()
+        worker.end_worker()
 
 
 def test_what_is_called_is_sent_once_and_keeps_what_it_holds() -> None:
     with kept(Obedient()) as worker:
-        worker.begin()
+        worker.begin_worker()
         (first, one), (second, two) = worker("count"), worker("count")
     assert first == second != os.getpid()
     assert (one, two) == (1, 2)
@@ -123,7 +123,7 @@ def test_a_thread_that_a_function_leaves_behind_holds_nobody_up(error: BaseExcep
 def test_a_function_that_never_lets_another_thread_run_is_ended_all_the_same() -> None:
     with kept(Obedient()) as worker:
         worker("count")
-        threading.Timer(0.1, worker.end).start()
+        threading.Timer(0.1, worker.end_worker).start()
         with pytest.raises(Unavailable, match="has died") as caught:
             worker("hold the lock")
         assert "SIGKILL" in caught.value.why

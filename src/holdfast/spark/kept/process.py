@@ -107,12 +107,12 @@ class KeptWorker(Generic[T]):
             raise raised from _InWorkerError(trace)
         raise PythonException(message=trace)
 
-    def begin(self) -> None:
+    def begin_worker(self) -> None:
         """Let the process begin, beside whatever else is done: the first call would wait for it."""
         with self._calling:
             self._begun()
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """End the process, whatever it does; a later call begins another one."""
         if (process := self._process) is not None:
             process.end()
