@@ -195,15 +195,15 @@ class EpochLoop:
             generation=self._coordinator.generation,
         )
 
-    def begin(self) -> None:
-        """Begin what evaluates beside Spark's jobs, for the first epoch."""
+    def begin_worker(self) -> None:
+        """Begin the kept worker, if there is one, for the first epoch."""
         if (here := self._evaluation.here) is not None:
-            here.begin()
+            here.begin_worker()
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """End it, whatever it does; called from any thread."""
         if (here := self._evaluation.here) is not None:
-            here.end()
+            here.end_worker()
 
     def begin_again(self) -> None:
         """Forget the failure: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
@@ -342,7 +342,7 @@ class EpochLoop:
 
         def once() -> T:
             try:
-                with limited(self._limits.evaluate_s, f"epoch {epoch}", self.end):
+                with limited(self._limits.evaluate_s, f"epoch {epoch}", self.end_worker):
                     return evaluate()
             except Exception as error:
                 # What the finished tasks of a failed job staged would block the next attempt (locks on unique keys):

@@ -45,10 +45,10 @@ class Here(Protocol[T_co]):
     def __call__(self, *epoch: Any) -> T_co:
         """Return what the epoch gives."""
 
-    def begin(self) -> None:
+    def begin_worker(self) -> None:
         """Begin what evaluates outside of this process; does not wait for it."""
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """End it; called from any thread."""
 
 
@@ -199,10 +199,10 @@ class ProgramHere:
         )
         return self.program.tables(read, sinks, counts), counts.report()
 
-    def begin(self) -> None:
+    def begin_worker(self) -> None:
         """Do nothing: it is this process."""
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """Do nothing: it is this process."""
 
 

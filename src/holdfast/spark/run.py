@@ -102,11 +102,11 @@ class Run:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = self._sight.loop = loop
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
-        loop.begin()
+        loop.begin_worker()
         try:
             self._query = self._start_query()
         except Exception as error:
-            loop.end()
+            loop.end_worker()
             raise translate(error, self.pipeline.name, "the start") from error
         self._state = "running"
         self._coordinator.follow(self._followers.tell)
@@ -401,7 +401,7 @@ class Run:
                 checkpointer = self._checkpointer
                 self._tried("end its checkpoints", lambda: checkpointer.end(is_clean=failure is None))
                 self._tried("record that its state is damaged", self._give_up_state)
-            self._tried("end its kept worker", self._loop.end)
+            self._tried("end its kept worker", self._loop.end_worker)
             self._tried("close its sinks", self._coordinator.close)
             self._tried("tell those who follow it", self._followers.close)
             self._tried("remove its stop file", lambda: shutil.rmtree(self._stop_directory, ignore_errors=True))

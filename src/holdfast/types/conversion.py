@@ -92,19 +92,6 @@ def convert(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     return _leaf(column, wanted)
 
 
-def is_of_data(error: Exception) -> bool:
-    """Whether an error that a reader raises is of the bytes that it was given, and not of the machine it runs on.
-
-    Examples
-    --------
-    >>> is_of_data(pa.ArrowInvalid("no magic bytes")), is_of_data(pa.ArrowMemoryError("malloc failed"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | pa.ArrowCancelled):
-        return False
-    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
-
-
 def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     kinds = pa.types
     held = column.type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 import holdfast as hf
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.sinks.files.tables import FilesTable
 from holdfast.sinks.json_lines import decode, encode
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 from tests.contract.test_segments_contract import Sealer, always
@@ -151,6 +154,19 @@ def test_a_damaged_file_is_corrupt_and_named(kind: str, tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="cannot be read") as raised:
         opened.to_arrow()
     assert file.name in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.json"])
+def test_a_store_that_does_not_answer_is_no_damage(name: str) -> None:
+    """Nobody is told to move files out because the network is down."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{nobody.getsockname()[1]}"
+        once = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+        store = fs.S3FileSystem(anonymous=True, region="x", scheme="http", endpoint_override=host, retry_strategy=once)
+        with pytest.raises(Unavailable, match="bucket/out") as raised:
+            FilesTable((f"bucket/out/{name}",), "bucket/out", SCHEMA, store).to_table()
+    assert "NETWORK_CONNECTION" in raised.value.why
 
 
 def test_a_name_above_the_directory_is_no_column_of_it(tmp_path: Path) -> None:

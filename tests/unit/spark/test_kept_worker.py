@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -16,7 +17,7 @@ from pyspark.errors import PythonException
 
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.spark.failure import translate
-from holdfast.spark.kept.process import KeptWorker
+from holdfast.spark.kept.process import LEAST_TIMES, KeptWorker
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +38,24 @@ class Obedient:
             os._exit(4)
         if told == "hold the lock":  # of the interpreter: no other thread of the worker runs meanwhile
             return sum(range(10**12))
+        if told == "leave a thread":
+            threading.Thread(target=threading.Event().wait).start()
         if told == "raise":
             raise rest[0]
+        if told == "raise coded":
+            raise Coded(7, "of code 7")
         if told == "print":
             sys.stdout.write("a function says so\n")
             sys.stdout.flush()
         return os.getpid(), self.calls
+
+
+class Coded(Exception):
+    """Is pickled, and cannot be made anew from that: as many an error of a library."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Foreign:
@@ -65,12 +78,12 @@ def kept(target: Callable[..., Any], now_s: Callable[[], float] = time.monotonic
     try:
         yield worker
     finally:
-        worker.end()
+        worker.end_worker()
 
 
 def test_what_is_called_is_sent_once_and_keeps_what_it_holds() -> None:
     with kept(Obedient()) as worker:
-        worker.begin()
+        worker.begin_worker()
         (first, one), (second, two) = worker("count"), worker("count")
     assert first == second != os.getpid()
     assert (one, two) == (1, 2)
@@ -95,10 +108,22 @@ def test_a_process_that_a_function_leaves_behind_holds_nobody_up(tmp_path: Path)
     (tmp_path / "go").write_text("")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(0), KeyboardInterrupt()], ids=repr)
+def test_a_thread_that_a_function_leaves_behind_holds_nobody_up(error: BaseException) -> None:
+    """Python waits for it where a process ends by itself."""
+    with kept(Obedient()) as worker:
+        worker("leave a thread")
+        with pytest.raises(Unavailable, match="has died") as caught:
+            worker("raise", error)
+        assert "exit code 1" in caught.value.why
+        assert worker("count")[1] == 1
+
+
 def test_a_function_that_never_lets_another_thread_run_is_ended_all_the_same() -> None:
     with kept(Obedient()) as worker:
         worker("count")
-        threading.Timer(0.1, worker.end).start()
+        threading.Timer(0.1, worker.end_worker).start()
         with pytest.raises(Unavailable, match="has died") as caught:
             worker("hold the lock")
         assert "SIGKILL" in caught.value.why
@@ -118,7 +143,9 @@ def test_errors_come_back_as_the_kinds_that_the_workers_of_spark_give() -> None:
         with pytest.raises(PythonException) as raised:
             worker("raise", ZeroDivisionError("of a user"))
         assert isinstance(translate(raised.value, "p", "epoch 1"), InvalidPipeline)
-        assert worker("count")[1] == 3, "an error ends no process"
+        with pytest.raises(PythonException, match=r"Coded: of code 7"):
+            worker("raise coded")
+        assert worker("count")[1] == 4, "an error ends no process"
     with kept(Foreign()) as worker:
         for _ in range(2):
             with pytest.raises(PythonException, match="of_the_driver_alone"):
@@ -138,3 +165,12 @@ def test_a_call_that_takes_long_is_left_to_the_executors_until_calls_are_quick_a
     with kept(Obedient(), lambda: next(now)) as worker:
         found = [worker("count") and worker.times for _ in range(7)]
     assert found == [1.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0], "of a first call the set-up is the most"
+
+
+def test_what_each_call_costs_does_not_take_all_calls_away() -> None:
+    """Fewer rows do not make it less; and quick calls, of which there must be some, are what raises the size again."""
+    now = iter(float(each) for each in range(100))
+    with kept(Obedient(), lambda: next(now)) as worker:
+        found = [worker("count") and worker.times for _ in range(20)]
+    assert found[1] == 0.5
+    assert found[-1] == LEAST_TIMES

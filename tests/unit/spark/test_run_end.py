@@ -107,8 +107,8 @@ class Bench:
             ended_epoch=0,
             doing="",
             begin_again=lambda: None,
-            begin=lambda: None,
-            end=lambda: None,
+            begin_worker=lambda: None,
+            end_worker=lambda: None,
         )
         asked: Any = query or Query()
         self.run.begin(self.loop, asked, available_now(), "nowhere")

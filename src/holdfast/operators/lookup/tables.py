@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.checks import a_type
-from holdfast.types.conversion import convert, is_of_data
+from holdfast.store.damage import is_of_data
+from holdfast.types.conversion import convert
 from holdfast.types.schema import to_arrow
 
 

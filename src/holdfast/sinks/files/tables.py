@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sinks import json_lines
-from holdfast.types.conversion import is_of_data
+from holdfast.store.damage import damage_named
 from holdfast.types.partition import partition_columns, partition_values
 from holdfast.types.schema import decode_schema, unite_schemas
 
@@ -48,6 +47,10 @@ class FilesTable:
         ------
         FileNotFoundError
             If a file is gone.
+        Corrupt
+            If one is damaged.
+        Unavailable
+            If the object store does not answer.
         """
         wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_batches(list(self.batches(wanted)), wanted)
@@ -72,9 +75,8 @@ class FilesTable:
         names = [field.name for field in wanted if field.name not in in_names]
         lines = [path for path in self.paths if path.removesuffix(".staged").endswith(".json")]
         for path in lines:
-            data = self._content(path)
             with damage_named(path):
-                table = json_lines.decode(data, schema)
+                table = json_lines.decode(self._content(path), schema)
             for rows in table.to_batches():
                 yield self._directory(path), rows
         others = [path for path in self.paths if path not in set(lines)]
@@ -108,22 +110,6 @@ class FilesTable:
                 do="move it out: no sink has written it.",
                 participant=self.base,
             ) from error
-
-
-@contextmanager
-def damage_named(place: str) -> Iterator[None]:
-    """Raise :class:`Corrupt` where what is read at a place cannot be decoded; what its file system says stays."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if not is_of_data(error):
-            raise
-        raise Corrupt(
-            f"{place} cannot be read.",
-            why=f"{error}.",
-            do="restore it from a copy, or move it out: its rows are missing then.",
-            participant=place,
-        ) from error
 
 
 def schema_of(path: str, noted: Iterable[str]) -> pa.Schema:

@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.files.discovery import file_system
 from holdfast.sources.files.identity import FileIdentity, of_facts, of_status
 from holdfast.sources.files.listing import shown
-from holdfast.types.conversion import is_of_data
+from holdfast.store.damage import is_of_data
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20

@@ -14,7 +14,8 @@ from holdfast.sources.files.access import FilePart, opened, unavailable
 from holdfast.sources.formats.blocks import TextBlock
 from holdfast.sources.formats.convert import forbidden_null, lacking
 from holdfast.sources.formats.lines import RowRules, too_long
-from holdfast.types.conversion import convert, is_convertible, is_of_data
+from holdfast.store.damage import is_of_data
+from holdfast.types.conversion import convert, is_convertible
 
 _BATCH_ROWS = 65_536
 _HELD = 1 << 27

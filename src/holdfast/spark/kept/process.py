@@ -32,6 +32,9 @@ T = TypeVar("T")
 LONG_S = 0.5
 """A call that takes longer is for a job: its workers, which work at the same time, are worth what it costs."""
 
+LEAST_TIMES = 1 / 64
+"""Calls up to this size are made whatever they take, in a job they would be one task: quick ones raise the size."""
+
 LOOK_S = 0.5
 """How often it is checked whether the worker lives: a process that a function has started may hold its pipe open."""
 
@@ -104,12 +107,12 @@ class KeptWorker(Generic[T]):
             raise raised from _InWorkerError(trace)
         raise PythonException(message=trace)
 
-    def begin(self) -> None:
+    def begin_worker(self) -> None:
         """Let the process begin, beside whatever else is done: the first call would wait for it."""
         with self._calling:
             self._begun()
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """End the process, whatever it does; a later call begins another one."""
         if (process := self._process) is not None:
             process.end()
@@ -129,7 +132,7 @@ class KeptWorker(Generic[T]):
 
     def _note(self, took_s: float) -> None:
         if took_s > LONG_S:
-            self.times *= LONG_S / took_s
+            self.times = max(LEAST_TIMES, self.times * LONG_S / took_s)
         elif took_s < LONG_S / 2:
             self.times = min(self._most, 2 * self.times)
 

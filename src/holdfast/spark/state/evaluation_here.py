@@ -87,10 +87,10 @@ class EvaluationHere:
         """Return what comes out of the last level, and what was changed of state."""
         return self.levels.run(self.chunks(start, end), before, self.read, at)
 
-    def begin(self) -> None:
+    def begin_worker(self) -> None:
         """Do nothing: it is this process."""
 
-    def end(self) -> None:
+    def end_worker(self) -> None:
         """Do nothing: it is this process."""
 
     def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:

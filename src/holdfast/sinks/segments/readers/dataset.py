@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Held
-from holdfast.sinks.files.tables import damage_named
 from holdfast.sinks.segments.entries import SealedSegment
 from holdfast.sinks.segments.files import fitting
 from holdfast.sinks.segments.holdings import Holdings
@@ -27,6 +26,7 @@ from holdfast.sinks.segments.journal import PiecesReader
 from holdfast.sinks.segments.manifest import SegmentsManifest
 from holdfast.sinks.segments.places import OWN_DIRECTORY
 from holdfast.store import durable
+from holdfast.store.damage import damage_named
 from holdfast.types.partition import partition_values
 from holdfast.types.schema import decode_schema, unite_schemas
 
