@@ -5,6 +5,8 @@ Arrow has more types than Spark, and its cast neither finds members of a struct 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,12 @@ _UUID_BYTES, _UUID_TEXT = 16, 36
 _HYPHENS = (8, 13, 18, 23)
 _INTEGERS = pa.decimal128(20, 0)
 """Holds every integer of 64 bits, signed or not."""
+
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
+"""Seconds since 1970 of the years 1 to 9999: those of Spark's timestamps.  The second one is exclusive."""
+
+_DAY_SECONDS = 86_400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
@@ -82,14 +90,56 @@ def convert(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         parts = [convert(members[of.get_field_index(member.name)], member.type) for member in wanted]
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=column.is_null())
     if kinds.is_map(wanted):
-        entries = _entries(column)
+        entries = map_entries(column)
         keys, items = entries.flatten().flatten()
         parts = [convert(keys, wanted.key_type), convert(items, wanted.item_type)]
-        return pa.MapArray.from_arrays(_offsets(entries), *parts, type=wanted, mask=column.is_null())
+        return pa.MapArray.from_arrays(list_offsets(entries), *parts, type=wanted, mask=column.is_null())
     if is_list(wanted):
         values = convert(column.flatten(), wanted.value_type)
-        return pa.ListArray.from_arrays(_offsets(column), values, type=wanted, mask=column.is_null())
+        return pa.ListArray.from_arrays(list_offsets(column), values, type=wanted, mask=column.is_null())
     return _leaf(column, wanted)
+
+
+def check_range(column: pa.Array) -> None:
+    """Check that no decimal, however deep, has more digits before the point than its type, and no date or timestamp
+    another year than Spark's: 1 to 9999.
+
+    Arrow's types and its readers of texts have more of both.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If one has.
+
+    Examples
+    --------
+    >>> check_range(pa.array([[2147483647]], pa.list_(pa.date32())))
+    Traceback (most recent call last):
+    pyarrow.lib.ArrowInvalid: a value is outside of the years 1 to 9999
+    """
+    kinds = pa.types
+    for leaf in leaves(column):
+        kind = leaf.type
+        if kinds.is_decimal(kind):
+            _check_digits(leaf, kind)
+        elif kinds.is_date32(kind):
+            _check_years(leaf.view(pa.int32()), FIRST_SECOND // _DAY_SECONDS, END_SECOND // _DAY_SECONDS)
+        elif kinds.is_date64(kind) or kinds.is_timestamp(kind):
+            units = _PER_SECOND[kind.unit if kinds.is_timestamp(kind) else "ms"]
+            _check_years(leaf.view(pa.int64()), FIRST_SECOND * units, END_SECOND * units)
+
+
+def leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the values within a column that are not nested."""
+    column = flat(column)
+    kinds = pa.types
+    if kinds.is_map(column.type):
+        column = map_entries(column)
+    if kinds.is_nested(column.type):
+        for part in column.flatten() if kinds.is_struct(column.type) else [column.flatten()]:
+            yield from leaves(part)
+    else:
+        yield column
 
 
 def is_of_data(error: Exception) -> bool:
@@ -127,7 +177,12 @@ def _check_digits(column: pa.Array, wanted: pa.DataType) -> None:
             raise pa.ArrowInvalid(f"{value} does not fit in {wanted}")
 
 
-def _entries(column: pa.MapArray) -> pa.ListArray:
+def _check_years(values: pa.Array, first: int, end: int) -> None:
+    if any(value is not None and not first <= value < end for value in pc.min_max(values).as_py().values()):
+        raise pa.ArrowInvalid("a value is outside of the years 1 to 9999")
+
+
+def map_entries(column: pa.MapArray) -> pa.ListArray:
     """Return a map as a list of structs: the same entries, of which Arrow can do more."""
     fields = [column.type.key_field, column.type.item_field]
     entries = pa.StructArray.from_arrays([column.keys, column.items], fields=fields)
@@ -135,7 +190,7 @@ def _entries(column: pa.MapArray) -> pa.ListArray:
     return pa.Array.from_buffers(as_list, len(column), column.buffers()[:2], offset=column.offset, children=[entries])
 
 
-def _offsets(column: pa.Array) -> pa.Array:
+def list_offsets(column: pa.Array) -> pa.Array:
     """Return where the lists of a column begin and end in its flattened values, whatever kind of list they are."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     return pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())

@@ -94,6 +94,9 @@ REFUSED: list[tuple[str, pa.Array, str]] = [
     ("duration beyond", pa.array([2**62], pa.duration("ms")), "INTERVAL DAY TO SECOND"),
     ("milliseconds beyond", pa.array([2**62], pa.timestamp("ms")), "TIMESTAMP"),
     ("byte for a boolean", pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())), "BOOLEAN"),
+    ("day of 10000", pa.array([2_932_897], pa.int32()).view(pa.date32()), "DATE"),
+    ("year 0 in a list of a map", pa.array([[("a", [-(2**62)])]], pa.map_(pa.string(), pa.list_(pa.timestamp("us")))),
+     "MAP<STRING, ARRAY<TIMESTAMP>>"),
     ("a member that is not there", pa.array([{"a": 1}]), "STRUCT<b: BIGINT>"),
 ]  # fmt: skip
 
