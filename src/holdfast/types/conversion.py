@@ -63,8 +63,8 @@ def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
 def convert(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return a column's values in another type, to which its own :func:`is_convertible`.
 
-    Members of structs are found by name.  Digits after the microseconds are cut off, as in every other format; nothing
-    else is lost.
+    Members of structs are found by name.  Digits after the microseconds are cut off, as in every other format, and a
+    decimal becomes the nearest floating-point number; nothing else is lost.
 
     Raises
     ------
@@ -164,6 +164,8 @@ def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         elif held.bit_width < _INTEGERS.bit_width:
             column = column.cast(pa.decimal128(held.precision, held.scale))
         _check_digits(column, wanted)
+    if kinds.is_decimal(held) and kinds.is_floating(wanted):  # the cast rounds twice
+        column = column.cast(pa.string())
     if kinds.is_timestamp(held) and held.unit == "ns":  # the cast cuts towards 1970
         column = pc.floor_temporal(column.cast(pa.timestamp("ns")), unit="microsecond")
     return pc.cast(column, options=pc.CastOptions(wanted, allow_time_truncate=True))

@@ -27,6 +27,9 @@ def decimals(kind: pa.DataType) -> pa.Array:
     return pa.array([Decimal("1.5"), None], kind)
 
 
+DECIMALS = pa.array([Decimal(n * 7_001 + 3) / 10_000 for n in range(1_000)], pa.decimal128(15, 4))
+"""Most of them lie between two doubles."""
+
 READ: list[tuple[str, pa.Array, str, list[Any]]] = [
     ("uuid", pa.array([ONE.bytes, None], pa.uuid()), "STRING", [str(ONE), None]),
     ("uuid as bytes", pa.array([ONE.bytes, None], pa.uuid()), "BINARY", [ONE.bytes, None]),
@@ -56,6 +59,12 @@ READ: list[tuple[str, pa.Array, str, list[Any]]] = [
     ("uint64", pa.array([2**64 - 1], pa.uint64()), "DECIMAL(20, 0)", [Decimal(2**64 - 1)]),
     ("uint64 in range", pa.array([2**63 - 1], pa.uint64()), "BIGINT", [2**63 - 1]),
     ("integer as a small decimal", pa.array([7, None], pa.int64()), "DECIMAL(5, 2)", [Decimal("7.00"), None]),
+    ("decimal as the nearest double", DECIMALS, "DOUBLE", [float(one) for one in DECIMALS.to_pylist()]),
+    ("decimals in lists", pa.array([DECIMALS.to_pylist()]), "ARRAY<DOUBLE>",
+     [[float(one) for one in DECIMALS.to_pylist()]]),
+    ("wide decimal as double", pa.array([Decimal("0." + "3" * 60)], pa.decimal256(60, 60)), "DOUBLE", [1 / 3]),
+    ("decimal as the nearest float", pa.array([Decimal("16777217.0001"), None], pa.decimal128(15, 4)), "FLOAT",
+     [16777218.0, None]),
     ("decimal32", decimals(pa.decimal32(5, 1)), "DECIMAL(5, 2)", [Decimal("1.50"), None]),
     ("decimal64", decimals(pa.decimal64(15, 1)), "DECIMAL(15, 1)", [Decimal("1.5"), None]),
     ("decimal128", decimals(pa.decimal128(38, 10)), "DECIMAL(38, 10)", [Decimal("1.5000000000"), None]),
@@ -225,7 +234,7 @@ def test_the_schema_of_a_file_may_be_the_declared_one(tmp_path: Path) -> None:
     assert row["vector"] == [1.5, 2.5]
 
 
-UNDECLARED = ("nothing", "list of nothing", "decimal256")
+UNDECLARED = ("nothing", "list of nothing", "decimal256", "wide decimal as double")
 
 
 def written(tmp_path: Path, table: pa.Table, **options: Any) -> Path:
