@@ -5,7 +5,8 @@ Arrow has more types than Spark, and its cast neither finds members of a struct 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +128,30 @@ def check_range(column: pa.Array) -> None:
         elif kinds.is_date64(kind) or kinds.is_timestamp(kind):
             units = _PER_SECOND[kind.unit if kinds.is_timestamp(kind) else "ms"]
             _check_years(leaf.view(pa.int64()), FIRST_SECOND * units, END_SECOND * units)
+
+
+def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> None:
+    """Check that a Parquet file has no INT96 outside of the years 1 to 9999, in all or some columns and row groups.
+
+    It is read in seconds, which hold each; in microseconds, in which Arrow is asked for it, some are others.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If one has: names the column.
+    """
+    import pyarrow.parquet as pq  # not in workers that read none
+
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="s") as parquet:
+        held = map(parquet.schema.column, range(len(parquet.schema)))
+        paths = [column.path for column in held if column.physical_type == "INT96"]
+        read = [path for path in paths if columns is None or any(f"{path}.".startswith(f"{name}.") for name in columns)]
+        for batch in parquet.iter_batches(row_groups=groups, columns=read, use_threads=False) if read else ():
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    check_range(column)
+                except pa.ArrowInvalid as error:
+                    raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
 
 
 def leaves(column: pa.Array) -> Iterator[pa.Array]:

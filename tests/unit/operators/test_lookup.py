@@ -248,6 +248,16 @@ def test_a_parquet_table_has_its_values_whatever_types_its_file_has(tmp_path):
     assert (ann["vector"], ann["tags"]) == ([1, 2], ["x"])
 
 
+def test_a_time_of_int96_beyond_the_microseconds_is_refused_and_not_another_one(tmp_path):
+    far = pa.array([2**64 // 1_000_000 + 1_700_000_000], pa.timestamp("s"))
+    pq.write_table(pa.table({"at": far, "n": [1]}), tmp_path / "far.parquet", use_deprecated_int96_timestamps=True)
+    table = tables.table_of(tmp_path)
+    with pytest.raises(hf.Corrupt, match="cannot be read") as raised:
+        table.load(["at"])
+    assert "'at'" in raised.value.why
+    assert table.load(["n"]).to_pylist() == [{"n": 1}]
+
+
 def test_a_damaged_parquet_table_is_corrupt_and_one_that_is_not_there_is_unavailable(tmp_path):
     path = tmp_path / "customers.parquet"
     pq.write_table(CUSTOMERS, path)

@@ -155,6 +155,18 @@ def test_int96_has_its_value_in_every_year(tmp_path: Path, declared: str) -> Non
     assert rows == [{"v": each, "l": [each]} for each in expected]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_int96_beyond_the_microseconds_is_refused_and_not_another_time(tmp_path: Path, nested: bool) -> None:
+    """In microseconds, which begin again after 584,554 years, it would be a day of 2023."""
+    far = pa.array([2**64 // 1_000_000 + 1_700_000_000], pa.timestamp("s"))
+    column = pa.ListArray.from_arrays([0, 1], far) if nested else far
+    directory = written(tmp_path, pa.table({"v": column, "n": [1]}), use_deprecated_int96_timestamps=True)
+    with pytest.raises(BadRow, match="column 'v': a value is outside"):
+        rows_of(tmp_path, directory, "v ARRAY<TIMESTAMP>" if nested else "v TIMESTAMP")
+    (tmp_path / "workspace").rename(tmp_path / "former")
+    assert rows_of(tmp_path, directory, "n BIGINT") == [{"n": 1}]
+
+
 @pytest.mark.parametrize("mark", [{"org.apache.spark.legacyDateTime": ""}, {"org.apache.spark.version": "2.4.8"}])
 @pytest.mark.parametrize(
     ("early", "late"),

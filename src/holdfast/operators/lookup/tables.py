@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.checks import a_type
-from holdfast.types.conversion import convert, is_of_data
+from holdfast.types.conversion import check_int96, convert, is_of_data
 from holdfast.types.partition import is_partition_type, partition_columns, partition_values
 from holdfast.types.schema import to_arrow
 
@@ -129,6 +129,8 @@ class ParquetTable:
             if columns is None:
                 return found
             _require(columns, found.schema.names, self.path)
+            for file in files:
+                check_int96(file, columns)
             return as_spark(found.to_table(columns=list(columns)))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = f"{' '.join(str(error).split())}."

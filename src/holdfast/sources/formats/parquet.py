@@ -14,7 +14,7 @@ from holdfast.sources.files.access import FilePart, opened, unavailable
 from holdfast.sources.formats.blocks import TextBlock
 from holdfast.sources.formats.convert import forbidden_null, lacking
 from holdfast.sources.formats.lines import RowRules, too_long
-from holdfast.types.conversion import check_range, convert, is_convertible, is_of_data, leaves
+from holdfast.types.conversion import check_int96, check_range, convert, is_convertible, is_of_data, leaves
 
 _BATCH_ROWS = 65_536
 _HELD = 1 << 27
@@ -160,6 +160,7 @@ def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
         wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
+        check_int96(file, schema.names, groups)
         is_hybrid = _is_hybrid(parquet.metadata.metadata or {})
         batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False)
         for batch in batches if groups else ():
