@@ -1,4 +1,4 @@
-"""``hf.lookup_table``: tables in databases that ``hf.lookup`` loads, each a function."""
+"""``hf.lookup_table``: tables, in databases and directories, that ``hf.lookup`` loads, each a function."""
 
 from holdfast import later
 

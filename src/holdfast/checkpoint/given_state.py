@@ -17,6 +17,7 @@ from holdfast.graph.checks import a_type
 from holdfast.operators.stateful.spec import is_alike
 from holdfast.state import checks, joins, tables
 from holdfast.state.step import StateTable
+from holdfast.types.conversion import check_int96
 
 Fill = Callable[[str, pa.Table], "pa.Table | None"]
 """A table's name and a part of its columns -> the whole table; None where the others cannot be filled in."""
@@ -196,6 +197,8 @@ def _read(path: Path, operator: str) -> list[pa.Table]:
     try:
         if not files:
             raise FileNotFoundError(f"{path} holds no *.parquet")
+        for file in files:
+            check_int96(file)
         parts = [pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files]
         for file, part in zip(files, parts, strict=True):
             if sorted(part.schema.names) != sorted(parts[0].schema.names):

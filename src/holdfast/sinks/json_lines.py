@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
+from holdfast.types.canonical import is_text
+from holdfast.types.conversion import check_range, list_offsets, map_entries
+from holdfast.types.plain import flat
+from holdfast.types.schema import is_list
 
 # NB no value is made while this module is loaded: pyarrow imports pandas for the first one, 0.3 s in every worker.
 _TEXT = pa.large_string()
@@ -22,7 +24,7 @@ _TO_ESCAPE = r'["\\\x00-\x1f]'
 
 
 def encode(rows: pa.Table | pa.RecordBatch) -> bytes:
-    r"""Return rows as JSON lines, UTF-8, every column in every line.
+    r"""Return rows, which :func:`check` passes, as JSON lines, UTF-8, every column in every line.
 
     Nulls, NaN and infinities are ``null``; timestamps are ISO 8601, with ``Z`` where they are instants; decimals are
     numbers; binary values are base64.
@@ -62,39 +64,30 @@ def decode(data: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def check(batch: pa.RecordBatch) -> None:
-    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is not UTF-8, a time too far."""
-    check_text(batch)
-    for name, column in _not_plain(batch):
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            with _explained(name):
-                _texts(column)
+    """Raise :class:`BadRow` if a column has a value that JSON cannot say, or that readers could not read.
 
-
-def check_text(batch: pa.RecordBatch) -> None:
-    """Raise :class:`BadRow` if a text is not UTF-8: it would be written as it is."""
-    for name, column in _not_plain(batch):
-        with _explained(name):
-            column.validate(full=True)
-
-
-def _not_plain(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Return the columns but those of numbers: each of them has its text."""
+    Text that is not UTF-8 (it would be written as it is), a time outside of the years 1 to 9999, a map with keys that
+    have no text.
+    """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        kind = column.type
-        if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            yield name, column
+        try:
+            column.validate(full=True)
+            check_range(column)
+            if column.null_count < len(column):
+                _check_keys(column.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadRow(
+                f"column {name!r} holds a value that cannot be written as JSON.",
+                why=f"{error}.",
+                do="correct or filter such rows before the sink.",
+            ) from error
 
 
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise BadRow(
-            f"column {name!r} holds a value that cannot be written as JSON.",
-            why=f"{error}.",
-            do="correct or filter such rows before the sink.",
-        ) from error
+def _check_keys(kind: pa.DataType) -> None:
+    if pa.types.is_map(kind) and not _is_word(kind.key_type):
+        raise ValueError(f"the keys of a map are texts there, and those of {kind} have none")
+    for place in range(kind.num_fields):
+        _check_keys(kind.field(place).type)
 
 
 def _batches(rows: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -118,10 +111,7 @@ def _joined(members: list[tuple[str, pa.Array]]) -> pa.Array:
 
 def _texts(column: pa.Array) -> pa.Array:
     """Return the JSON text of every value; no nulls."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = flat(column)
     return pc.fill_null(_encoder(column.type)(column), pa.scalar("null", _TEXT))
 
 
@@ -131,7 +121,7 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
         return _plain
     if types.is_floating(kind):
         return _floats
-    if types.is_string(kind) or types.is_large_string(kind):
+    if is_text(kind):
         return _strings
     if types.is_date(kind) or types.is_time(kind):
         return lambda column: _quoted(_plain(column))
@@ -139,6 +129,12 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
         return _timestamps
     if types.is_struct(kind):
         return _structs
+    if types.is_map(kind):
+        return _maps
+    if is_list(kind):
+        return _lists
+    if types.is_duration(kind):
+        return _durations
     return _one_by_one
 
 
@@ -147,12 +143,15 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_finite(column), _float_texts(column), pa.scalar(None, _TEXT))
+
+
+def _float_texts(column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _plain(column)
     # 1.0 is cast to "1": the point shows readers that guess types from the first lines that this is not an integer.
-    texts = pc.if_else(pc.match_substring_regex(texts, r"[.e]"), texts, _added(texts, after=".0"))
-    return pc.if_else(pc.is_finite(column), texts, pa.scalar(None, _TEXT))
+    return pc.if_else(pc.match_substring_regex(texts, r"[.en]"), texts, _added(texts, after=".0"))
 
 
 def _strings(column: pa.Array) -> pa.Array:
@@ -179,31 +178,39 @@ def _structs(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), text, pa.scalar(None, _TEXT))
 
 
+def _lists(column: pa.Array) -> pa.Array:
+    return _enclosed("[", column, _texts(column.flatten()), "]")
+
+
+def _maps(column: pa.Array) -> pa.Array:
+    entries = map_entries(column)
+    keys, items = entries.flatten().flatten()
+    members = pc.binary_join_element_wise(_key_texts(flat(keys)), _texts(items), pa.scalar(":", _TEXT))
+    return _enclosed("{", entries, members, "}")
+
+
+def _key_texts(keys: pa.Array) -> pa.Array:
+    if is_text(keys.type) or pa.types.is_timestamp(keys.type):
+        return _texts(keys)
+    return _quoted(_float_texts(keys) if pa.types.is_floating(keys.type) else _plain(keys))
+
+
+def _enclosed(first: str, lists: pa.Array, members: pa.Array, last: str) -> pa.Array:
+    """Return the texts of lists, whose members have these."""
+    grouped = pa.ListArray.from_arrays(list_offsets(lists), members, mask=lists.is_null())
+    joined = pc.binary_join(grouped, pa.scalar(",", _TEXT))
+    return pc.binary_join_element_wise(pa.scalar(first, _TEXT), joined, pa.scalar(last, _TEXT), pa.scalar("", _TEXT))
+
+
+def _durations(column: pa.Array) -> pa.Array:
+    micros = column.cast(pa.duration("us")).cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return _plain(pc.multiply(micros, pa.scalar(Decimal("0.000001"))))
+
+
 def _one_by_one(column: pa.Array) -> pa.Array:
-    # Lists, maps, binary values, durations: rare in files of lines, and no column function writes them.
-    values = (_json(value, column.type) for value in column.to_pylist())
-    return pa.array([None if value is None else json.dumps(value, ensure_ascii=False) for value in values], _TEXT)
-
-
-def _json(value: Any, kind: pa.DataType) -> Any:
-    if value is None or isinstance(value, str | int):
-        return value
-    if pa.types.is_map(kind):
-        return {str(key): _json(member, kind.item_type) for key, member in value}
-    if isinstance(value, dict):
-        return {field.name: _json(value[field.name], field.type) for field in kind}
-    if isinstance(value, list):
-        return [_json(member, kind.value_type) for member in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, float | Decimal):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, datetime.datetime):
-        text = value.replace(tzinfo=None).isoformat()
-        return f"{text}Z" if value.tzinfo else text
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    return str(value)
+    # Binary values: rare in files of lines, and no column function writes them.
+    values = (base64.b64encode(value).decode() if isinstance(value, bytes) else value for value in column.to_pylist())
+    return pa.array([None if value is None else json.dumps(str(value), ensure_ascii=False) for value in values], _TEXT)
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
@@ -256,4 +263,14 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
 
 def _typed_key(key: str, kind: pa.DataType) -> Any:
     """Return a key of a map, which is a text in JSON."""
-    return key if pa.types.is_string(kind) else pa.scalar(key.lower()).cast(kind).as_py()
+    if pa.types.is_temporal(kind):
+        return _typed(key, kind)
+    return key if is_text(kind) else pa.scalar(key.lower()).cast(kind).as_py()
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be keys in JSON."""
+    types = pa.types
+    words = (is_text, types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
+    times = (types.is_date, types.is_time, types.is_timestamp)
+    return any(test(kind) for test in (*words, *times))

@@ -5,6 +5,9 @@ Arrow has more types than Spark, and its cast neither finds members of a struct 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +21,12 @@ _UUID_BYTES, _UUID_TEXT = 16, 36
 _HYPHENS = (8, 13, 18, 23)
 _INTEGERS = pa.decimal128(20, 0)
 """Holds every integer of 64 bits, signed or not."""
+
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
+"""Seconds since 1970 of the years 1 to 9999: those of Spark's timestamps.  The second one is exclusive."""
+
+_DAY_SECONDS = 86_400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
@@ -55,8 +64,8 @@ def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
 def convert(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return a column's values in another type, to which its own :func:`is_convertible`.
 
-    Members of structs are found by name.  Digits after the microseconds are cut off, as in every other format; nothing
-    else is lost.
+    Members of structs are found by name.  Digits after the microseconds are cut off, as in every other format, and a
+    decimal becomes the nearest floating-point number; nothing else is lost.
 
     Raises
     ------
@@ -82,14 +91,80 @@ def convert(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         parts = [convert(members[of.get_field_index(member.name)], member.type) for member in wanted]
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=column.is_null())
     if kinds.is_map(wanted):
-        entries = _entries(column)
+        entries = map_entries(column)
         keys, items = entries.flatten().flatten()
         parts = [convert(keys, wanted.key_type), convert(items, wanted.item_type)]
-        return pa.MapArray.from_arrays(_offsets(entries), *parts, type=wanted, mask=column.is_null())
+        return pa.MapArray.from_arrays(list_offsets(entries), *parts, type=wanted, mask=column.is_null())
     if is_list(wanted):
         values = convert(column.flatten(), wanted.value_type)
-        return pa.ListArray.from_arrays(_offsets(column), values, type=wanted, mask=column.is_null())
+        return pa.ListArray.from_arrays(list_offsets(column), values, type=wanted, mask=column.is_null())
     return _leaf(column, wanted)
+
+
+def check_range(column: pa.Array) -> None:
+    """Check that no decimal, however deep, has more digits before the point than its type, and no date or timestamp
+    another year than Spark's: 1 to 9999.
+
+    Arrow's types and its readers of texts have more of both.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If one has.
+
+    Examples
+    --------
+    >>> check_range(pa.array([[2147483647]], pa.list_(pa.date32())))
+    Traceback (most recent call last):
+    pyarrow.lib.ArrowInvalid: a value is outside of the years 1 to 9999
+    """
+    kinds = pa.types
+    for leaf in leaves(column):
+        kind = leaf.type
+        if kinds.is_decimal(kind):
+            _check_digits(leaf, kind)
+        elif kinds.is_date32(kind):
+            _check_years(leaf.view(pa.int32()), FIRST_SECOND // _DAY_SECONDS, END_SECOND // _DAY_SECONDS)
+        elif kinds.is_date64(kind) or kinds.is_timestamp(kind):
+            units = _PER_SECOND[kind.unit if kinds.is_timestamp(kind) else "ms"]
+            _check_years(leaf.view(pa.int64()), FIRST_SECOND * units, END_SECOND * units)
+
+
+def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> None:
+    """Check that a Parquet file has no INT96 outside of the years 1 to 9999, in all or some columns and row groups.
+
+    It is read in seconds, which hold each; in microseconds, in which Arrow is asked for it, some are others.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If one has: names the column.
+    """
+    import pyarrow.parquet as pq  # not in workers that read none
+
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="s") as parquet:
+        held = map(parquet.schema.column, range(len(parquet.schema)))
+        paths = [column.path for column in held if column.physical_type == "INT96"]
+        read = [path for path in paths if columns is None or any(f"{path}.".startswith(f"{name}.") for name in columns)]
+        for batch in parquet.iter_batches(row_groups=groups, columns=read, use_threads=False) if read else ():
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    check_range(column)
+                except pa.ArrowInvalid as error:
+                    raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+
+
+def leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the values within a column that are not nested."""
+    column = flat(column)
+    kinds = pa.types
+    if kinds.is_map(column.type):
+        column = map_entries(column)
+    if kinds.is_nested(column.type):
+        for part in column.flatten() if kinds.is_struct(column.type) else [column.flatten()]:
+            yield from leaves(part)
+    else:
+        yield column
 
 
 def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -101,6 +176,8 @@ def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         elif held.bit_width < _INTEGERS.bit_width:
             column = column.cast(pa.decimal128(held.precision, held.scale))
         _check_digits(column, wanted)
+    if kinds.is_decimal(held) and kinds.is_floating(wanted):  # the cast rounds twice
+        column = column.cast(pa.string())
     if kinds.is_timestamp(held) and held.unit == "ns":  # the cast cuts towards 1970
         column = pc.floor_temporal(column.cast(pa.timestamp("ns")), unit="microsecond")
     return pc.cast(column, options=pc.CastOptions(wanted, allow_time_truncate=True))
@@ -114,7 +191,12 @@ def _check_digits(column: pa.Array, wanted: pa.DataType) -> None:
             raise pa.ArrowInvalid(f"{value} does not fit in {wanted}")
 
 
-def _entries(column: pa.MapArray) -> pa.ListArray:
+def _check_years(values: pa.Array, first: int, end: int) -> None:
+    if any(value is not None and not first <= value < end for value in pc.min_max(values).as_py().values()):
+        raise pa.ArrowInvalid("a value is outside of the years 1 to 9999")
+
+
+def map_entries(column: pa.MapArray) -> pa.ListArray:
     """Return a map as a list of structs: the same entries, of which Arrow can do more."""
     fields = [column.type.key_field, column.type.item_field]
     entries = pa.StructArray.from_arrays([column.keys, column.items], fields=fields)
@@ -122,7 +204,7 @@ def _entries(column: pa.MapArray) -> pa.ListArray:
     return pa.Array.from_buffers(as_list, len(column), column.buffers()[:2], offset=column.offset, children=[entries])
 
 
-def _offsets(column: pa.Array) -> pa.Array:
+def list_offsets(column: pa.Array) -> pa.Array:
     """Return where the lists of a column begin and end in its flattened values, whatever kind of list they are."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     return pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())

@@ -99,6 +99,14 @@ def test_parts_that_do_not_fit_are_refused_as_one_table_is(parts: Any, why: str,
         given(tmp_path).tables(ONE)
 
 
+def test_a_time_of_int96_beyond_the_microseconds_is_refused_and_not_another_one(tmp_path: Path) -> None:
+    far = pa.array([2**64 // 1_000_000 + 1_700_000_000], pa.timestamp("s"))
+    pq.write_table(pa.table({"k": ["a"], "at": far}), tmp_path / "seen.parquet", use_deprecated_int96_timestamps=True)
+    seen = StateTable(pa.schema([*KEY, ("at", pa.timestamp("us"))]), ("k",))
+    with pytest.raises(InvalidPipeline, match="column 'at': a value is outside of the years"):
+        given(tmp_path / "seen.parquet").tables(StateSchema("stateful", "{}", KEY, {"seen": seen}))
+
+
 def test_columns_that_are_left_out_are_asked_of_the_operator() -> None:
     def fill(table: str, part: pa.Table) -> pa.Table:
         assert (table, part.schema.names) == ("counts", ["k", "n"])

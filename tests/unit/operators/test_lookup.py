@@ -3,6 +3,7 @@
 import datetime as dt
 import pickle
 import sqlite3
+from decimal import Decimal
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
+from holdfast.operators.lookup import tables
 from holdfast.testing import drive
+from holdfast.types import partition
 from tests.graphs import source
 
 ORDERS = "order BIGINT, customer STRING"
@@ -82,12 +85,61 @@ def test_a_table_may_be_a_file_a_frame_or_a_query(kind, tmp_path):
     elif kind == "partitions":
         (tmp_path / "tier=1").mkdir()
         pq.write_table(table.select(["id", "name"]), tmp_path / "tier=1" / "a.parquet")
+        given = hf.lookup_table.parquet(tmp_path, partition_by="tier INT")
     elif kind != "pandas":
         pq.write_table(table.slice(0, 1), tmp_path / "one.parquet")
         pq.write_table(table.slice(1), tmp_path / "two.parquet")
     rows = flat(looked_up(given, how="inner"))
     assert {row["name"] for row in rows} == ({"Ann"} if kind == "file" else {"Ann", "Bob"})
     assert rows[0]["tier"] in (1, 2)
+
+
+PARTS = pa.table({
+    "code": ["007", "07", "7", None, "a/b=%c", "2026-01-02"],
+    "day": [dt.date(2026, 1, number) for number in range(1, 6)] + [None],
+    "at": pa.array([dt.datetime(2026, 1, 2, 3, 4, 5, number) for number in range(6)], pa.timestamp("us", "UTC")),
+    "price": pa.array([Decimal(number) for number in range(6)], pa.decimal128(10, 2)),
+    "n": pa.array(range(6), pa.int64()),
+})  # fmt: skip
+
+
+def write_parts(directory, columns):
+    for path, rows in partition.split(PARTS.to_batches()[0], columns):
+        (directory / path).mkdir(parents=True)
+        pq.write_table(pa.Table.from_batches([rows]), directory / path / "part.parquet")
+
+
+@pytest.mark.parametrize("columns", [["code"], ["code", "day", "at", "price"], ["price", "n"]])
+def test_what_is_written_by_partitions_is_the_same_table_in_a_look_up(tmp_path, columns):
+    write_parts(tmp_path, columns)
+    declared = PARTS.schema.remove(0) if len(columns) > 1 else PARTS.schema
+    declared = pa.schema([declared.field(name) for name in columns if name in declared.names])
+    found = hf.lookup_table.parquet(tmp_path, partition_by=declared).load(PARTS.schema.names)
+    assert found.schema.equals(PARTS.schema)
+    assert found.sort_by("n").equals(PARTS)
+
+
+def test_columns_in_the_names_of_directories_are_texts_unless_declared(tmp_path):
+    """Where types were inferred, 007, 07 and 7 were one code."""
+    for code in ("007", "07", "7"):
+        (tmp_path / f"code={code}").mkdir()
+        pq.write_table(pa.table({"n": [1]}), tmp_path / f"code={code}" / "part.parquet")
+    table = tables.table_of(tmp_path)
+    assert table.load(["code"])["code"].to_pylist() == ["007", "07", "7"]
+    assert table.schema().field("code").type == pa.string()
+
+
+@pytest.mark.parametrize(("declared", "error"), [("x INT", "is in no directory x="), ("code INT", "2026-01-02")])
+def test_a_directory_without_a_value_of_a_declared_column_is_said(tmp_path, declared, error):
+    write_parts(tmp_path, ["code"])
+    with pytest.raises(hf.Corrupt, match="cannot be read") as raised:
+        hf.lookup_table.parquet(tmp_path, partition_by=declared).load(["n"])
+    assert error in raised.value.why
+
+
+def test_a_type_that_names_no_directory_is_refused(tmp_path):
+    with pytest.raises(hf.InvalidPipeline, match="'x' is double"):
+        hf.lookup_table.parquet(tmp_path, partition_by="x DOUBLE")
 
 
 def test_whole_numbers_of_two_widths_and_several_columns_are_keys():
@@ -194,6 +246,16 @@ def test_a_parquet_table_has_its_values_whatever_types_its_file_has(tmp_path):
     assert ann["until"] == never
     assert ann["number"] == "00000000-0000-0000-0000-000000000007"
     assert (ann["vector"], ann["tags"]) == ([1, 2], ["x"])
+
+
+def test_a_time_of_int96_beyond_the_microseconds_is_refused_and_not_another_one(tmp_path):
+    far = pa.array([2**64 // 1_000_000 + 1_700_000_000], pa.timestamp("s"))
+    pq.write_table(pa.table({"at": far, "n": [1]}), tmp_path / "far.parquet", use_deprecated_int96_timestamps=True)
+    table = tables.table_of(tmp_path)
+    with pytest.raises(hf.Corrupt, match="cannot be read") as raised:
+        table.load(["at"])
+    assert "'at'" in raised.value.why
+    assert table.load(["n"]).to_pylist() == [{"n": 1}]
 
 
 def test_a_damaged_parquet_table_is_corrupt_and_one_that_is_not_there_is_unavailable(tmp_path):

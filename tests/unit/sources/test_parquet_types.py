@@ -27,6 +27,9 @@ def decimals(kind: pa.DataType) -> pa.Array:
     return pa.array([Decimal("1.5"), None], kind)
 
 
+DECIMALS = pa.array([Decimal(n * 7_001 + 3) / 10_000 for n in range(1_000)], pa.decimal128(15, 4))
+"""Most of them lie between two doubles."""
+
 READ: list[tuple[str, pa.Array, str, list[Any]]] = [
     ("uuid", pa.array([ONE.bytes, None], pa.uuid()), "STRING", [str(ONE), None]),
     ("uuid as bytes", pa.array([ONE.bytes, None], pa.uuid()), "BINARY", [ONE.bytes, None]),
@@ -56,6 +59,12 @@ READ: list[tuple[str, pa.Array, str, list[Any]]] = [
     ("uint64", pa.array([2**64 - 1], pa.uint64()), "DECIMAL(20, 0)", [Decimal(2**64 - 1)]),
     ("uint64 in range", pa.array([2**63 - 1], pa.uint64()), "BIGINT", [2**63 - 1]),
     ("integer as a small decimal", pa.array([7, None], pa.int64()), "DECIMAL(5, 2)", [Decimal("7.00"), None]),
+    ("decimal as the nearest double", DECIMALS, "DOUBLE", [float(one) for one in DECIMALS.to_pylist()]),
+    ("decimals in lists", pa.array([DECIMALS.to_pylist()]), "ARRAY<DOUBLE>",
+     [[float(one) for one in DECIMALS.to_pylist()]]),
+    ("wide decimal as double", pa.array([Decimal("0." + "3" * 60)], pa.decimal256(60, 60)), "DOUBLE", [1 / 3]),
+    ("decimal as the nearest float", pa.array([Decimal("16777217.0001"), None], pa.decimal128(15, 4)), "FLOAT",
+     [16777218.0, None]),
     ("decimal32", decimals(pa.decimal32(5, 1)), "DECIMAL(5, 2)", [Decimal("1.50"), None]),
     ("decimal64", decimals(pa.decimal64(15, 1)), "DECIMAL(15, 1)", [Decimal("1.5"), None]),
     ("decimal128", decimals(pa.decimal128(38, 10)), "DECIMAL(38, 10)", [Decimal("1.5000000000"), None]),
@@ -94,6 +103,9 @@ REFUSED: list[tuple[str, pa.Array, str]] = [
     ("duration beyond", pa.array([2**62], pa.duration("ms")), "INTERVAL DAY TO SECOND"),
     ("milliseconds beyond", pa.array([2**62], pa.timestamp("ms")), "TIMESTAMP"),
     ("byte for a boolean", pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())), "BOOLEAN"),
+    ("day of 10000", pa.array([2_932_897], pa.int32()).view(pa.date32()), "DATE"),
+    ("year 0 in a list of a map", pa.array([[("a", [-(2**62)])]], pa.map_(pa.string(), pa.list_(pa.timestamp("us")))),
+     "MAP<STRING, ARRAY<TIMESTAMP>>"),
     ("a member that is not there", pa.array([{"a": 1}]), "STRUCT<b: BIGINT>"),
 ]  # fmt: skip
 
@@ -141,6 +153,18 @@ def test_int96_has_its_value_in_every_year(tmp_path: Path, declared: str) -> Non
     expected = [each and each.replace(tzinfo=zone) for each in times]
     rows = rows_of(tmp_path, directory, f"v {declared}, l ARRAY<{declared}>")
     assert rows == [{"v": each, "l": [each]} for each in expected]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_int96_beyond_the_microseconds_is_refused_and_not_another_time(tmp_path: Path, nested: bool) -> None:
+    """In microseconds, which begin again after 584,554 years, it would be a day of 2023."""
+    far = pa.array([2**64 // 1_000_000 + 1_700_000_000], pa.timestamp("s"))
+    column = pa.ListArray.from_arrays([0, 1], far) if nested else far
+    directory = written(tmp_path, pa.table({"v": column, "n": [1]}), use_deprecated_int96_timestamps=True)
+    with pytest.raises(BadRow, match="column 'v': a value is outside"):
+        rows_of(tmp_path, directory, "v ARRAY<TIMESTAMP>" if nested else "v TIMESTAMP")
+    (tmp_path / "workspace").rename(tmp_path / "former")
+    assert rows_of(tmp_path, directory, "n BIGINT") == [{"n": 1}]
 
 
 @pytest.mark.parametrize("mark", [{"org.apache.spark.legacyDateTime": ""}, {"org.apache.spark.version": "2.4.8"}])
@@ -222,7 +246,7 @@ def test_the_schema_of_a_file_may_be_the_declared_one(tmp_path: Path) -> None:
     assert row["vector"] == [1.5, 2.5]
 
 
-UNDECLARED = ("nothing", "list of nothing", "decimal256")
+UNDECLARED = ("nothing", "list of nothing", "decimal256", "wide decimal as double")
 
 
 def written(tmp_path: Path, table: pa.Table, **options: Any) -> Path:

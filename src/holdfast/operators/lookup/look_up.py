@@ -36,7 +36,8 @@ def lookup(
     stream : Stream
         The rows.
     table : str, Path, pyarrow.Table, frame of pandas, Polars or Spark, ``hf.lookup_table`` or ``hf.table``
-        What rows are looked up in: the path of a Parquet file, or of a directory of them; rows; or a query,
+        What rows are looked up in: the path of a Parquet file, or of a directory of them, also as
+        ``hf.lookup_table.parquet(path, partition_by=...)``; rows; or a query,
         ``hf.lookup_table.postgres(dsn, query)``, ``hf.lookup_table.sqlite(path, query)``; or a stream of changes,
         ``hf.table(stream, key=...)``: then each row finds what was valid at its own event time.
     on : str, sequence of str, or mapping of str to str

@@ -15,7 +15,8 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.checks import a_type
 from holdfast.store.damage import is_of_data
-from holdfast.types.conversion import convert
+from holdfast.types.conversion import check_int96, convert
+from holdfast.types.partition import is_partition_type, partition_columns, partition_values
 from holdfast.types.schema import to_arrow
 
 
@@ -88,14 +89,20 @@ def table_of(given: Any) -> LookupTable:
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """A Parquet file, or a directory of them with their rows in the order of their names."""
+    """A Parquet file, or a directory of them with their rows in the order of their names.
+
+    Columns in the names of directories are texts but for those that are declared: a type that is inferred from values
+    changes with them, and makes 7 of ``"007"``.
+    """
 
     path: str
+    partition_by: pa.Schema = field(default_factory=lambda: pa.schema([]))
     kind: ClassVar[str] = "parquet"
 
     def described(self) -> Mapping[str, Any]:
-        """Return the path."""
-        return {"kind": self.kind, "path": self.path}
+        """Return the path, and the declared columns where there are any."""
+        types = {column.name: str(column.type) for column in self.partition_by}
+        return {"kind": self.kind, "path": self.path, **({"partition_by": types} if types else {})}
 
     def known_columns(self) -> tuple[str, ...] | None:
         """Return the columns of what is there now; None where nothing is yet."""
@@ -114,18 +121,17 @@ class ParquetTable:
 
     def _read(self, columns: Sequence[str] | None) -> Any:
         """Return the rows; without columns, something that has a schema and has read no row."""
-        import pyarrow.dataset as ds
-
         path = Path(self.path)
         try:
             files = sorted(str(each) for each in path.rglob("*.parquet")) if path.is_dir() else [self.path]
             if not files:
                 raise FileNotFoundError(f"{path} holds no *.parquet")
-            form = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
-            found = ds.dataset(files, format=form, partitioning="hive", partition_base_dir=self.path)
+            found = self._dataset(files)
             if columns is None:
                 return found
             _require(columns, found.schema.names, self.path)
+            for file in files:
+                check_int96(file, columns)
             return as_spark(found.to_table(columns=list(columns)))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = f"{' '.join(str(error).split())}."
@@ -143,6 +149,60 @@ class ParquetTable:
                 "they are read are read again.",
                 participant=self.path,
             ) from error
+
+    def _dataset(self, files: Sequence[str]) -> Any:
+        import pyarrow.compute as pc
+        import pyarrow.dataset as ds
+
+        form = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+        found = ds.dataset(files, format=form)
+        directories = {file: str(Path(file).relative_to(self.path).parent) for file in files}
+        named = frozenset[str]().union(*map(partition_columns, directories.values())) - {*found.schema.names}
+        if not named and not self.partition_by.names:
+            return found
+        others = sorted(named - {*self.partition_by.names})
+        schema = pa.schema([*self.partition_by, *((name, pa.string()) for name in others)])
+        fragments = []
+        for file, directory in directories.items():
+            values = partition_values(directory, schema)
+            if missing := [name for name in self.partition_by.names if name not in values]:
+                raise pa.ArrowInvalid(f"{file} is in no directory {missing[0]}=...")
+            at = pc.scalar(True)
+            for name, value in values.items():
+                at &= pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+            fragments.append(form.make_fragment(file, found.filesystem, partition_expression=at))
+        return ds.FileSystemDataset(fragments, pa.schema([*found.schema, *schema]), form, found.filesystem)
+
+
+def parquet(path: str | Path, *, partition_by: Any) -> ParquetTable:
+    """Return the rows of a directory of Parquet files, with columns in the names of its directories, for ``hf.lookup``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The directory.
+    partition_by : str, pyspark.sql.types.StructType or pyarrow.Schema
+        The columns of ``key=value`` directories that are no text, and their types.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no schema, or a type cannot be in the name of a directory.
+
+    Examples
+    --------
+    >>> parquet("out/prices", partition_by="day DATE").partition_by
+    day: date32[day]
+    """
+    columns = to_arrow(partition_by, argument="partition_by")
+    for column in columns:
+        if not is_partition_type(column.type):
+            raise InvalidPipeline(
+                f"partition_by: column {column.name!r} is {column.type}.",
+                why="directories are named by integers, texts, booleans, decimals, dates and timestamps.",
+                do="declare one of these types.",
+            )
+    return ParquetTable(str(Path(path).expanduser().absolute()), columns)
 
 
 @dataclass(frozen=True)

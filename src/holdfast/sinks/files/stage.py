@@ -175,7 +175,7 @@ class FilesWriter:
         if not batch.num_rows:
             return
         if self._staging.format == "json":
-            json_lines.check_text(batch)
+            json_lines.check(batch)
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
         with durable.explained(f"staging rows in {self._directory}"):
             if is_first:

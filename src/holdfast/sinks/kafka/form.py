@@ -268,7 +268,7 @@ class MessageForm:
     def _headers(self, node: str, rows: pa.RecordBatch) -> pa.Array | None:
         if self.headers is None:
             return None
-        json_lines.check_text(rows.select([self.headers]))
+        json_lines.check(rows.select([self.headers]))
         column = rows.column(self.headers)
         if pa.types.is_map(column.type):  # the same, with fields of other names
             column = column.cast(pa.map_(pa.string(), pa.large_binary())).cast(_NULLABLE_HEADERS)
@@ -397,7 +397,7 @@ def _bytes(node: str, rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.Array:
     if _is_bytes(values.type):
         return values.cast(pa.large_binary())
     if _is_text(values.type):
-        json_lines.check_text(rows.select([name]))
+        json_lines.check(rows.select([name]))
         return values.cast(pa.large_binary())
     first = len(json.dumps({name: 0}, ensure_ascii=False, separators=(",", ":")).encode()) - 2  # {"name":
     texts = pa.array([line[first:-1] for line in _lines(rows.select([name]))], pa.large_binary())

@@ -146,7 +146,7 @@ class UploadsWriter:
         if not batch.num_rows:
             return
         if self._staging.form.format == "json":
-            json_lines.check_text(batch)
+            json_lines.check(batch)
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
         self._rows.write(batch)
         if is_first:

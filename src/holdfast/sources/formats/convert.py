@@ -15,12 +15,10 @@ import pyarrow.compute as pc
 
 from holdfast.sources.formats.lines import SHOWN, cut_short
 from holdfast.sources.formats.unfit import trimmed, unfit
+from holdfast.types.conversion import END_SECOND, FIRST_SECOND
 
 _ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
-FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
-"""Seconds since 1970 of the years 1 to 9999: those of Spark's timestamps.  The second one is exclusive."""
-
 BEYOND = (
     "a number in a TIMESTAMP is seconds since 1970, and this one is outside of the years 1 to 9999 (milliseconds? "
     "declare BIGINT and divide)"
@@ -28,8 +26,6 @@ BEYOND = (
 """What is wrong with a number outside of these."""
 
 _UTC = pa.timestamp("us", tz="UTC")
-_PER_SECOND = {pa.date32().id: 1 / 86_400, _UTC.id: 1_000_000}
-"""How many units of a date or a time a second has."""
 _DIGITS = 38  # that 128 bits hold, whatever they are
 _NO_ROWS = np.zeros(0, np.int64)
 _PLAIN = np.zeros(256, np.bool_)
@@ -180,33 +176,6 @@ def _numbers_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
         if is_unfit.any():
             raise Unfit(f"invalid value '{cut_short(text[int(is_unfit.argmax())].as_py(), SHOWN)}'")
     return text.cast(pa.decimal256(wanted.precision, wanted.scale) if may_overflow(wanted) else wanted)
-
-
-def check_range(array: pa.Array) -> None:
-    """Check that no decimal, however deep, has more digits before the point than its type, and no time another year
-    than Spark's: 1 to 9999.
-
-    Arrow's readers count the digits that are written, and append those that the scale wants.
-
-    Raises
-    ------
-    Unfit
-        If one has.
-    """
-    kind = array.type
-    if pa.types.is_struct(kind) or pa.types.is_list(kind):
-        for part in array.flatten() if pa.types.is_struct(kind) else [array.flatten()]:
-            check_range(part)
-    elif pa.types.is_decimal(kind):
-        limit = 10 ** (kind.precision - kind.scale)
-        held = pc.min_max(array).as_py().values()
-        if any(value is not None and value.copy_abs() >= limit for value in held):
-            raise Unfit(f"a value has too many digits before the point for {kind}")
-    elif kind.id in _PER_SECOND:
-        held = pc.min_max(array.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py().values()
-        unit = _PER_SECOND[kind.id]
-        if any(value is not None and not FIRST_SECOND * unit <= value < END_SECOND * unit for value in held):
-            raise Unfit("a value is outside of the years 1 to 9999")
 
 
 def infinite_rows(values: pa.Array) -> npt.NDArray[np.int64]:

@@ -14,6 +14,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sources.formats import blocks, convert, csv_verdicts
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8, too_long
+from holdfast.types.conversion import check_range
 from holdfast.types.csv_text import read_csv
 
 _ARROW_BLOCK = 1 << 21
@@ -161,8 +162,8 @@ class CsvParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
-                convert.check_range(column)
-            except convert.Unfit as error:
+                check_range(column)
+            except (convert.Unfit, pa.ArrowInvalid) as error:
                 raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is empty")

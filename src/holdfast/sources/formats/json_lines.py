@@ -14,6 +14,7 @@ from pyarrow import json as arrow_json
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.formats import blocks, convert, json_verdicts
 from holdfast.sources.formats.lines import Records, Unreadable, cut_short, is_utf8, not_encoded
+from holdfast.types.conversion import check_range
 
 _OPEN, _CLOSE, _NEWLINE = ord("{"), ord("}"), ord("\n")
 # Measured: 1.06 million rows/s with 64 kB, 1.34 with 2 MB, 1.26 with 32 MB (8 columns, one core).
@@ -188,8 +189,8 @@ class JsonParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
-                convert.check_range(column)
-            except convert.Unfit as error:
+                check_range(column)
+            except (convert.Unfit, pa.ArrowInvalid) as error:
                 raise Unreadable(str(error)) from error
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is null or missing")

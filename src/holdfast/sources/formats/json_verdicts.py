@@ -25,6 +25,7 @@ from pydantic_core import from_json
 from holdfast.sources.formats import convert
 from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short, not_encoded
 from holdfast.sources.formats.unfit import limits, unfit
+from holdfast.types.conversion import END_SECOND, FIRST_SECOND
 
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"
@@ -313,10 +314,7 @@ def _times(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
             yield at, _unparsed_text(texts[at] or "", shown_type)
         for at, value in enumerate(values) if set(map(type, values)) - {str, _NOTHING} else ():
-            if (
-                type(value) in (int, float, _Number)
-                and not convert.FIRST_SECOND <= _as_float(value) < convert.END_SECOND
-            ):
+            if type(value) in (int, float, _Number) and not FIRST_SECOND <= _as_float(value) < END_SECOND:
                 yield at, convert.BEYOND
 
     return misfits

@@ -15,7 +15,7 @@ from holdfast.sources.formats.blocks import TextBlock
 from holdfast.sources.formats.convert import forbidden_null, lacking
 from holdfast.sources.formats.lines import RowRules, too_long
 from holdfast.store.damage import is_of_data
-from holdfast.types.conversion import convert, is_convertible
+from holdfast.types.conversion import check_int96, check_range, convert, is_convertible, leaves
 
 _BATCH_ROWS = 65_536
 _HELD = 1 << 27
@@ -161,6 +161,7 @@ def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
         wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
+        check_int96(file, schema.names, groups)
         is_hybrid = _is_hybrid(parquet.metadata.metadata or {})
         batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False)
         for batch in batches if groups else ():
@@ -208,6 +209,7 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         try:
             column.validate(full=True)  # a reader takes texts as they come, UTF-8 or not
             column = convert(column, field.type)
+            check_range(column)
         except pa.ArrowException as error:
             if not is_of_data(error):
                 raise
@@ -227,21 +229,9 @@ def _is_hybrid(metadata: Mapping[bytes, bytes]) -> bool:
 
 def _check_calendar(rows: pa.RecordBatch) -> None:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        for leaf in _leaves(column):
+        for leaf in leaves(column):
             is_date = pa.types.is_date(leaf.type)
             since = _GREGORIAN_SINCE if is_date else _ZONES_SINCE
             is_time = is_date or pa.types.is_timestamp(leaf.type)
             if is_time and pc.any(pc.less(leaf, pa.scalar(since).cast(leaf.type))).as_py():
                 raise Misfit(f"column {name!r} has a time before {since}, in the Julian calendar of old Spark files")
-
-
-def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    kinds = pa.types
-    if kinds.is_map(column.type):
-        yield from _leaves(column.keys)
-        yield from _leaves(column.items)
-    elif kinds.is_nested(column.type):
-        for part in column.flatten() if kinds.is_struct(column.type) else [column.flatten()]:
-            yield from _leaves(part)
-    else:
-        yield column
