@@ -126,7 +126,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 
 CASES = [
-    *((kind, "/positions/") for kind in ("sqlite", "files", "segments", "byte_stream")),
+    ("sqlite", "/positions/"),
     *((kind, LOGS[kind]) for kind in ("files", "segments", "byte_stream")),
 ]
 IDS = [f"{kind} {'explanations' if below == '/positions/' else 'entry'}" for kind, below in CASES]
@@ -165,6 +165,49 @@ def test_after_ten_attempts_the_run_stops_and_nothing_was_acknowledged(bench: Be
     assert bench.sink.outcome(2) is Outcome.PUBLISHED
     assert [each.number for each in explained(bench.sink)] == [1, 2]
     assert bench.standings()[2] is Standing.DONE
+    again.close()
+
+
+COPYING = pytest.mark.parametrize("bench", ["files", "segments", "byte_stream"], indirect=True)
+"""Sinks whose log entries have what their positions mean; it is copied after the entry, and before the next one."""
+
+
+@pytest.mark.slow
+@COPYING
+def test_the_tenth_attempt_of_the_next_epoch_may_still_copy_what_positions_mean(bench: Bench, disk: Disk) -> None:
+    coordinator = bench.begin()
+    bench.commit(coordinator, 1)
+    disk.times, disk.below = ATTEMPTS, "/positions/"
+    bench.commit(coordinator, 2)
+    assert (disk.failed, coordinator.statistics().retries) == (1, 0), "its entry has it"
+    bench.commit(coordinator, 3)
+    assert (disk.failed, coordinator.statistics().retries) == (ATTEMPTS, ATTEMPTS - 1)
+    assert bench.sink.outcome(3) is Outcome.PUBLISHED
+    assert [each.number for each in explained(bench.sink)] == [1, 2, 3]
+    coordinator.close()
+
+
+@pytest.mark.slow
+@COPYING
+def test_where_what_positions_mean_cannot_be_copied_nothing_of_the_next_epoch_is_acknowledged(
+    bench: Bench, disk: Disk
+) -> None:
+    coordinator = bench.begin()
+    bench.commit(coordinator, 1)
+    disk.times, disk.below = 1000, "/positions/"
+    bench.commit(coordinator, 2)
+    assert bench.sink.outcome(2) is Outcome.PUBLISHED
+    assert [each.number for each in explained(bench.sink)] == [1, 2]
+    with pytest.raises(Unavailable, match=f"{ATTEMPTS} attempts failed") as stopped:
+        bench.commit(coordinator, 3)
+    assert (stopped.value.epoch, stopped.value.participant) == (3, "subject")
+    assert bench.sink.outcome(3) is Outcome.ABSENT
+    assert bench.standings() == {1: Standing.DONE, 2: Standing.DONE, 3: Standing.OPEN}
+    coordinator.close()
+    disk.times = 0
+    again = bench.begin()
+    assert bench.sink.outcome(3) is Outcome.PUBLISHED
+    assert [each.number for each in explained(bench.sink)] == [1, 2, 3]
     again.close()
 
 

@@ -7,15 +7,18 @@ is no sink's word.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Explanation
 from holdfast.sinks.explained import differing
 from holdfast.store import durable
 from holdfast.store.increments import Increments
+
+log = logging.getLogger("holdfast.sinks")
 
 _WHAT = "what positions mean,"
 
@@ -36,16 +39,31 @@ class FileExplanations:
         self._node = node
         self._sequences: dict[str, Increments] = {}
 
-    def keep(self, explanations: Sequence[Explanation]) -> None:
+    def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
         """Copy what a log entry says; again is safe.
+
+        Parameters
+        ----------
+        explanations : sequence of Explanation
+            Of the last entry.
+        is_new : bool
+            Whether the entry has just been appended: what it says counts, and can be copied before the next one.
 
         Raises
         ------
         Unavailable
-            If the file system does not take them: to be called again before the next entry.
+            If the file system does not take them, and the entry is not new.
         Diverged
             If another text is there under one of these numbers.
         """
+        try:
+            self._keep(explanations)
+        except Unavailable as error:
+            if not is_new:
+                raise
+            log.info("%s: what positions mean is copied later: %s", self._node, error.what)
+
+    def _keep(self, explanations: Sequence[Explanation]) -> None:
         for each in explanations:
             sequence = self._sequence(each)
             while sequence.next <= each.number:

@@ -232,7 +232,7 @@ class ByteStreamSink:
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
-        self._finish(entry)
+        self._finish(entry, is_new=True)
         self._branch.log.prune()
 
     def _parts(self, publication: Publication, opened: list[StagedPayloads]) -> list[MessagePart]:
@@ -294,9 +294,9 @@ class ByteStreamSink:
 
     # --- tidying: repeated by who opens the sink next ---------------------------------------------------------------
 
-    def _finish(self, entry: StreamEntry) -> None:
+    def _finish(self, entry: StreamEntry, *, is_new: bool = False) -> None:
         """Carry an entry out, before the next one: copy what it explains, remove what nothing names any more."""
-        self._explanations.keep(entry.explanations)
+        self._explanations.keep(entry.explanations, is_new=is_new)
         with suppress(OSError):
             for path in entry.removals:
                 with suppress(FileNotFoundError):

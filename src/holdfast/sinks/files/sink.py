@@ -479,7 +479,7 @@ class FilesSink:
     def _finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
         """Carry an entry out, before the next one: its renames, and the copies of what it explains."""
         self._renames.finish(entry, is_synced=is_synced)
-        self._explanations.keep(entry.explanations)
+        self._explanations.keep(entry.explanations, is_new=is_synced)
 
     def _last(self) -> LogEntry:
         with durable.explained(f"reading the log of sink {self.name!r}"):

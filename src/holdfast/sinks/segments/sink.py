@@ -382,7 +382,7 @@ class SegmentsSink:
         if not self.places.is_finished(entry) and entry.renamed and not is_synced:
             self._manifest.sync()  # its writer may have died before: no file may outlive the entry that names it
         self.places.finish(entry, self._pipeline, self.name)
-        self._explanations.keep(entry.explanations)
+        self._explanations.keep(entry.explanations, is_new=is_synced)
 
     # --- before the commit --------------------------------------------------------------------------------------
 
