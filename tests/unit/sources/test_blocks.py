@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.sources.formats import blocks, csv_quotes, csv_records
@@ -148,8 +148,9 @@ def test_lines_judged_together_are_those_walked_over_one_by_one(
 
 
 @pytest.mark.slow
+@example([b"\r", b""], b"\r\n", False)
 @given(lines, ends, st.booleans())
 def test_records_are_the_lines_that_are_not_empty(parts: list[bytes], end: bytes, closed: bool) -> None:
     data = end.join(parts) + (end if closed else b"")
-    expected = [line for line in data.split(b"\n") if line not in (b"", b"\r")]
+    expected = [line for line in data.split(b"\n") if line.rstrip(b"\r")]  # as Arrow: one of CRs alone is empty, too
     assert blocks.record_count(data) == len(expected)
