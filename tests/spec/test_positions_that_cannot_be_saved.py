@@ -211,6 +211,22 @@ def test_where_what_positions_mean_cannot_be_copied_nothing_of_the_next_epoch_is
     again.close()
 
 
+@pytest.mark.parametrize("bench", ["segments"], indirect=True)
+def test_a_base_of_the_manifest_has_what_is_not_copied_yet(bench: Bench, disk: Disk) -> None:
+    coordinator = bench.begin()
+    bench.commit(coordinator, 1)
+    disk.times, disk.below = 1, "/positions/"
+    bench.commit(coordinator, 2)
+    manifest = bench.sink._manifest  # type: ignore[attr-defined]
+    manifest.write_base(manifest.holdings())
+    coordinator.close()
+    again = bench.begin()
+    assert [each.number for each in explained(bench.sink)] == [1, 2]
+    bench.commit(again, 3)
+    assert [each.number for each in explained(bench.sink)] == [1, 2, 3]
+    again.close()
+
+
 @pytest.mark.parametrize("bench", ["sealed"], indirect=True)
 def test_a_segment_whose_positions_cannot_be_saved_stops_the_run_after_ten_attempts(bench: Bench, disk: Disk) -> None:
     """The thread that seals has failed; who publishes next tries in his turn."""

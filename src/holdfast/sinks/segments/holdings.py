@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import invariant
-from holdfast.ports import Held
+from holdfast.ports import Explanation, Held
 from holdfast.positions import Holding, Positions, covers_all
 from holdfast.sinks.control.commands import is_schema_change
 from holdfast.sinks.explained import explained_with
@@ -226,6 +226,8 @@ class Holdings:
         last = {name: getattr(self.last, name) for name in ("number", "generation", "epoch", "positions", "pts")}
         if self.last.recent_ends:
             last["recent_ends"] = self.last.recent_ends
+        if self.last.explanations:  # they may not be copied yet: the next opening does it
+            last["explanations"] = [vars(each) for each in self.last.explanations]
         return {
             "last": last,
             "files": [list(vars(file).values()) for file in self.files.values()],
@@ -247,8 +249,9 @@ class Holdings:
 def from_body(body: dict[str, Any]) -> Holdings:
     """Return what :meth:`Holdings.as_body` was called on."""
     files = [JournalFile(*each) for each in body["files"]]
+    told = tuple(Explanation(**each) for each in body["last"].get("explanations", ()))
     return Holdings(
-        SegmentsEntry(**body["last"]),
+        SegmentsEntry(**{**body["last"], "explanations": told}),
         {file.name: file for file in files},
         {partition: Began(*each) for partition, each in body["growing"].items()},
         dict(body["sealed_through"]),
