@@ -17,7 +17,7 @@ from holdfast.plan.chunks import bucket_of
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, noted_beginning
-from holdfast.resume.graph_record import Graph, described, state_fingerprint
+from holdfast.resume.graph_record import GraphRecord, described, state_fingerprint
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt
@@ -57,7 +57,7 @@ def start(
     stages = _stages(PIPELINE, Settings())
     assert stages is not None
     schemas, upgrades = state_schemas_of(PIPELINE, stages), upgrades_of(PIPELINE, stages)
-    graph: Graph = described(PIPELINE, schemas, buckets)
+    graph: GraphRecord = described(PIPELINE, schemas, buckets)
     fingerprint, clock = state_fingerprint(PIPELINE), SimulatedClock()
     transfer = Transfer(store, "trips", fingerprint, schemas, upgrades, buckets, 7, clock)
     first = None

@@ -19,7 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
-from holdfast.resume.graph_record import Graph, described, read_graph, state_fingerprint, write_graph
+from holdfast.resume.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import Beginning
@@ -47,7 +47,7 @@ def trips(name: str, **past: Any) -> hf.Pipeline:
 OLD, NEW, RENAMED = trips("sums"), trips("totals"), trips("totals", renamed_from="sums")
 
 
-def remembered(pipeline: hf.Pipeline) -> tuple[Graph, Any]:
+def remembered(pipeline: hf.Pipeline) -> tuple[GraphRecord, Any]:
     stages = _stages(pipeline, Settings())
     assert stages is not None
     return described(pipeline, state_schemas_of(pipeline, stages), BUCKETS), upgrades_of(pipeline, stages)

@@ -18,7 +18,7 @@ from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Replay
-from holdfast.resume.graph_record import Graph, described, read_graph, write_graph
+from holdfast.resume.graph_record import GraphRecord, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
@@ -442,7 +442,7 @@ def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str, since:
     flow.run(5, version=1)
     first = flow.work / "checkpoint" / "spark" / "1" / FILE_NAME
     first.write_bytes(replace(read_origin(first), graph=graph, graph_since=since).to_json())
-    write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 2))
+    write_graph(flow.store, "spark/1", GraphRecord("", {}, {"counted": KEEPS}, 2))
     ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     states = {name: OperatorState(KEEPS, {}) for name in operators}
     commit(flow.store, Manifest("flow", 1, 0, of_snapshot, ended, 2, states))
@@ -535,7 +535,7 @@ def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path, m
     first = spark / "1" / FILE_NAME
     first.write_bytes(replace(read_origin(first), graph="0123").to_json())
     flow.store.put("spark/1/state.json", b'{"buckets": 4, "partitions": 3}')
-    write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 4))
+    write_graph(flow.store, "spark/1", GraphRecord("", {}, {"counted": KEEPS}, 4))
     ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     commit(flow.store, Manifest("flow", 1, 0, "0123", ended, 2, {"counted": OperatorState(KEEPS, {})}))
     flow.rewinding().do("3")

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.naming import canonical_json, where
-from holdfast.resume.graph_record import Described, Graph, Role, has_options
+from holdfast.resume.graph_record import Described, GraphRecord, Role, has_options
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.sources import spark_options
 
@@ -150,8 +150,8 @@ class GraphChange:
 
 
 def compare(
-    before: Graph,
-    after: Graph,
+    before: GraphRecord,
+    after: GraphRecord,
     upgrades: Mapping[str, StateUpgrade] | None = None,
     backfilled: Sequence[str] = (),
 ) -> GraphChange:
@@ -159,7 +159,7 @@ def compare(
 
     Parameters
     ----------
-    before, after : Graph
+    before, after : GraphRecord
         The graph that ran last, and the one that is to run.
     upgrades : mapping of str to StateUpgrade, optional
         With what each stateful operator of the new graph takes over the state of another version of itself.
@@ -203,7 +203,7 @@ def unclaimed(
     return tuple(pairs)
 
 
-def _compared(name: str, before: Graph, after: Graph, upgrade: StateUpgrade) -> NodeChange:
+def _compared(name: str, before: GraphRecord, after: GraphRecord, upgrade: StateUpgrade) -> NodeChange:
     old, new, was = before.nodes.get(name), after.nodes[name], ""
     if upgrade.past.renamed_from and name not in before.nodes:
         was = upgrade.past.renamed_from
@@ -258,7 +258,7 @@ def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChan
     return node
 
 
-def _with_former_name(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+def _with_former_name(node: NodeChange, before: GraphRecord, after: GraphRecord) -> NodeChange:
     """Return a new sink or source with the one that is gone and had the same place: who renames one should know."""
     if node.role is Role.SOURCE and node.verdict is NodeVerdict.NEW:
         new = after.nodes[node.name]
@@ -282,14 +282,14 @@ def _target(node: Described) -> tuple[str, dict[str, Any]] | None:
     return (node.kind, place) if place else None
 
 
-def _is_left_out(sink: Described, before: Graph) -> bool:
+def _is_left_out(sink: Described, before: GraphRecord) -> bool:
     """Tell whether a new sink writes where one wrote that the last rewind left out."""
     return sink.role is Role.SINK and (sink.kind, _target(sink)) in [
         (node.kind, _target(node)) for node in before.left_out.values()
     ]
 
 
-def _no_past(was: str, before: Graph) -> str:
+def _no_past(was: str, before: GraphRecord) -> str:
     there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
     return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
 

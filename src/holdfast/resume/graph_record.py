@@ -54,7 +54,7 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphRecord:
     """A graph as a checkpoint remembers it.
 
     Parameters
@@ -77,7 +77,7 @@ class Graph:
     buckets: int = 0
     left_out: Mapping[str, Described] = field(default_factory=dict)
 
-    def rewound(self, sinks: Collection[str]) -> Graph:
+    def rewound(self, sinks: Collection[str]) -> GraphRecord:
         """Return the graph as a rewind of some of its sinks leaves it: the others are left out."""
         known = {**self.nodes, **self.left_out}
         left_out = {name: node for name, node in known.items() if node.role is Role.SINK and name not in sinks}
@@ -91,7 +91,7 @@ class Graph:
         return checked_json.dump({**value, "keeps": state_schemas, "buckets": self.buckets, **left_out})
 
     @staticmethod
-    def from_json(data: bytes, key: str) -> Graph:
+    def from_json(data: bytes, key: str) -> GraphRecord:
         """Return what :meth:`to_json` wrote.
 
         Raises
@@ -103,7 +103,7 @@ class Graph:
             value: dict[str, Any] = checked_json.load(data)
             nodes, left_out = _nodes(value["nodes"]), _nodes(value.get("left_out", {}))
             state_schemas = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
-            return Graph(value["fingerprint"], nodes, state_schemas, int(value["buckets"]), left_out)
+            return GraphRecord(value["fingerprint"], nodes, state_schemas, int(value["buckets"]), left_out)
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
 
@@ -122,7 +122,7 @@ def _nodes(value: Mapping[str, Any]) -> dict[str, Described]:
     }
 
 
-def read_graph(store: Store, below: str) -> Graph:
+def read_graph(store: Store, below: str) -> GraphRecord:
     """Return the graph that ran in a directory last.
 
     Raises
@@ -135,9 +135,9 @@ def read_graph(store: Store, below: str) -> Graph:
     key = f"{below}/{GRAPH}"
     data = store.get(key)
     if data is not None:
-        return Graph.from_json(data, key)
+        return GraphRecord.from_json(data, key)
     if store.get(f"{below}/state.json") is None:
-        return Graph("", {}, {})  # without state there is nothing to compare
+        return GraphRecord("", {}, {})  # without state there is nothing to compare
     raise InvalidPipeline(
         f"what the operators keep in {below} is not known.",
         why=f"the graph has changed, and there is no {key} in the checkpoint: it was made by an older version.",
@@ -146,7 +146,7 @@ def read_graph(store: Store, below: str) -> Graph:
     )
 
 
-def write_graph(store: Store, below: str, graph: Graph) -> None:
+def write_graph(store: Store, below: str, graph: GraphRecord) -> None:
     """Note the graph that runs in a directory."""
     key, data = f"{below}/{GRAPH}", graph.to_json()
     if store.get(key) != data:
@@ -174,7 +174,7 @@ def unreadable(key: str, error: Exception, says: str) -> Corrupt:
     )
 
 
-def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buckets: int = 0) -> Graph:
+def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buckets: int = 0) -> GraphRecord:
     """Return a pipeline as a checkpoint remembers it."""
     everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
     nodes = {
@@ -186,7 +186,7 @@ def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buck
         )
         for node in everything
     }
-    return Graph(pipeline.fingerprint(), nodes, state_schemas, buckets)
+    return GraphRecord(pipeline.fingerprint(), nodes, state_schemas, buckets)
 
 
 def state_fingerprint(pipeline: Pipeline) -> str:

@@ -32,7 +32,7 @@ from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
 from holdfast.quarantine.passing import Passing
-from holdfast.resume.graph_record import Graph, described
+from holdfast.resume.graph_record import GraphRecord, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
 from holdfast.spark.evaluation import (
@@ -106,7 +106,7 @@ class PhysicalPlan:
         return {} if self.stateful is None else upgrades_of(self.pipeline, self.stateful.stages)
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> GraphRecord:
         """The graph as a checkpoint records it."""
         return described(
             self.pipeline, self.state_schemas, 0 if self.snapshotting is None else self.snapshotting.shape.buckets

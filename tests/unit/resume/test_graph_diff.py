@@ -14,7 +14,7 @@ from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.pipeline import Pipeline
 from holdfast.resume.graph_diff import NodeVerdict, compare
-from holdfast.resume.graph_record import Graph, Role, described, state_fingerprint
+from holdfast.resume.graph_record import GraphRecord, Role, described, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.state.step import StateTable
@@ -35,7 +35,7 @@ def pipeline(
     return hf.Pipeline("sums", sums | hf.filter(f"n > {shown}", name="shown") | hf.write.memory(name=sink))
 
 
-def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.Schema = KEY) -> Graph:
+def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.Schema = KEY) -> GraphRecord:
     tables = {"counts": COUNTS} if tables is None else tables
     state_schemas = {
         node.name: StateSchema(
@@ -50,7 +50,7 @@ def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.S
     return described(of, state_schemas, 4)
 
 
-def verdicts(before: Graph, after: Graph) -> dict[str, NodeVerdict]:
+def verdicts(before: GraphRecord, after: GraphRecord) -> dict[str, NodeVerdict]:
     return {node.name: node.verdict for node in compare(before, after).nodes if node.verdict is not NodeVerdict.KEPT}
 
 
@@ -63,10 +63,10 @@ def test_an_equal_graph_keeps_everything() -> None:
 
 def test_a_graph_is_remembered_as_it_was() -> None:
     made = graph(pipeline())
-    assert Graph.from_json(made.to_json(), "graph.json") == made
+    assert GraphRecord.from_json(made.to_json(), "graph.json") == made
     for damaged in (b"", b"{}", made.to_json()[:-9], made.to_json().replace(b"STATEFUL", b"STATELESS")):
         with pytest.raises(Corrupt, match=r"graph\.json"):
-            Graph.from_json(damaged, "graph.json")
+            GraphRecord.from_json(damaged, "graph.json")
 
 
 def test_nodes_are_compared_by_name() -> None:
@@ -108,7 +108,7 @@ def test_nodes_are_compared_by_name() -> None:
         (graph(pipeline(), key=COUNTS), "its key was (k string), and is (k string, n int64)"),
     ],
 )
-def test_state_that_does_not_fit_is_refused_with_both_schemas(after: Graph, said: str) -> None:
+def test_state_that_does_not_fit_is_refused_with_both_schemas(after: GraphRecord, said: str) -> None:
     change = compare(graph(pipeline()), after)
     assert change.restored == ()
     with pytest.raises(InvalidPipeline) as refused:
@@ -170,11 +170,11 @@ def test_of_arguments_only_those_that_differ_are_told_however_long_the_others_ar
 
 
 def test_a_sink_with_another_target_is_not_said_to_keep_its_rows_there() -> None:
-    def writing(path: str, table: str = "t", **options: bool) -> Graph:
+    def writing(path: str, table: str = "t", **options: bool) -> GraphRecord:
         sink = hf.write.sqlite(path, table=table, name="table", **options)
         return described(hf.Pipeline("sums", rows() | sink), {})
 
-    def told(after: Graph) -> tuple[str, tuple[str, ...]]:
+    def told(after: GraphRecord) -> tuple[str, tuple[str, ...]]:
         (sink,) = [node for node in compare(writing("a.db"), after).nodes if node.name == "table"]
         return sink.effect, sink.details
 
@@ -187,7 +187,7 @@ def test_a_sink_with_another_target_is_not_said_to_keep_its_rows_there() -> None
 
 
 def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
-    def writing(name: str, path: str) -> Graph:
+    def writing(name: str, path: str) -> GraphRecord:
         return described(hf.Pipeline("sums", rows() | hf.write.sqlite(path, table="t", name=name)), {})
 
     before = writing("old", "a.db")
@@ -207,12 +207,12 @@ def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
 def test_a_new_sink_where_one_wrote_that_a_rewind_left_out_is_told_that_rows_come_twice() -> None:
     """Messages stay in a topic: who reads it sees those of both graphs."""
 
-    def alerts(name: str, topic: str | None = "alerts") -> Graph:
+    def alerts(name: str, topic: str | None = "alerts") -> GraphRecord:
         to = {"topic": topic} if topic else {"topic_by": "k", "topics": ["alerts"]}
         return described(hf.Pipeline("sums", rows() | hf.write.kafka("localhost:1", **to, name=name)), {})
 
     for topic in ("alerts", None):
-        before = Graph.from_json(alerts("alerts", topic).rewound([]).to_json(), "graph.json")
+        before = GraphRecord.from_json(alerts("alerts", topic).rewound([]).to_json(), "graph.json")
         (effect,) = (node.effect for node in compare(before, alerts("again", topic)).nodes if node.name == "again")
         assert "what is made again is there twice" in effect
     (effect,) = (node.effect for node in compare(before, alerts("again", "others")).nodes if node.name == "again")

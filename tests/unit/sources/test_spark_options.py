@@ -14,7 +14,7 @@ from holdfast.checkpoint.descriptions import note_description
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
 from holdfast.resume.graph_diff import NodeVerdict, compare
-from holdfast.resume.graph_record import Graph, Role, described
+from holdfast.resume.graph_record import GraphRecord, Role, described
 from holdfast.sources.spark_options import KEY_VARIABLE
 from holdfast.testing.store import SimulatedStore
 
@@ -108,13 +108,13 @@ def test_a_key_that_could_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "short'" not in str(refused.value)
 
 
-def recorded(built: hf.Pipeline, options: dict[str, str]) -> Graph:
+def recorded(built: hf.Pipeline, options: dict[str, str]) -> GraphRecord:
     """Return the record of the version before: options in clear, or covered by what looked like a secret."""
     node = built.nodes[0]
     arguments = canonical_json({**node.arguments(), "options": options})
     graph = described(built, {})
     old = type(graph.nodes["clicks"])(Role.SOURCE, "spark", arguments, ())
-    return Graph.from_json(Graph("0" * 16, {**graph.nodes, "clicks": old}, {}).to_json(), "graph.json")
+    return GraphRecord.from_json(GraphRecord("0" * 16, {**graph.nodes, "clicks": old}, {}).to_json(), "graph.json")
 
 
 @pytest.mark.parametrize("key", ["", KEY])

@@ -21,7 +21,7 @@ from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity,
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
 from holdfast.resume.graph_diff import NodeVerdict
-from holdfast.resume.graph_record import Described, Graph, Role
+from holdfast.resume.graph_record import Described, GraphRecord, Role
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt, stateful_change
@@ -33,7 +33,7 @@ from holdfast.testing.store import FaultyStore
 from tests.starts import begun, start_of
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
-GRAPH = Graph("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
+GRAPH = GraphRecord("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
 ASKED = StartAt("start")
 
 
@@ -55,7 +55,7 @@ def begin(
     directory: Path,
     store: Store,
     held: dict[str, Held] | None = None,
-    graph: Graph = GRAPH,
+    graph: GraphRecord = GRAPH,
     means: Mapping[str, StateUpgrade] | None = None,
 ) -> DirectoryHeader:
     """Do what a start does, with or without an earlier one."""
@@ -173,7 +173,7 @@ def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalSt
 
 def test_a_renamed_operator_of_a_fork_takes_its_state_over(original: LocalStore, tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "own"))
-    renamed = Graph("", {"tallied": GRAPH.nodes["counted"]}, {"tallied": KEEPS}, 2)
+    renamed = GraphRecord("", {"tallied": GRAPH.nodes["counted"]}, {"tallied": KEEPS}, 2)
     origin = begin(
         original, tmp_path / "own", store, graph=renamed, means={"tallied": StateUpgrade(Evolution("counted"))}
     )
@@ -190,7 +190,7 @@ def test_a_renamed_operator_of_a_fork_takes_its_state_over(original: LocalStore,
 def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
     verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, GRAPH, {}).nodes}
     assert verdicts == {"counted": NodeVerdict.KEPT}
-    renamed = Graph("", {"other": GRAPH.nodes["counted"]}, {"other": KEEPS})
+    renamed = GraphRecord("", {"other": GRAPH.nodes["counted"]}, {"other": KEEPS})
     verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, renamed, {}).nodes}
     assert verdicts == {"other": NodeVerdict.NEW, "counted": NodeVerdict.GONE}
     (told,) = stateful_change({"counted": KEEPS}, renamed, {"other": StateUpgrade(Evolution("counted"))}).nodes

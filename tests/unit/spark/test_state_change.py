@@ -19,7 +19,7 @@ from holdfast.ports import Held
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
-from holdfast.resume.graph_record import Graph, Role
+from holdfast.resume.graph_record import GraphRecord, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
@@ -60,7 +60,7 @@ class Checkpoint:
             "counts",
             None,  # type: ignore[arg-type]  # state is read only where an operator is restored and has no snapshot
             GraphChange(nodes),
-            Graph("", {}, {}),
+            GraphRecord("", {}, {}),
             2,
             SimulatedClock(),
         )

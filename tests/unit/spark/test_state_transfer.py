@@ -32,7 +32,7 @@ from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict
-from holdfast.resume.graph_record import Graph as Described
+from holdfast.resume.graph_record import GraphRecord as Described
 from holdfast.resume.graph_record import Role
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.state_change import StateChange
@@ -49,7 +49,7 @@ KEY = pa.schema([("k", pa.string())])
 POSITIONS = {"given": {"log": 3}}
 
 
-class Graph:
+class GraphRecord:
     """One operator behind one source."""
 
     def __init__(self, operator: Any, name: str = "sums", **past: Any) -> None:
@@ -62,7 +62,7 @@ class Graph:
         self.means = {name: StateUpgrade(Evolution(**past), step)}
 
 
-def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
+def snapshot(store: Store, graph: GraphRecord, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
     """Write rows of keys into the buckets where they belong."""
     found = {}
     schema = graph.state_schemas[graph.name]
@@ -79,7 +79,7 @@ def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets
 
 
 def moved(
-    store: SimulatedStore, manifest: Manifest, graph: Graph, buckets: int = 2, was: str = "sums"
+    store: SimulatedStore, manifest: Manifest, graph: GraphRecord, buckets: int = 2, was: str = "sums"
 ) -> dict[int, dict[str, list[dict[str, Any]]]]:
     """Return the rows of each bucket for the new graph."""
     transfer = Transfer(store, "p", "new", graph.state_schemas, graph.means, buckets, 2, SimulatedClock())
@@ -112,9 +112,9 @@ def kept(*keys: str) -> pa.Table:
 
 
 def test_a_renamed_operator_takes_its_files_along() -> None:
-    store, old = SimulatedStore(), Graph(counting())
+    store, old = SimulatedStore(), GraphRecord(counting())
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
-    new = Graph(counting(), "totals", renamed_from="sums")
+    new = GraphRecord(counting(), "totals", renamed_from="sums")
     found = moved(store, manifest, new)
     assert sorted(row["k"] for of in found.values() for row in of["keys"]) == sorted(KEYS)
     (made,) = good_snapshots(store, lambda key, why: None)
@@ -125,7 +125,7 @@ def test_a_renamed_operator_takes_its_files_along() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("buckets", [1, 3, 5, 64])
 def test_every_key_is_found_in_the_bucket_where_it_is_looked_for(buckets: int) -> None:
-    store, old = SimulatedStore(), Graph(counting())
+    store, old = SimulatedStore(), GraphRecord(counting())
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
     found = moved(store, manifest, old, buckets)
     assert len(found) > 1 or buckets == 1
@@ -135,7 +135,7 @@ def test_every_key_is_found_in_the_bucket_where_it_is_looked_for(buckets: int) -
 
 
 def test_what_holds_for_all_keys_is_in_every_bucket() -> None:
-    store, old = SimulatedStore(), Graph(hf.distinct(by="k", horizon=5))
+    store, old = SimulatedStore(), GraphRecord(hf.distinct(by="k", horizon=5))
     tables = old.state_schemas["sums"].tables
     kept_rows = pa.table({"k": KEYS, "__ticks__": range(len(KEYS))}, schema=tables["kept"].schema)
     clock = pa.table({"clock": [0], "newest": [77]}, schema=tables["clock"].schema)
@@ -144,7 +144,7 @@ def test_what_holds_for_all_keys_is_in_every_bucket() -> None:
 
 
 def test_bounds_are_told_by_the_buckets_of_now() -> None:
-    store, old = SimulatedStore(), Graph(counting())
+    store, old = SimulatedStore(), GraphRecord(counting())
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
     before = {"before": manifest.operators["sums"]}
     manifest = Manifest("p", 1, 0, "old", manifest.ended, 2, {**manifest.operators, **before})
@@ -163,15 +163,15 @@ def test_bounds_are_told_by_the_buckets_of_now() -> None:
 
 
 def test_a_migration_sees_all_rows_and_gives_those_of_now() -> None:
-    store, old = SimulatedStore(), Graph(counting())
+    store, old = SimulatedStore(), GraphRecord(counting())
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
 
     def doubled(table: pa.Table) -> pl.DataFrame:
         assert table.num_rows == len(KEYS)
         return pl.DataFrame(table).select("k", m=pl.col("n") * 2)
 
-    def state(schema: str, **past: Any) -> Graph:
-        return Graph(hf.apply(lambda key, rows, state: None, by="k", schema="k STRING", state=schema), **past)
+    def state(schema: str, **past: Any) -> GraphRecord:
+        return GraphRecord(hf.apply(lambda key, rows, state: None, by="k", schema="k STRING", state=schema), **past)
 
     found = moved(store, manifest, state("m BIGINT", migrate=doubled), 3)
     rows = [row for of in found.values() for row in of["keys"]]
@@ -193,11 +193,11 @@ def test_a_migration_sees_all_rows_and_gives_those_of_now() -> None:
     ],
 )
 def test_a_migration_that_fails_says_where_and_changes_nothing(migrate: Callable[[Any], Any], said: str) -> None:
-    store, old = SimulatedStore(), Graph(counting())
+    store, old = SimulatedStore(), GraphRecord(counting())
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
     operator = hf.apply(lambda key, rows, state: None, by="k", schema="k STRING", state="m BIGINT")
     with pytest.raises(InvalidPipeline, match="migrate= of operator 'sums'") as refused:
-        moved(store, manifest, Graph(operator, migrate=migrate))
+        moved(store, manifest, GraphRecord(operator, migrate=migrate))
     assert said in refused.value.what
     assert not list(good_snapshots(store, lambda key, why: None))
 
@@ -208,7 +208,7 @@ def test_rows_that_belong_to_no_key_cannot_be_divided_anew() -> None:
 
     store = SimulatedStore()
     of_bucket = hf.StateTable(to_arrow("day BIGINT, n BIGINT"), ("day",))
-    old = Graph(hf.stateful(step, by="k", schema="k STRING", state={"days": of_bucket}))
+    old = GraphRecord(hf.stateful(step, by="k", schema="k STRING", state={"days": of_bucket}))
     days = pa.table({"day": [1, 2], "n": [5, 6]}, schema=of_bucket.schema)
     with pytest.raises(InvalidPipeline, match="cannot be divided into 3 buckets") as refused:
         moved(store, snapshot(store, old, {"days": days}), old, 3)
@@ -231,7 +231,7 @@ class Limited(LocalStore):
 
 @pytest.mark.slow
 def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: Path) -> None:
-    old, new = Graph(counting()), Graph(counting(), "totals", renamed_from="sums")
+    old, new = GraphRecord(counting()), GraphRecord(counting(), "totals", renamed_from="sums")
     offset = {"positions": {"log": 3}, "size_bytes": 0, "row_count": 0}
     for writes in range(50):
         directory = tmp_path / str(writes)

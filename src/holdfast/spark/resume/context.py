@@ -22,7 +22,7 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
-from holdfast.resume.graph_record import Graph, read_graph
+from holdfast.resume.graph_record import GraphRecord, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark import private
 from holdfast.spark.compile import as_spark_has_it
@@ -106,7 +106,7 @@ class StartContext:
         Temporary files by which the driver talks to the processes of its sources.
     chosen : Directory
         Spark's directory in the checkpoint.
-    before : Graph, optional
+    before : GraphRecord, optional
         The graph of the directory before, where this run begins a new one because it changed.
     division : Division
         How state is to be divided.
@@ -128,7 +128,7 @@ class StartContext:
     program: Program | None
     stop_directory: Path
     chosen: Directory
-    before: Graph | None
+    before: GraphRecord | None
     division: Division
     restore_logs: Callable[[], None]
 

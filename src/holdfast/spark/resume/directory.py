@@ -24,7 +24,7 @@ from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
-from holdfast.resume.graph_record import GRAPH, Graph, Role, read_graph, state_fingerprint
+from holdfast.resume.graph_record import GRAPH, GraphRecord, Role, read_graph, state_fingerprint
 from holdfast.resume.spark_log import check_logs
 from holdfast.spark.state.shape import Division, noted_shape
 
@@ -148,12 +148,12 @@ def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> I
         yield from _other_sources(before, [node.name for node in pipeline.sources])
 
 
-def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
+def backfilled(sinks: Sequence[SinkNode], before: GraphRecord) -> tuple[str, ...]:
     """Return the sinks that are to get everything, and were not in the graph before."""
     return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
 
 
-def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
+def _other_sources(before: GraphRecord, sources: Sequence[str]) -> Iterator[str]:
     """Yield the sources that were added or removed: Spark's log loses the position of one that it does not read."""
     known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
     yield from (f"source {name!r} has come" for name in sources if name not in known)

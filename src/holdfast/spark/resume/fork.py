@@ -31,7 +31,7 @@ from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
 from holdfast.resume.graph_diff import GraphChange, compare
-from holdfast.resume.graph_record import Described, Graph, Role
+from holdfast.resume.graph_record import Described, GraphRecord, Role
 from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade
@@ -219,7 +219,7 @@ class Fork:
         How its sources are read.
     generation : int
         Of this run.
-    graph : Graph
+    graph : GraphRecord
         Its graph.
     transfer : Transfer
         Brings state of other names, and of another form, over.
@@ -238,7 +238,7 @@ class Fork:
     pipeline: Pipeline
     reader: SourceReader
     generation: int
-    graph: Graph
+    graph: GraphRecord
     transfer: Transfer
     is_forced: bool
     drop_state: frozenset[str] = frozenset()
@@ -405,14 +405,14 @@ class Fork:
 
 
 def stateful_change(
-    before: Mapping[str, StateSchema], after: Graph, upgrades: Mapping[str, StateUpgrade]
+    before: Mapping[str, StateSchema], after: GraphRecord, upgrades: Mapping[str, StateUpgrade]
 ) -> GraphChange:
     """Compare what a checkpoint keeps with the stateful operators of a graph; of the other nodes it says nothing."""
     new = {name: node for name, node in after.nodes.items() if node.role is Role.STATEFUL}
     now = {of.past.renamed_from: name for name, of in upgrades.items()} | {name: name for name in new}
     inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
     old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
-    return compare(Graph("", old, before), Graph("", new, after.state_schemas), upgrades=upgrades)
+    return compare(GraphRecord("", old, before), GraphRecord("", new, after.state_schemas), upgrades=upgrades)
 
 
 def _grown(upgrade: StateUpgrade, at: StepTime, table: str, part: pa.Table) -> pa.Table | None:

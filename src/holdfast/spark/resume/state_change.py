@@ -25,7 +25,7 @@ from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
-from holdfast.resume.graph_record import GRAPH, Graph, read_graph, state_fingerprint
+from holdfast.resume.graph_record import GRAPH, GraphRecord, read_graph, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
@@ -44,7 +44,7 @@ def compared(
     store: Store,
     checkpoint: Path,
     chosen: Directory,
-    graph: Graph,
+    graph: GraphRecord,
     upgrades: Mapping[str, StateUpgrade],
     pipeline: Pipeline,
 ) -> GraphChange | None:
@@ -91,7 +91,7 @@ class StateChange:
         For reading the state.
     change : GraphChange
         What becomes of each node.
-    before : Graph
+    before : GraphRecord
         The old graph.
     generation : int
         Of this run.
@@ -109,7 +109,7 @@ class StateChange:
     pipeline: str
     session: SparkSession
     change: GraphChange
-    before: Graph
+    before: GraphRecord
     generation: int
     clock: Clock
     transfer: Transfer | None = None

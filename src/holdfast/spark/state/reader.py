@@ -32,7 +32,7 @@ from holdfast.errors import Corrupt, crossing, invariant
 from holdfast.plan.levels.kept import KeptTables, read_state, same_as_known
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
-from holdfast.resume.graph_record import Graph
+from holdfast.resume.graph_record import GraphRecord
 from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.state.shape import noted_shape
@@ -49,7 +49,7 @@ def stored_state(
     checkpoint: Path,
     below: str,
     batch_id: int,
-    graph: Graph,
+    graph: GraphRecord,
     seed: Manifest | None,
 ) -> dict[str, OperatorState]:
     """Write the state of a directory that no run uses into the files of a snapshot; see :func:`read_state`.
@@ -64,7 +64,7 @@ def stored_state(
         Spark's directory below it.
     batch_id : int
         The epoch at whose end the state is wanted, as Spark numbers it.
-    graph : Graph
+    graph : GraphRecord
         What was run there.
     seed : Manifest, optional
         The snapshot that the directory began with.
