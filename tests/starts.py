@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import available_now
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Held
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described

@@ -21,7 +21,6 @@ from holdfast.graph.commit_at import pts as pts
 from holdfast.graph.hooks import Hooks as Hooks
 from holdfast.graph.nodes import SinkNode as SinkNode
 from holdfast.graph.nodes import Stream as Stream
-from holdfast.graph.pipeline import Pipeline as Pipeline
 from holdfast.graph.trigger import Trigger as Trigger
 from holdfast.graph.trigger import available_now as available_now
 from holdfast.graph.trigger import every as every
@@ -67,9 +66,10 @@ from holdfast.operators.stateful.spec import stateful as stateful
 from holdfast.operators.sync import policy as policy
 from holdfast.operators.sync.spec import sync as sync
 from holdfast.operators.union import union as union
+from holdfast.pipeline import Pipeline as Pipeline
+from holdfast.pipeline import start_all as start_all
 from holdfast.sinks import control as control
 from holdfast.sources.row_id import row_id as row_id
-from holdfast.spark.resume.start import start_all as start_all
 from holdfast.spark.run import Run as Run
 from holdfast.state.step import Change as Change
 from holdfast.state.step import StateTable as StateTable

@@ -3,7 +3,7 @@
 A stub ``X.pyi`` beside ``X.py`` is what type checkers and editors read.  It has a line for each public name, which says
 where that is defined::
 
-    from holdfast.graph.pipeline import Pipeline as Pipeline
+    from holdfast.graph.graph import Graph as Graph
 
 Python workers import parts of this package in each executor: they must not pay for the parsers that only building a
 graph needs, nor for the drivers of systems that they do not write to.  And a graph must need neither pyspark nor Java.

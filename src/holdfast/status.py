@@ -7,7 +7,6 @@ is asked of the sink (``holdfast inspect``), never of a run.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -346,12 +345,6 @@ class Status(_Picture):
     def __repr__(self) -> str:
         doing = f", {self.doing}" if self.doing else ""
         return f"<status of {self.pipeline!r}: {self.state}{doing}, epoch {self.epoch}, {self.rows_total:,} rows>"
-
-    def _repr_html_(self) -> str:
-        """Return the counts as tables: what a notebook shows."""
-        # Found by name: what draws a status knows it, and imports point down the ladder only.
-        shown: str = importlib.import_module("holdfast.display.tables").status_html(self)
-        return shown
 
 
 def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:

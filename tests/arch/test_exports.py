@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast import files, lookup_table, read, segments, write
 
 ROOT = Path(__file__).resolve().parents[2]
-NEED_SPARK = {"Run", "start_all"}
+NEED_SPARK = {"Run"}
 STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "join", "limit_in_flight", "merge", "reduce", "stateful"]
 STATEFUL += ["combine", "latest", "sync", "table"]
 OPERATORS = ["clip", "filter", "lookup", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]

@@ -79,7 +79,7 @@ def test_workers_and_planning_processes_start_without_what_builds_a_graph():
 import sys
 import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.plan.levels.packing
 heavy = {"sqlglot", "typer", "psycopg", "pydantic", "redis", "kafka", "confluent_kafka", "urllib3", "urllib.request"}
-heavy |= {"holdfast.graph.pipeline", "holdfast.expressions.text"}
+heavy |= {"holdfast.pipeline", "holdfast.expressions.text"}
 print(sorted(heavy & sys.modules.keys()))
 """
     assert python(program) == "[]\n"

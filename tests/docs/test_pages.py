@@ -19,7 +19,7 @@ COMMANDS = typer.main.get_command(app).commands
 OPTIONS = {
     name: {option for parameter in command.params for option in parameter.opts} for name, command in COMMANDS.items()
 }
-LOADS_SPARK = {"Run", "start_all"}
+LOADS_SPARK = {"Run"}
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=shown)
 
 

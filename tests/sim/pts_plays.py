@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 import holdfast as hf
 from holdfast.graph.nodes import Stream
-from holdfast.graph.pipeline import Pipeline
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.simulation.levels import Event, StatefulWorkload

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.graph.nodes import Stream
-from holdfast.graph.pipeline import Pipeline
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Source
 from holdfast.sources.from_time import from_time
 from holdfast.testing import CrashAt

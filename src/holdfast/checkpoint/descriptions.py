@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import Store
 from holdfast.sources import spark_options
 
 
-def note_description(store: Store, pipeline: Pipeline) -> None:
+def note_description(store: Store, pipeline: Graph) -> None:
     """Record the graph of a pipeline; cover what older versions noted in clear."""
     key = f"graph/{pipeline.fingerprint()}.json"
     store.put(key, _text(pipeline.spec()))

@@ -39,9 +39,8 @@ from holdfast.cli.standby.promotion import promote
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
+from holdfast.explain import derived_names
 from holdfast.graph.event_time import check_commit_every, common_unit
-from holdfast.graph.explain import derived_names, waits_to_mind
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.observe.configuration import configuration
@@ -49,6 +48,8 @@ from holdfast.observe.foreseen import foreseen
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
 from holdfast.observe.targets import examined
 from holdfast.observe.time_index import time_index_lines
+from holdfast.pipeline import Pipeline
+from holdfast.plan.warnings import waits_to_mind
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import checkpoint_directory, open_store, viewed_directory

@@ -7,20 +7,20 @@ from collections.abc import Collection, Sequence
 
 from holdfast.commit.pace.requests import ask_to_commit
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import Store
 from holdfast.sinks.segments.requests import flush
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
 
 
 def flush_sinks(
-    pipeline: Pipeline, names: Collection[str], partitions: Sequence[str] | None, store: Store | None = None
+    pipeline: Graph, names: Collection[str], partitions: Sequence[str] | None, store: Store | None = None
 ) -> list[str]:
     """Ask sinks to seal what grows, or to commit what waits for them; return their names.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     names : collection of str
         Which; empty: all that can.

@@ -21,7 +21,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.owner import Owner
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
@@ -111,7 +111,7 @@ def note_settings(settings: Settings) -> None:
     _log.info("settings: %s", ", ".join(given) or "all at their defaults", extra={FILE_ONLY: True})
 
 
-def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
+def inspected(checkpoint: str, pipeline: Graph | None) -> Inspection:
     """Look into a checkpoint; with its pipeline, ask sinks and sources too."""
     store = existing_store(checkpoint)
     inspection = inspect_checkpoint(checkpoint, store, viewed_directory(checkpoint))
@@ -176,7 +176,7 @@ def check_has_spark(directory: Path, doing: str) -> None:
         )
 
 
-def check_owner(inspection: Inspection, pipeline: Pipeline) -> None:
+def check_owner(inspection: Inspection, pipeline: Graph) -> None:
     """Refuse a pipeline that the checkpoint does not belong to: InvalidPipeline."""
     if inspection.pipeline not in ("", pipeline.name):
         raise InvalidPipeline(

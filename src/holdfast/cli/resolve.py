@@ -20,8 +20,8 @@ from holdfast.commit.delivery import remembers
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.plan.cutting import stateful_names
 from holdfast.ports import Guarantee, Held, Store
@@ -61,7 +61,7 @@ class Resolving:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph; its sinks are connected with the schemas that the last run recorded.
     store, directory : Store, Path
         The checkpoint, and its location.
@@ -69,7 +69,7 @@ class Resolving:
         For retries, the length of the ledger, and how state is to be divided.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     store: Store
     directory: Path
     settings: Settings
@@ -131,7 +131,7 @@ class Resolving:
         return beginning_of(self.pipeline, self.store, self.directory, chosen, kept)
 
 
-def resolving_would_reject(pipeline: Pipeline, store: Store, settings: Settings) -> Rejected:
+def resolving_would_reject(pipeline: Graph, store: Store, settings: Settings) -> Rejected:
     """Say which rows ``--reject-rows`` would reject; changes nothing."""
     check_within_reach(pipeline, store)
     with connected_sinks(pipeline, store) as sinks:

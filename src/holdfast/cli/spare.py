@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from holdfast.cli.failures import as_failure, exit_code
 from holdfast.cli.target import loaded_files
 
 if TYPE_CHECKING:
-    from holdfast.graph.pipeline import Pipeline
+    from holdfast.graph.graph import Graph
 
 log = logging.getLogger("holdfast.supervisor")
 
@@ -213,12 +212,12 @@ class Waiting:
             tell_supervisor(failure)
             sys.exit(exit_code(failure))
 
-    def until_needed(self, pipeline: Pipeline, options: dict[str, Any]) -> None:
+    def until_needed(self, pipeline: Graph, options: dict[str, Any]) -> None:
         """Make everything ready that a start of the pipeline needs and no run owns; return when it must start.
 
         Parameters
         ----------
-        pipeline : Pipeline
+        pipeline : Graph
             As its file says now.  If that or any module that was imported has changed when the spare is needed, the
             process is replaced by a new one, which loads it again.
         options : dict of str to Any
@@ -230,7 +229,8 @@ class Waiting:
             If it is no longer needed, or its JVM has died: then it is no spare.
         """
         loaded = changed_at(loaded_files())
-        early = import_module("holdfast.spark.launch.early")
+        from holdfast.spark.launch import early
+
         early.warm_up(pipeline, options)
         self._ready.touch()
         while not select.select([sys.stdin], [], [], JVM_POLL_S)[0]:

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.spark.plans.udf_types import read_without_session
 
 if TYPE_CHECKING:
-    from holdfast.graph.pipeline import Pipeline
+    from holdfast.pipeline import Pipeline
 
 _loaded: list[ModuleType] = []
 """Keeps the modules that were loaded from files: a stream forgotten in one can be found only while it lives."""
@@ -44,7 +44,7 @@ def load_target(target: str) -> Pipeline:
         If there is no such file, module or name, if it is not a pipeline, if there are none or several to choose from,
         or if the module itself fails: names the line.
     """
-    from holdfast.graph.pipeline import Pipeline
+    from holdfast.pipeline import Pipeline
 
     place, name = _split(target)
     with read_without_session():

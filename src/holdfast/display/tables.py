@@ -34,6 +34,15 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True, repr=False)
+class ShownStatus(Status):
+    """A status that a notebook shows as tables."""
+
+    def _repr_html_(self) -> str:
+        """Return the counts as tables."""
+        return status_html(self)
+
+
 def headline(status: Status) -> str:
     """Return what comes behind the name and the state of a run: what it does, and its counts."""
     parts = [status.doing] if status.doing else []

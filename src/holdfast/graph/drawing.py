@@ -10,11 +10,11 @@ from holdfast.display.svg import Box, svg
 from holdfast.masking import masked
 
 if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
     from holdfast.graph.nodes import Node, SinkNode
-    from holdfast.graph.pipeline import Pipeline
 
 
-def diagram(pipeline: Pipeline) -> str:
+def diagram(pipeline: Graph) -> str:
     """Return a checked graph as the text of a Mermaid flowchart."""
     return "\n".join(_lines(pipeline.nodes, pipeline.sinks)) + "\n"
 

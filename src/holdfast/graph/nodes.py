@@ -1,4 +1,4 @@
-"""The graph: streams, operators and sink nodes; a :class:`~holdfast.graph.pipeline.Pipeline` consists of them.
+"""The graph: streams, operators and sink nodes; a :class:`~holdfast.graph.graph.Graph` consists of them.
 
 Everything here is a frozen value: building a graph runs nothing and opens nothing, so it can be checked, drawn,
 fingerprinted and compared.  A cycle cannot be built: a node's inputs exist before it does.

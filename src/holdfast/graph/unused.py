@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import InvalidPipeline
 
 if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
     from holdfast.graph.nodes import Node, SinkNode
-    from holdfast.graph.pipeline import Pipeline
 
 _lock = threading.Lock()
 _built: weakref.WeakKeyDictionary[Node | SinkNode, int] = weakref.WeakKeyDictionary()  # -> the thread that built it
@@ -42,7 +42,7 @@ def adopt(nodes: Iterable[Node | SinkNode]) -> None:
         _adopted.update(nodes)
 
 
-def find(pipeline: Pipeline) -> list[Node | SinkNode]:
+def find(pipeline: Graph) -> list[Node | SinkNode]:
     """Return the forgotten ends of streams of a pipeline, in the order of the code."""
     if not _candidates(pipeline):
         return []
@@ -50,7 +50,7 @@ def find(pipeline: Pipeline) -> list[Node | SinkNode]:
     return sorted(_candidates(pipeline), key=lambda node: (node.origin.file, node.origin.line, node.name))
 
 
-def check(pipeline: Pipeline) -> None:
+def check(pipeline: Graph) -> None:
     """Check that a pipeline about to start has no forgotten streams.
 
     Raises
@@ -62,7 +62,7 @@ def check(pipeline: Pipeline) -> None:
         raise describe(node, pipeline)
 
 
-def describe(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
+def describe(node: Node | SinkNode, pipeline: Graph) -> InvalidPipeline:
     """Return the error for a forgotten stream or sink."""
     if hasattr(node, "stream"):
         return InvalidPipeline(
@@ -85,7 +85,7 @@ def describe(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
     )
 
 
-def _candidates(pipeline: Pipeline) -> list[Node | SinkNode]:
+def _candidates(pipeline: Graph) -> list[Node | SinkNode]:
     with _lock:
         here = threading.get_ident()
         mine = [node for node, thread in _built.items() if thread == here]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.participation import Participation
 from holdfast.config import Settings
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.ledgers import AskedLedgers, ask_ledgers
 from holdfast.observe.sink_answers import held_when_resolved, inspect_sinks
@@ -43,7 +43,7 @@ class Foreseen:
 
 
 def foreseen(
-    pipeline: Pipeline,
+    pipeline: Graph,
     location: str,
     directory: Path,
     settings: Settings,
@@ -58,7 +58,7 @@ def foreseen(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     location, directory : str, Path
         The checkpoint, as the user wrote it, and where it lies.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.replica.keeper import as_json, held_by
 from holdfast.replica.places import lease_of
 
@@ -31,7 +31,7 @@ class LeaseReport:
     problem: str = ""
 
 
-def lease_report(pipeline: Pipeline) -> LeaseReport | None:
+def lease_report(pipeline: Graph) -> LeaseReport | None:
     """Return what is known of a pipeline's lease; None where it has none, or no sink could keep one."""
     try:
         place = lease_of(pipeline)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, LedgerSpec, SinkLedger
 
 
@@ -34,7 +34,7 @@ class AskedLedgers:
         """Whether a sink holds anything of the pipeline."""
         return any(not each.held.is_empty for each in self.said.values())
 
-    def held(self, pipeline: Pipeline) -> dict[str, Held] | None:
+    def held(self, pipeline: Graph) -> dict[str, Held] | None:
         """Return what each sink holds that remembers it; None where one did not answer."""
         found = {}
         for node in pipeline.sinks:
@@ -45,7 +45,7 @@ class AskedLedgers:
         return found
 
 
-def ask_ledgers(pipeline: Pipeline) -> AskedLedgers:
+def ask_ledgers(pipeline: Graph) -> AskedLedgers:
     """Ask each sink that can be asked so.  Changes nothing, fences no run."""
     said, unknown = {}, {}
     for node in pipeline.sinks:

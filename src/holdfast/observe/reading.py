@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import first_line
 from holdfast.ports import Clock, MeasuredSpec
 from holdfast.positions import SourcePositions
@@ -73,13 +73,13 @@ class SourceReport:
 
 
 def inspect_sources(
-    pipeline: Pipeline, inspection: Inspection, checkpoint: Path, clock: Clock
+    pipeline: Graph, inspection: Inspection, checkpoint: Path, clock: Clock
 ) -> tuple[SourceReport, ...]:
     """Ask the sources that can tell how far they are.  Changes nothing.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     inspection : Inspection
         With the sinks' answers.

@@ -19,8 +19,8 @@ from holdfast.commit.records import Decided
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import (
     Answer,
     BehindReport,
@@ -53,12 +53,12 @@ EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
 
 
-def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:
+def inspect_sinks(pipeline: Graph, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:
     """Ask every sink of a pipeline what it holds.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     store : Store
         The checkpoint, for the schemas with which the sinks were opened last.
@@ -74,14 +74,12 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
     return tuple(replace(each, pts_unit=unit, is_at_pts=is_at_pts) for each in asked)
 
 
-def sinks_behind(
-    pipeline: Pipeline, store: Store, checkpoint: Path, inspection: Inspection
-) -> tuple[BehindReport, ...]:
+def sinks_behind(pipeline: Graph, store: Store, checkpoint: Path, inspection: Inspection) -> tuple[BehindReport, ...]:
     """Return the sinks that are behind what was published in them, as the next start would find them.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph: whether its sources can replay what is missing.
     store, checkpoint : Store, Path
         The checkpoint, and its location.
@@ -101,7 +99,7 @@ def sinks_behind(
         return tuple(reports)  # the start says so
 
 
-def held_when_resolved(pipeline: Pipeline, inspection: Inspection) -> dict[str, Held] | None:
+def held_when_resolved(pipeline: Graph, inspection: Inspection) -> dict[str, Held] | None:
     """Return what each sink will hold once recovery has resolved what is in doubt; None where one did not answer.
 
     Of sinks that do not remember what they hold nothing is said.  One that this checkpoint never opened holds nothing
@@ -119,7 +117,7 @@ def held_when_resolved(pipeline: Pipeline, inspection: Inspection) -> dict[str, 
     return held
 
 
-def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
+def _behind_report(found: Behind, pipeline: Graph, store: Store, checkpoint: Path) -> BehindReport:
     places = partial(workspace, checkpoint)
     obstacles = unreadable([found], found.held.positions, pipeline.sources, places, store)
     return BehindReport(found.sink, found.held.epoch, found.published, ranges_text(found.lost), tuple(obstacles))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.derived_part import sink_schemas
 from holdfast.ports import ExaminedSpec
 
@@ -27,7 +27,7 @@ class Targets:
     new_columns: Mapping[str, tuple[str, ...]]
 
 
-def examined(pipeline: Pipeline) -> Targets:
+def examined(pipeline: Graph) -> Targets:
     """Look at the targets of the sinks that can be asked so, and whose rows are known without Spark.
 
     Creates and changes nothing.

@@ -17,8 +17,8 @@ import pyarrow as pa
 from holdfast.checkpoint.explained import workspace
 from holdfast.display.times import utc
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
@@ -100,12 +100,12 @@ class Traced:
     planned_us: int | None = None
 
 
-def trace(pipeline: Pipeline, row_id: str, *, sink: str | None = None, checkpoint: Path | None = None) -> Traced:
+def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: Path | None = None) -> Traced:
     """Find where a row came from.  Changes nothing, fences no run.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph that made the id.
     row_id : str
         The id, as it stands in a sink.
@@ -158,12 +158,12 @@ def trace(pipeline: Pipeline, row_id: str, *, sink: str | None = None, checkpoin
     )
 
 
-def ids_where(pipeline: Pipeline, where: str, sink: str | None, *, limit: int) -> list[str]:
+def ids_where(pipeline: Graph, where: str, sink: str | None, *, limit: int) -> list[str]:
     """Return the ids of rows that a sink has.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     where : str
         A condition, in the language of the sink's system.
@@ -217,7 +217,7 @@ def lines(found: Traced) -> Iterator[str]:
         yield f"sink       {sink.name} ({sink.kind}): {said}{counted}"
 
 
-def _chosen(pipeline: Pipeline, name: str | None) -> Sequence[SinkNode]:
+def _chosen(pipeline: Graph, name: str | None) -> Sequence[SinkNode]:
     found = [node for node in pipeline.sinks if name in (None, node.name)]
     if not found:
         raise InvalidPipeline(
@@ -253,7 +253,7 @@ def _spec(node: Node) -> IdentifiedSpec | None:
     return given if isinstance(given, IdentifiedSpec) else None
 
 
-def _between(pipeline: Pipeline, source: Node, sinks: Sequence[SinkNode]) -> tuple[list[Node], list[SinkNode]]:
+def _between(pipeline: Graph, source: Node, sinks: Sequence[SinkNode]) -> tuple[list[Node], list[SinkNode]]:
     """Return the operators between a source and sinks, and those of the sinks that are downstream of it."""
     downstream = {source}
     for node in pipeline.nodes:  # inputs come first
@@ -376,7 +376,7 @@ class _Asked:
             return None
 
 
-def _id_column(source: Node, pipeline: Pipeline) -> str:
+def _id_column(source: Node, pipeline: Graph) -> str:
     spec = _spec(source)
     assert spec is not None
     return spec.column

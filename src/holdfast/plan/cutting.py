@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.explain import OnFrames
+from holdfast.graph.graph import Graph
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.operators.lowering import InArrow, lowering_of
@@ -54,22 +53,31 @@ Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
 
 
-def has_state(pipeline: Pipeline) -> bool:
+@runtime_checkable
+class OnFrames(Protocol):
+    """What an operator's declaration may say: that Spark alone evaluates it, whatever the types are."""
+
+    @property
+    def is_of_frames(self) -> bool:
+        """Whether it does."""
+
+
+def has_state(pipeline: Graph) -> bool:
     """Tell whether any operator keeps state."""
     return bool(stateful_names(pipeline))
 
 
-def stateful_names(pipeline: Pipeline) -> list[str]:
+def stateful_names(pipeline: Graph) -> list[str]:
     """Return the names of the operators that keep state."""
     return [node.name for node in pipeline.nodes if _keeps_state(node)]
 
 
-def clock_driven(pipeline: Pipeline) -> list[str]:
+def clock_driven(pipeline: Graph) -> list[str]:
     """Return the names of the operators that decide something by batch time."""
     return [node.name for node in pipeline.nodes if _watches_clock(node)]
 
 
-def epoch_driven(pipeline: Pipeline) -> list[str]:
+def epoch_driven(pipeline: Graph) -> list[str]:
     """Return the names of the operators whose state depends on what an epoch decided: batch time, a table's version."""
     found: set[str] = set()
     for node in pipeline.nodes:
@@ -79,13 +87,13 @@ def epoch_driven(pipeline: Pipeline) -> list[str]:
     return [name for name in stateful_names(pipeline) if name in found]
 
 
-def has_idle_rule(pipeline: Pipeline) -> bool:
+def has_idle_rule(pipeline: Graph) -> bool:
     """Return whether any operator has a rule about how long no row arrived."""
     return any(_wakes(node) for node in pipeline.nodes)
 
 
 def build_stages(
-    pipeline: Pipeline,
+    pipeline: Graph,
     normal: Callable[[pa.Schema], pa.Schema],
     token: str,
     *,
@@ -99,7 +107,7 @@ def build_stages(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The checked graph.
     normal : callable
         Returns a schema as it comes back from Spark.
@@ -129,7 +137,7 @@ def build_stages(
             needs_spark.add(found.node)
 
 
-def in_arrow_behind_state(pipeline: Pipeline) -> dict[str, bool]:
+def in_arrow_behind_state(pipeline: Graph) -> dict[str, bool]:
     """Return for operators behind state whether Arrow evaluates them, as far as that is known without Spark.
 
     Of what is downstream of Spark's plan, Spark alone knows the types.
@@ -147,7 +155,7 @@ def in_arrow_behind_state(pipeline: Pipeline) -> dict[str, bool]:
         return {node.name: True for node in cutting.in_arrow} | {node.name: False for node in needs_spark}
 
 
-def _of_frames(pipeline: Pipeline) -> set[Node]:
+def _of_frames(pipeline: Graph) -> set[Node]:
     """Return what Arrow does not evaluate, whatever the types are."""
     return {node for node in pipeline.nodes if isinstance(node.spec, OnFrames) and node.spec.is_of_frames}
 
@@ -168,7 +176,7 @@ def _refuse(part: SparkPart) -> Sequence[pa.Schema]:
     raise _NeedsSpark(part)
 
 
-def first_in_spark(pipeline: Pipeline) -> SparkPart | None:
+def first_in_spark(pipeline: Graph) -> SparkPart | None:
     """Return the first part of a pipeline with state that Spark's plan computes: stage 0, else what stands behind it.
 
     None where there is none.
@@ -181,7 +189,7 @@ def first_in_spark(pipeline: Pipeline) -> SparkPart | None:
     return None
 
 
-def left_to_spark(pipeline: Pipeline) -> tuple[Node, ...]:
+def left_to_spark(pipeline: Graph) -> tuple[Node, ...]:
     """Check a graph as a start does, as far as it can be checked without Spark; return what cannot.
 
     Returns
@@ -217,7 +225,7 @@ class _Way(NamedTuple):
 class _Cutting:
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Graph,
         normal: Callable[[pa.Schema], pa.Schema],
         token: str,
         buckets: int,

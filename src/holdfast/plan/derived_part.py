@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions.derive import derived, derived_items
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, lowering_of
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.feeds import Unchanged
@@ -24,7 +24,7 @@ class Underived(Exception):
 
 
 def stages_without_spark(
-    pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
+    pipeline: Graph, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
 ) -> Stages | None:
     """Return the stages of a pipeline with state, in one bucket each, without Spark; None where it has to be asked.
 
@@ -57,7 +57,7 @@ def stages_without_spark(
         return None
 
 
-def sink_schemas(pipeline: Pipeline) -> dict[str, pa.Schema]:
+def sink_schemas(pipeline: Graph) -> dict[str, pa.Schema]:
     """Return the schema of the rows that each sink is given, for the sinks of which it is known without Spark."""
     if has_state(pipeline):
         stages = stages_without_spark(pipeline, as_it_is, "", is_columnar=True)

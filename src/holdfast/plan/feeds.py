@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.expressions.text import Item
-from holdfast.graph.explain import BoundsEnding
-from holdfast.graph.nodes import Node, is_stateful
+from holdfast.graph.nodes import Node, Shape, is_stateful
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.operators.stateful.gate_step import GateStep
@@ -32,6 +31,14 @@ _OF_FUNCTIONS = frozenset({"apply", "stateful"})
 """Those that report it where ``timestamp_offset`` bounds the timestamps that a user's function returns."""
 
 _BY_TIME = frozenset({"tumbling", "sliding", "session"})
+
+
+@runtime_checkable
+class BoundsEnding(Protocol):
+    """What an operator's declaration may have: why bounds of its inputs, except the end, do not hold after it."""
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why, for people; None where they hold."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from holdfast.errors import invariant
 from holdfast.expressions.compile import columnar, columnar_items
 from holdfast.expressions.nodes import Columnar
 from holdfast.expressions.text import item_of
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InArrow, entry_of, lowering_of
 from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.spec import Sync
@@ -48,12 +48,12 @@ Made = tuple[Operation, pa.Schema, Evaluations]
 _HERE = "holdfast/plan/program_build.py"
 
 
-def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str) -> Program | None:
+def build_program(pipeline: Graph, normal: Callable[[pa.Schema], pa.Schema], token: str) -> Program | None:
     """Return a pipeline's program; None where some operator needs Spark's plan.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The checked graph.
     normal : callable
         Returns a schema as it comes back from Spark, so that a sink's schema does not depend on how rows are evaluated.

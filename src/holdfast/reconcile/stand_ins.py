@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.object_files.spec import ObjectFilesSpec
@@ -39,7 +39,7 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     return replace(node, spec=spec, backfill=False, pace=None)
 
 
-def followed(pipeline: Pipeline) -> list[SinkNode]:
+def followed(pipeline: Graph) -> list[SinkNode]:
     """Return the sinks whose ledgers say where a pipeline is: those that a replica's shadow stands in for."""
     exact = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
     return [node for node in exact if isinstance(node.spec, LedgerSpec)]

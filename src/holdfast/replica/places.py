@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import LeasedSpec, LeasePlace
 
 
-def lease_of(pipeline: Pipeline) -> LeasePlace:
+def lease_of(pipeline: Graph) -> LeasePlace:
     """Return where the lease of a pipeline is kept: with the first of its sinks that can.
 
     Raises

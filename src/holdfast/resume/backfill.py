@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import Diverged, InvalidPipeline, invariant
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Source, SourceSpec
 from holdfast.positions import Position, Positions, SourcePositions, ascending, covers, covers_all
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict
@@ -33,7 +33,7 @@ class Backfill:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     checkpoint : Path
         Where the workspaces of its sources are.
@@ -41,7 +41,7 @@ class Backfill:
         Whether state is computed anew: then it needs every row that there ever was.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     checkpoint: Path
     has_state: bool
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.sources import spark_options
 from holdfast.store import checked_json
@@ -174,7 +174,7 @@ def unreadable(key: str, error: Exception, says: str) -> Corrupt:
     )
 
 
-def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buckets: int = 0) -> GraphRecord:
+def described(pipeline: Graph, state_schemas: Mapping[str, StateSchema], buckets: int = 0) -> GraphRecord:
     """Return a pipeline as a checkpoint remembers it."""
     everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
     nodes = {
@@ -189,7 +189,7 @@ def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buck
     return GraphRecord(pipeline.fingerprint(), nodes, state_schemas, buckets)
 
 
-def state_fingerprint(pipeline: Pipeline) -> str:
+def state_fingerprint(pipeline: Graph) -> str:
     """Return 16 hexadecimal digits that are equal for graphs whose state is the same, rows given; empty without state.
 
     What is downstream of the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no

@@ -21,7 +21,7 @@ from holdfast.commit.records import Decided
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_record import read_graph
@@ -33,7 +33,7 @@ class _LeftToTheStart(Exception):
     """Whether it may be resolved only the rest of the start can tell."""
 
 
-def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> None:
+def resolve_dead_run(pipeline: Graph, store: Store, settings: Settings) -> None:
     """Resolve what a dead run of this graph left, before there is a session: prepared rows hold their locks until then.
 
     A start does so first (design/0002).  What is not done here it does when the graph is compiled: where nothing is in
@@ -67,7 +67,7 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
 
 
 def resolve_with_former_columns(
-    pipeline: Pipeline, store: Store, settings: Settings, schemas: Mapping[str, pa.Schema]
+    pipeline: Graph, store: Store, settings: Settings, schemas: Mapping[str, pa.Schema]
 ) -> None:
     """Resolve what was decided with other columns than the rows of a start have, by sinks with those columns.
 
@@ -105,7 +105,7 @@ def _is_changed(before: pa.Schema | None, now: pa.Schema) -> bool:
     return before is not None and [(of.name, of.type) for of in before] != [(of.name, of.type) for of in now]
 
 
-def ran_last(pipeline: Pipeline, store: Store) -> bool:
+def ran_last(pipeline: Graph, store: Store) -> bool:
     """Tell whether a graph is, word for word, the one that ran last: its sinks are those that it has noted."""
     number = newest_directory(store)
     return number > 0 and read_graph(store, f"spark/{number}").fingerprint == pipeline.fingerprint()
@@ -130,7 +130,7 @@ def _leave_to_the_start(lacking: object, held: Mapping[str, Held]) -> None:
 
 
 def coordinator_of(
-    pipeline: Pipeline,
+    pipeline: Graph,
     store: Store,
     sinks: Sequence[Sink],
     settings: Settings,
@@ -164,7 +164,7 @@ def coordinator_of(
 
 
 @contextmanager
-def connected_sinks(pipeline: Pipeline, store: Store) -> Iterator[dict[str, Sink]]:
+def connected_sinks(pipeline: Graph, store: Store) -> Iterator[dict[str, Sink]]:
     """Yield the sinks that have run with this checkpoint and can be asked from here, connected as they were then.
 
     A sink that was added since has noted no schema: it was never opened, and nothing can be in doubt there.
@@ -182,7 +182,7 @@ def connected_sinks(pipeline: Pipeline, store: Store) -> Iterator[dict[str, Sink
 
 @contextmanager
 def coordinator_alone(
-    pipeline: Pipeline, store: Store, settings: Settings
+    pipeline: Graph, store: Store, settings: Settings
 ) -> Iterator[tuple[Coordinator, dict[str, Sink]]]:
     """Yield a coordinator that is not opened yet, and its sinks.
 
@@ -204,7 +204,7 @@ def open_decisions(store: Store) -> dict[int, tuple[str, ...]]:
     return {epoch: tuple(content.parts) for epoch, content in found if isinstance(content, Decided)}
 
 
-def check_within_reach(pipeline: Pipeline, store: Store) -> None:
+def check_within_reach(pipeline: Graph, store: Store) -> None:
     """Refuse to resolve where an epoch is decided for a sink that only a run can write.
 
     Raises

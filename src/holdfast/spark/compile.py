@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from holdfast.errors import REPORT, InternalError, InvalidPipeline, invariant
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
@@ -58,12 +58,12 @@ class Compiled:
     analysis: Mapping[str, Unchanged] = field(default_factory=dict)
 
 
-def compile_pipeline(pipeline: Pipeline | SparkPart, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+def compile_pipeline(pipeline: Graph | SparkPart, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The checked graph.
     read : callable
         Returns the streaming frame of a source node, with the hidden reject column where it has rejects.

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, lowering_of
 from holdfast.plan.stages import End, SparkPart
 from holdfast.spark.failure import summary
@@ -47,7 +47,7 @@ class Steps:
         return step
 
 
-def steps_of(pipeline: Pipeline | SparkPart) -> Steps:
+def steps_of(pipeline: Graph | SparkPart) -> Steps:
     """Return the steps of a pipeline that lead to a sink; those of the heads of a part have the first numbers."""
     found = Steps()
     heads = pipeline.heads if isinstance(pipeline, SparkPart) else {}

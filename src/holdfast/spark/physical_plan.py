@@ -17,7 +17,7 @@ from holdfast.checkpoint.checkpointer import Intervals
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import present
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.counting.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.cutting import has_state
@@ -68,7 +68,7 @@ class PhysicalPlan:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     session : SparkSession
         Of the run.
@@ -86,7 +86,7 @@ class PhysicalPlan:
         Makes snapshots of the state; None without state.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     session: SparkSession
     parallelism: int
     reader: SourceReader
@@ -265,13 +265,13 @@ def _shape(context: StartContext) -> StateShape:
     return settle_shape(store, below, context.parallelism, division, previous=previous)
 
 
-def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
+def _positions_only(pipeline: Graph, reader: SourceReader) -> DataFrame:
     """Return a frame that lets Spark plan epochs over all sources; its rows are never read."""
     frames = [reader.read(node).select(F.lit(1).alias("unread")) for node in pipeline.sources]
     return reduce(DataFrame.union, frames)
 
 
-def check_compiled(pipeline: Pipeline, session: SparkSession, *, is_columnar: bool = True) -> None:
+def check_compiled(pipeline: Graph, session: SparkSession, *, is_columnar: bool = True) -> None:
     """Compile a graph as a start does, in a session of its own, and do nothing with it.
 
     Raises
@@ -286,7 +286,7 @@ def check_compiled(pipeline: Pipeline, session: SparkSession, *, is_columnar: bo
         refuse_state(pipeline.name, compile_pipeline(pipeline, reader.read, _UNUSED).frame)
 
 
-def compiled_stages(pipeline: Pipeline, session: SparkSession, *, is_columnar: bool) -> Stages | None:
+def compiled_stages(pipeline: Graph, session: SparkSession, *, is_columnar: bool) -> Stages | None:
     """Return the stages of a graph as a start compiles it, in one bucket each; None without state."""
     if not has_state(pipeline):
         return None

@@ -24,8 +24,8 @@ from holdfast.display.cell import follow
 from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.drawing import picture
+from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
@@ -54,7 +54,7 @@ class Run:
     def __init__(
         self,
         *,
-        pipeline: Pipeline,
+        pipeline: Graph,
         sinks: Mapping[str, Sink],
         coordinator: Coordinator,
         stop_directory: Path,

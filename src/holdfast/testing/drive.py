@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node, Stream, sink
-from holdfast.graph.pipeline import Pipeline
+from holdfast.pipeline import Pipeline
 from holdfast.plan import batches
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
 from holdfast.plan.counting.audit import Audit, audit_of_program, audit_of_stages

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.graph.pipeline import Pipeline
+from holdfast.pipeline import Pipeline
 
 SCRIPT = """
     import holdfast as hf

@@ -4,7 +4,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.explain import arguments_text, sinks_behind, warnings, ways_behind_state
+from holdfast.explain import arguments_text, sinks_behind, warnings, ways_behind_state
 from holdfast.plan import feeds
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.program_build import as_it_is

@@ -5,7 +5,8 @@ import logging
 import pytest
 
 import holdfast as hf
-from holdfast.graph.explain import start_warnings, waits_to_mind, warnings
+from holdfast.explain import warnings
+from holdfast.plan.warnings import start_warnings, waits_to_mind
 
 SCHEMA = "id BIGINT, t TIMESTAMP, is_bound BOOLEAN"
 

@@ -12,7 +12,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
-from holdfast.graph.pipeline import Pipeline
+from holdfast.pipeline import Pipeline
 from holdfast.resume.graph_diff import NodeVerdict, compare
 from holdfast.resume.graph_record import GraphRecord, Role, described, state_fingerprint
 from holdfast.resume.refusals import check_change

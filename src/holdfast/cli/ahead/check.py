@@ -17,10 +17,10 @@ from holdfast.cli.words import warning_lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.expressions.findings import mistake_in
-from holdfast.graph.explain import waits_to_mind
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.targets import Targets, examined
+from holdfast.pipeline import Pipeline
+from holdfast.plan.warnings import waits_to_mind
 from holdfast.store.paths import viewed_directory
 
 FREE_LEAST = 1 << 30

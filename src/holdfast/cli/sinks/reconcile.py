@@ -15,8 +15,8 @@ from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import noted_owner
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.reconcile.report import Reconciled
 from holdfast.reconcile.stand_ins import followed
 from holdfast.store.paths import open_store, viewed_directory
@@ -88,7 +88,7 @@ def reconcile(
         raise typer.Exit(DIFFERENT)
 
 
-def the_sink(pipeline: Pipeline, name: str | None) -> SinkNode:
+def the_sink(pipeline: Graph, name: str | None) -> SinkNode:
     """Return the sink of a name; without one, the only sink.
 
     Raises

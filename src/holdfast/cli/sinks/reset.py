@@ -16,8 +16,8 @@ from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.lease import lease_report
 from holdfast.ports import Reset, ResettableSpec
@@ -75,7 +75,7 @@ def reset(
         frame.answer(answer, said if yes else ["done"], as_json)
 
 
-def _chosen(pipeline: Pipeline, names: Sequence[str] | None) -> list[SinkNode]:
+def _chosen(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
     unknown = sorted({*(names or ())} - {node.name for node in pipeline.sinks})
     if unknown:
         raise InvalidPipeline(
@@ -87,7 +87,7 @@ def _chosen(pipeline: Pipeline, names: Sequence[str] | None) -> list[SinkNode]:
     return [node for node in pipeline.sinks if names is None or node.name in names]
 
 
-def _checked(pipeline: Pipeline, directory: Path, *, is_partial: bool, force: bool) -> Owner:
+def _checked(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
     """Return who ran the pipeline last; refuse it while that one may be alive, or epochs are in doubt.
 
     Raises
@@ -123,7 +123,7 @@ def _checked(pipeline: Pipeline, directory: Path, *, is_partial: bool, force: bo
     return owner
 
 
-def _reset(pipeline: Pipeline, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
+def _reset(pipeline: Graph, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
     """Reset a sink; None where it keeps nothing of a pipeline."""
     if not isinstance(node.spec, ResettableSpec):
         return None
@@ -153,7 +153,7 @@ def _who(owner: Owner) -> Iterator[str]:
 
 
 def lines(
-    pipeline: Pipeline,
+    pipeline: Graph,
     checkpoint: str,
     planned: Mapping[str, Reset | None],
     place: Path | None,
@@ -179,7 +179,7 @@ def lines(
         yield from (_next(pipeline, checkpoint, node) for node in nodes)
 
 
-def _next(pipeline: Pipeline, checkpoint: str, node: SinkNode) -> str:
+def _next(pipeline: Graph, checkpoint: str, node: SinkNode) -> str:
     """Say how a sink that was reset alone gets its rows again."""
     if can_be_rebuilt(node, pipeline.name):
         rebuild = f"holdfast reconcile TARGET --checkpoint {checkpoint} --sink {node.name} --rebuild"
@@ -190,7 +190,7 @@ def _next(pipeline: Pipeline, checkpoint: str, node: SinkNode) -> str:
 
 
 def as_value(
-    pipeline: Pipeline, planned: Mapping[str, Reset | None], directory: Path, place: Path | None, *, is_dry_run: bool
+    pipeline: Graph, planned: Mapping[str, Reset | None], directory: Path, place: Path | None, *, is_dry_run: bool
 ) -> dict[str, Any]:
     """Return it as a JSON value."""
     sinks = {

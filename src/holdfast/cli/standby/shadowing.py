@@ -12,17 +12,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
 from holdfast.display.operators import size_text
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.reconcile.targets import FILE_NAME
 
 if TYPE_CHECKING:
-    from holdfast.spark.shadow.following import Following
+    pass
 
 log = logging.getLogger("holdfast.replica")
 
@@ -36,7 +35,7 @@ class Shadowing:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         What is run.
     directory : Path
         The replica's checkpoint.
@@ -44,16 +43,17 @@ class Shadowing:
         The arguments of the start.
     """
 
-    def __init__(self, pipeline: Pipeline, directory: Path, options: Mapping[str, Any]) -> None:
+    def __init__(self, pipeline: Graph, directory: Path, options: Mapping[str, Any]) -> None:
         settings = options.get("settings") or Settings()
         if master := options.get("master"):
             settings = Settings(**{**settings.model_dump(), "master": master})
-        module = import_module("holdfast.spark.shadow.following")
+        from holdfast.spark.shadow.following import Following
+
         self._place = directory / NAME
         if not (self._place / "checkpoint" / FILE_NAME).exists():  # a crash has left it on its way into the checkpoint
             shutil.rmtree(self._place, ignore_errors=True)
         self._directory = directory
-        self._following: Following = module.Following(pipeline, self._place, settings)
+        self._following = Following(pipeline, self._place, settings)
         log.info("the state of pipeline %r is computed beside the main", pipeline.name)
         self._following.start()
 

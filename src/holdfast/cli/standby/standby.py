@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,8 @@ from holdfast.cli.supervision import RECORD
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.owner import noted_owner
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.logs import FILE_NAME
+from holdfast.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
 from holdfast.ports import LeasePlace, SeenLease
 from holdfast.replica.keeper import Keeper, held_by
@@ -129,7 +128,8 @@ class Standby:
         if self._begins_elsewhere:
             raise _begins_elsewhere(self._pipeline.name)
         with StopSignals(is_supervised=is_supervised()) as signals:
-            early = import_module("holdfast.spark.launch.early")
+            from holdfast.spark.launch import early
+
             early.warm_up(self._pipeline, options)
             self._shadow(watch.seen)
             if self._shadowing is None:

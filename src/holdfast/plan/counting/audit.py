@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import InternalError
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.lowering import lowering_of
 from holdfast.operators.stateful.gate import Released
@@ -132,17 +132,17 @@ def _count(tally: Tally, name: str, what: str) -> int:
     return tally.get(name, {}).get(what, 0)
 
 
-def audit_behind_spark(pipeline: Pipeline) -> Audit:
+def audit_behind_spark(pipeline: Graph) -> Audit:
     """Return those of a pipeline that Spark's plan evaluates: rows of sources and sinks alone are counted."""
     return _audit(pipeline, frozenset(), frozenset())
 
 
-def audit_of_program(pipeline: Pipeline, program: Program) -> Audit:
+def audit_of_program(pipeline: Graph, program: Program) -> Audit:
     """Return the equations of a pipeline without state."""
     return _audit(pipeline, program.counted, frozenset())
 
 
-def audit_of_stages(pipeline: Pipeline, stages: Stages) -> Audit:
+def audit_of_stages(pipeline: Graph, stages: Stages) -> Audit:
     """Return the equations of a pipeline with state."""
     programs = [stage.program for stage in stages.stages if stage.program is not None]
     counted = frozenset[str]().union(*(program.counted for program in programs))
@@ -150,7 +150,7 @@ def audit_of_stages(pipeline: Pipeline, stages: Stages) -> Audit:
     return _audit(pipeline, counted, hosted)
 
 
-def _audit(pipeline: Pipeline, counted: Collection[str], hosted: Collection[str]) -> Audit:
+def _audit(pipeline: Graph, counted: Collection[str], hosted: Collection[str]) -> Audit:
     outs: dict[str, tuple[str, str]] = {}
     for node in pipeline.nodes:
         if lowering_of(node).keeps_state:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.plan.counting.counts import EpochReport
 
@@ -89,11 +89,11 @@ class Totals:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Graph) -> None:
         self._sources = [node.name for node in pipeline.sources]
         self._sinks = [sink.name for sink in pipeline.sinks]
         self._ways = {node.name: lowering_of(node).in_arrow for node in pipeline.nodes if not node.is_source}

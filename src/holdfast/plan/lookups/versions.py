@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.lookups.operation import FOLDER, pins_key, version_key
 from holdfast.ports import Store
@@ -68,7 +68,7 @@ def _counting(records: list[VersionRecord], epoch: int) -> str | None:
     return None if found is None else found.version
 
 
-def look_ups_of(pipeline: Pipeline) -> dict[str, TableLookup]:
+def look_ups_of(pipeline: Graph) -> dict[str, TableLookup]:
     """Return the look-ups of a graph in tables whose versions are logged."""
     return {node.name: node.spec for node in pipeline.nodes if isinstance(node.spec, TableLookup)}
 

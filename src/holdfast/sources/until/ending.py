@@ -14,12 +14,12 @@ from typing import cast
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import end_at
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import SourceSpec
 from holdfast.sources.until.spec import obstacle
 
 
-def ends_at(pipeline: Pipeline, until: str | datetime | int | None, *, at: int | None) -> int | None:
+def ends_at(pipeline: Graph, until: str | datetime | int | None, *, at: int | None) -> int | None:
     """Return the time at which a run of a pipeline ends, in the unit of its timestamps; None where it does not.
 
     Raises

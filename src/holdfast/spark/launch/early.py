@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,22 +9,22 @@ from weakref import WeakKeyDictionary
 
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.cutting import first_in_spark, has_state
 from holdfast.plan.program_build import as_it_is, build_program
 from holdfast.spark.launch import class_archive, jvm
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
 
-_known: WeakKeyDictionary[Pipeline, RowsInJvm] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Graph, RowsInJvm] = WeakKeyDictionary()
 """What the JVM evaluates of a graph: a start asks for its JVM and its session, and a graph may be large."""
 
 
-def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
+def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
     """Begin the JVM that a start will need, where its options are known and no hook has to be called first.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         What is to be started.
     options : mapping of str to Any
         The arguments of :func:`holdfast.spark.resume.start.start`.
@@ -40,7 +39,7 @@ def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
             jvm.begin(jvm_options(pipeline, settings))
 
 
-def jvm_options(pipeline: Pipeline, settings: Settings) -> JvmOptions:
+def jvm_options(pipeline: Graph, settings: Settings) -> JvmOptions:
     """Return the options of the JVM for a pipeline with a local master."""
     return jvm.options_for(
         f"{settings.driver_memory_mib}m",
@@ -49,7 +48,7 @@ def jvm_options(pipeline: Pipeline, settings: Settings) -> JvmOptions:
     )
 
 
-def rows_in_jvm(pipeline: Pipeline, settings: Settings) -> RowsInJvm:
+def rows_in_jvm(pipeline: Graph, settings: Settings) -> RowsInJvm:
     """Return which rows of a pipeline the JVM evaluates: with state, others pass through it in packets of Arrow."""
     is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
     if is_given_frames or not settings.columnar:
@@ -59,7 +58,7 @@ def rows_in_jvm(pipeline: Pipeline, settings: Settings) -> RowsInJvm:
     return _known[pipeline]
 
 
-def _rows_of(pipeline: Pipeline) -> RowsInJvm:
+def _rows_of(pipeline: Graph) -> RowsInJvm:
     if not has_state(pipeline):
         return RowsInJvm.ALL if build_program(pipeline, as_it_is, "") is None else RowsInJvm.NONE
     part = first_in_spark(pipeline)
@@ -68,7 +67,7 @@ def _rows_of(pipeline: Pipeline) -> RowsInJvm:
     return RowsInJvm.BETWEEN_STATE if part.heads else RowsInJvm.ALL
 
 
-def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
+def warm_up(pipeline: Graph, options: Mapping[str, Any]) -> None:
     """Prepare what a start will need before the takeover: the engine's modules, and a session with its JVM.
 
     Parameters
@@ -77,7 +76,9 @@ def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
         As for :func:`begin`.
     """
     begin(pipeline, options)
-    importlib.import_module("holdfast.spark.resume.start")
+    import holdfast.spark.resume.start  # noqa: F401  (what a start imports)
+    from holdfast.spark.launch import session
+
     if pipeline.hooks.on_setup is not None:
         return
     settings = options.get("settings") or Settings()
@@ -85,7 +86,6 @@ def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
         settings = Settings(**{**settings.model_dump(), "master": master})
     if not settings.master.startswith("local"):
         return  # it would be an application of its own there, and hold executors
-    session = importlib.import_module("holdfast.spark.launch.session")
     # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
     base = session.session_of(settings, rows=rows_in_jvm(pipeline, settings))
     session.run_session(base, 1)

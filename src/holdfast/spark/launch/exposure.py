@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Confidential
 
 Ask = Callable[[str], bool]
 """Whether a switch of Spark's is on."""
 
 
-def exposed(pipeline: Pipeline, master: str, is_on: Ask) -> str:
+def exposed(pipeline: Graph, master: str, is_on: Ask) -> str:
     """Return a warning if secrets of the pipeline would travel in clear to another host; else nothing.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         What is to run.
     master : str
         Spark's master.

@@ -19,8 +19,8 @@ import pyarrow as pa
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable, present
 from holdfast.graph import hooks
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked
 from holdfast.ports import Source, Store
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
@@ -86,7 +86,7 @@ class Isolating:
 
     Parameters
     ----------
-    pipeline, store : Pipeline, Store
+    pipeline, store : Graph, Store
         What runs, and the checkpoint.
     opened : callable
         Opens a source of it.
@@ -109,7 +109,7 @@ class Isolating:
         How many rows of one epoch are isolated at most.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     store: Store
     opened: Callable[[Node], Source]
     spark: Path
@@ -367,7 +367,7 @@ def errors_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Tab
         yield error, letter.table
 
 
-def check_addresses(pipeline: Pipeline) -> None:
+def check_addresses(pipeline: Graph) -> None:
     """Refuse isolation where rows have no addresses."""
     for node in pipeline.sources:
         if node.kind == "spark":

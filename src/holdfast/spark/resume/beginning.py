@@ -13,8 +13,8 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import Corrupt, HoldfastError
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import epoch_driven
 from holdfast.plan.lookups.versions import look_ups_of, unknown_to
 from holdfast.ports import Held, Store
@@ -270,7 +270,7 @@ class Beginning:
 
 
 def beginning_of(
-    pipeline: Pipeline,
+    pipeline: Graph,
     store: Store,
     directory: Path,
     chosen: Directory,
@@ -288,7 +288,7 @@ def beginning_of(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     store, directory : Store, Path
         The checkpoint, and where it lies.

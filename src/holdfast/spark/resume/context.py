@@ -14,7 +14,7 @@ from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.display import phase
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
 from holdfast.plan.lookups.operation import pinned_in
@@ -44,7 +44,7 @@ from holdfast.store.scratch import address_in, is_where_chosen
 class StartOptions:
     """What a start is asked for: the arguments of :func:`holdfast.spark.resume.start.start`, in units of the engine."""
 
-    pipeline: Pipeline
+    pipeline: Graph
     checkpoint: str
     trigger: Trigger
     commit_every_ticks: int | None
@@ -218,7 +218,7 @@ def _check_is_shared(asked: StartOptions, scratch: Path) -> None:
     )
 
 
-def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | None:
+def program_of(pipeline: Graph, settings: Settings, token: str) -> Program | None:
     """Return what evaluates a pipeline's rows without the JVM; None where it has a part in that."""
     if has_state(pipeline) or not settings.columnar:
         return None

@@ -16,8 +16,8 @@ from pathlib import Path
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import STATE, Corrupt, HoldfastError
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.seed import seed_of
@@ -63,12 +63,12 @@ class Directory:
         return self.spark.is_changed
 
 
-def directory_of(pipeline: Pipeline, store: Store, checkpoint: Path, asked: Division) -> Directory:
+def directory_of(pipeline: Graph, store: Store, checkpoint: Path, asked: Division) -> Directory:
     """Return the directory that a run of a pipeline uses, with what a changed graph is to do in it.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     store, checkpoint : Store, Path
         The checkpoint, and where it lies.
@@ -134,7 +134,7 @@ def log_change(chosen: Directory) -> None:
         log.log(logging.WARNING if chosen.spark is Spark.DAMAGED else logging.INFO, "%s", reason)
 
 
-def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
+def outgrown(pipeline: Graph, store: Store, asked: Division, below: str) -> Iterator[str]:
     """Yield why a directory cannot be used for a pipeline any more, although its state is the same."""
     shape = noted_shape(store, below)
     if shape is not None and has_state(pipeline):

@@ -26,7 +26,7 @@ from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import TimeUnit, begin_at, common_unit
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
@@ -86,7 +86,7 @@ class StartAt:
 
     @staticmethod
     def of(
-        pipeline: Pipeline,
+        pipeline: Graph,
         *,
         from_checkpoint: str | None = None,
         at: str | datetime | int | None = None,
@@ -181,7 +181,7 @@ class StartAt:
             found[each.operator] = each.tables(state_schemas[each.operator], partial(_grown, upgrade, at))
         return found
 
-    def check_sources(self, pipeline: Pipeline) -> None:
+    def check_sources(self, pipeline: Graph) -> None:
         """Refuse sources that cannot begin at a time.
 
         Raises
@@ -213,7 +213,7 @@ class Fork:
         The named checkpoint; None for the beginning of the sources, or a time.
     store, directory : Store, Path
         The checkpoint of the pipeline that begins, and where it lies.
-    pipeline : Pipeline
+    pipeline : Graph
         The pipeline.
     reader : SourceReader
         How its sources are read.
@@ -235,7 +235,7 @@ class Fork:
     found: NamedCheckpoint | None
     store: Store
     directory: Path
-    pipeline: Pipeline
+    pipeline: Graph
     reader: SourceReader
     generation: int
     graph: GraphRecord

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from holdfast.checkpoint.participation import Participation
 from holdfast.commit.takeover import Expired
 from holdfast.errors import Diverged, HoldfastError
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import Held
 from holdfast.positions import Positions, lacking
 from holdfast.resume.behind import Behind, unreadable
@@ -57,7 +57,7 @@ class Findings:
         """The row of the table."""
         return decide(self.found)
 
-    def is_of_all(self, pipeline: Pipeline) -> bool:
+    def is_of_all(self, pipeline: Graph) -> bool:
         """Whether a start of a pipeline would find the same, though sinks that only it can ask were not asked."""
         # Where Spark's log does not say what was published in them, a start asks them.
         return self.found.spark.has_log or all(sink.name in self.held for sink in pipeline.sinks)

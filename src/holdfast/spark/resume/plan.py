@@ -14,7 +14,7 @@ from holdfast.checkpoint.portable import find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.cutting import has_state
 from holdfast.plan.derived_part import stages_without_spark
 from holdfast.plan.stages import Stages
@@ -137,7 +137,7 @@ class Plan:
 
 
 def plan(
-    pipeline: Pipeline,
+    pipeline: Graph,
     store: Store,
     checkpoint: Path,
     settings: Settings,
@@ -153,7 +153,7 @@ def plan(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     store, checkpoint : Store, Path
         The checkpoint, and where it lies.
@@ -244,7 +244,7 @@ def _recovery(
     return PlannedRecovery(start, tuple(restored), sinks)
 
 
-def _due(begins: StartAt | None, pipeline: Pipeline, store: Store) -> StartAt | None:
+def _due(begins: StartAt | None, pipeline: Graph, store: Store) -> StartAt | None:
     """Return where the pipeline still has to begin; refuse what a start refuses before it looks at anything else."""
     if not begins:
         return None
@@ -252,7 +252,7 @@ def _due(begins: StartAt | None, pipeline: Pipeline, store: Store) -> StartAt | 
     return begins if begins.is_due(store, pipeline.name, has_begun=newest_directory(store) > 0) else None
 
 
-def _fork(begins: StartAt, pipeline: Pipeline, store: Store, checkpoint: Path, transfer: Transfer) -> Fork:
+def _fork(begins: StartAt, pipeline: Graph, store: Store, checkpoint: Path, transfer: Transfer) -> Fork:
     """Return how it would begin; refuse state that does not fit.  Only its checks are used: nothing begins with it."""
     found = None if begins.where is None else find(store, begins.where)
     given = begins.tables(pipeline.name, transfer.state_schemas, transfer.upgrades, transfer.clock.now_us())
@@ -271,13 +271,13 @@ def _planned_beginning(first: Fork, converted: Mapping[str, Mapping[str, int]] |
     )
 
 
-def state_schemas(pipeline: Pipeline, settings: Settings) -> dict[str, StateSchema]:
+def state_schemas(pipeline: Graph, settings: Settings) -> dict[str, StateSchema]:
     """Return what each stateful operator of a graph would keep."""
     stages = _stages(pipeline, settings)
     return {} if stages is None else state_schemas_of(pipeline, stages)
 
 
-def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
+def _stages(pipeline: Graph, settings: Settings) -> Stages | None:
     if not has_state(pipeline):
         return None
 

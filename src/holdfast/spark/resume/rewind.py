@@ -26,7 +26,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
@@ -68,7 +68,7 @@ class Rewinding:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     store, directory : Store, Path
         The checkpoint, and where it lies.
@@ -78,7 +78,7 @@ class Rewinding:
         Where rows that were replaced are computed again; None: one is made where it is needed.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     store: Store
     directory: Path
     settings: Settings

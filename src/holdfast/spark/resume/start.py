@@ -10,15 +10,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.config import Settings, mistaken_variables
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import commit_every_ticks
-from holdfast.graph.explain import start_warnings
+from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
+from holdfast.plan.warnings import start_warnings
 from holdfast.sources.until.ending import ends_at
 from holdfast.spark.failure import translate
-from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.starting import Starting
@@ -28,7 +27,7 @@ log = logging.getLogger("holdfast.run")
 
 
 def start(
-    pipeline: Pipeline,
+    pipeline: Graph,
     *,
     checkpoint: str,
     trigger: Trigger,
@@ -54,7 +53,7 @@ def start(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     checkpoint : str
         Directory that belongs to this pipeline alone; created when absent.  Or its place in an object store,
@@ -173,42 +172,3 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
-
-
-def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
-    """Start several independent pipelines in one process: each with its own coordinator, epochs and pts.
-
-    Parameters
-    ----------
-    pipelines : sequence of Pipeline
-        Their names must differ.
-    checkpoint : str
-        Directory; each pipeline gets ``<checkpoint>/<pipeline>``.
-    **options
-        As for :func:`start`.
-
-    Returns
-    -------
-    list of Run
-        In the order of ``pipelines``.  When one cannot be started, those already started are stopped.
-    """
-    names = [pipeline.name for pipeline in pipelines]
-    if len(set(names)) != len(names):
-        raise InvalidPipeline(
-            f"start_all was given several pipelines of one name: {', '.join(names)}.",
-            why="the name is the identity of a pipeline in its checkpoint and in every sink.",
-            do="give each pipeline a name of its own.",
-        )
-    settings = options.get("settings") or Settings()
-    if settings.jvm == "auto" and len({rows_in_jvm(each, settings) for each in pipelines}) > 1:
-        # They share a JVM, which the first one starts: other rows of another one enter it.
-        options["settings"] = Settings(**{**settings.model_dump(), "jvm": "full"})
-    runs: list[Run] = []
-    try:
-        for pipeline in pipelines:
-            runs.append(pipeline.start(checkpoint=f"{checkpoint.rstrip('/')}/{pipeline.name}", **options))
-    except BaseException:
-        for run in runs:
-            run.stop()
-        raise
-    return runs

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import Diverged
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Bounded, Clock, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
@@ -46,7 +46,7 @@ def compared(
     chosen: Directory,
     graph: GraphRecord,
     upgrades: Mapping[str, StateUpgrade],
-    pipeline: Pipeline,
+    pipeline: Graph,
 ) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
     below = chosen.previous if chosen.is_changed else chosen.below
@@ -196,7 +196,7 @@ class StateChange:
         return manifest.key.path
 
 
-def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
+def _finished(checkpoint: Path, below: str, pipeline: Graph) -> tuple[str, ...]:
     """Return the sources that have ended: those whose end is logged, and bounded ones that are read completely."""
     spark = checkpoint / below
     positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # after a rewind nothing is planned

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from holdfast.checkpoint.explained import agreed
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InDoubt, Unavailable
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import every
 from holdfast.ports import Held, LedgerSpec, SinkLedger
 from holdfast.reconcile.stand_ins import followed
@@ -74,7 +74,7 @@ class Following:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     directory : Path
         Of the shadow alone.
@@ -85,7 +85,7 @@ class Following:
     """
 
     def __init__(
-        self, pipeline: Pipeline, directory: Path, settings: Settings, *, session: SparkSession | None = None
+        self, pipeline: Graph, directory: Path, settings: Settings, *, session: SparkSession | None = None
     ) -> None:
         self._asked = followed(pipeline)
         self._pipeline = pipeline

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from holdfast.checkpoint.explained import agreed
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import clock_driven
 from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair, RunIdentity, Sink, SinkLedger
 from holdfast.positions import Positions
@@ -54,7 +54,7 @@ class Reconciling:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     sink : SinkNode
         One of its sinks.
@@ -74,7 +74,7 @@ class Reconciling:
         Called when there is nothing to compute for the next while: memory may be given back.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     sink: SinkNode
     checkpoint: Path
     shadow_directory: Path

@@ -21,9 +21,9 @@ from holdfast.checkpoint.schemas import noted_schema
 from holdfast.commit.owner import noted_owner
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, invariant, present
+from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.plan.cutting import has_state
 from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, LedgerSpec, Store
@@ -49,7 +49,7 @@ class Shadow:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     sinks : sequence of SinkNode
         Of the graph.
@@ -65,7 +65,7 @@ class Shadow:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Graph,
         sinks: Sequence[SinkNode],
         directory: Path,
         settings: Settings,

@@ -17,8 +17,8 @@ from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, Rewindable, RewindableSpec, Sink, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
@@ -32,7 +32,7 @@ class Withdrawing:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The graph.
     directory : Path
         Where the checkpoint lies.
@@ -42,7 +42,7 @@ class Withdrawing:
         Sinks that keep what they hold.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     directory: Path
     settings: Settings
     session: SparkSession | None

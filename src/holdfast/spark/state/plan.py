@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import build_stages, has_idle_rule
@@ -41,14 +41,14 @@ TICK_US = 1_000_000
 """Least time from one epoch to the next that is planned without rows, where one can release something."""
 
 
-def state_schemas_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
+def state_schemas_of(pipeline: Graph, stages: Stages) -> dict[str, StateSchema]:
     """Return the state tables of each stateful operator."""
     arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
     return {name: StateSchema(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
 
 
-def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
+def upgrades_of(pipeline: Graph, stages: Stages) -> dict[str, StateUpgrade]:
     """Return how each stateful operator takes over the state of another version of itself."""
     pasts = {node.name: node.past for node in pipeline.nodes}
     return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
@@ -77,7 +77,7 @@ class StatefulPlan:
 
 
 def compile_stateful(
-    pipeline: Pipeline,
+    pipeline: Graph,
     reader: SourceReader,
     token: str,
     shape: StateShape,
@@ -91,7 +91,7 @@ def compile_stateful(
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         The checked graph.
     reader : SourceReader
         Opens its sources.

@@ -15,7 +15,7 @@ from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.seed import seed_of
@@ -81,7 +81,7 @@ class Snapshotting:
 
     def checkpointer(
         self,
-        pipeline: Pipeline,
+        pipeline: Graph,
         stateful: StatefulPlan,
         origin: DirectoryHeader,
         generation: int,

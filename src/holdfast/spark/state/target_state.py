@@ -21,9 +21,9 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
+from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.nodes import SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import available_now
 from holdfast.plan.levels.journal import JournalReader
 from holdfast.plan.levels.kept import read_state
@@ -53,7 +53,7 @@ class TargetState:
         As for :class:`~holdfast.spark.resume.rewind.Rewinding`.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     store: Store
     directory: Path
     settings: Settings

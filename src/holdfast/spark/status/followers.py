@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.ports import FollowedSpec, Follower, Held
 from holdfast.positions import held_by_every
 from holdfast.sources.partitioned import beneath
@@ -18,11 +18,11 @@ class Followers:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         Its sources are asked.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Graph) -> None:
         self._by_source: dict[str, Follower] = {}
         for node in pipeline.sources:
             spec = beneath(node.source_spec)

@@ -14,9 +14,10 @@ from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import Published
 from holdfast.commit.pace.held_back import SinkBacklog
+from holdfast.display.tables import ShownStatus
 from holdfast.errors import HoldfastError
+from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
@@ -37,7 +38,7 @@ class Sight:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         What runs.
     sinks : mapping of str to Sink
         The connected sinks.
@@ -53,7 +54,7 @@ class Sight:
         Makes snapshots of state, if any is kept.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     reports: OperatorReports
@@ -71,7 +72,7 @@ class Sight:
         published = counted.published
         rows = sum(sink.row_count for sink in published.values())
         is_idle = state == "running" and private.waits_for_rows(query.status)
-        return Status(
+        return ShownStatus(
             pipeline=self.pipeline.name,
             generation=self.coordinator.generation,
             state=state,

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
-from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.graph import Graph
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counting.audit import audit_of_stages
 from holdfast.plan.counting.auditor import Auditor
@@ -102,7 +102,7 @@ class StatefulWorkload:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         Its sinks have the names of the world's.
     events : sequence of Event
         All sources in one line: an epoch is a piece of it.
@@ -128,7 +128,7 @@ class StatefulWorkload:
         Receives the totals of each epoch that the audit found in order, also of those that a crash repeats.
     """
 
-    pipeline: Pipeline
+    pipeline: Graph
     events: Sequence[Event]
     judge: Callable[[Mapping[str, Sequence[Sequence[object]]]], list[str]]
     buckets: int = 2

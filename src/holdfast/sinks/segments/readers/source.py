@@ -6,7 +6,6 @@ which the source keeps as links of its own, because the sink removes them when t
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -360,6 +359,6 @@ def segments(
         is_timed = time is not None and (pa.types.is_timestamp(time) or time == pa.int64())
     if not is_timed:
         return stream_from(spec, name=name)
-    # A source in the house of a sink: what gives bounds around it is found by name, in the house of sources.
-    own_bounds = importlib.import_module("holdfast.sources.partitioned").own_bounds
+    from holdfast.sources.partitioned import own_bounds  # a source in the house of a sink
+
     return stream_from(own_bounds(spec, 0), name=name)

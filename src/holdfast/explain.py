@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.graph import unused
-from holdfast.graph.nodes import is_stateful
+from holdfast.graph.graph import Graph
+from holdfast.graph.nodes import Node, Shape, SinkNode, is_stateful
 from holdfast.graph.row_ids import Identifying
+from holdfast.plan.cutting import in_arrow_behind_state
+from holdfast.plan.feeds import BoundsEnding
+from holdfast.plan.warnings import waits_to_mind
 from holdfast.ports import Guarantee
-
-if TYPE_CHECKING:
-    from holdfast.graph.nodes import Node, Shape, SinkNode, Stream
-    from holdfast.graph.pipeline import Pipeline
 
 _TEXT_LENGTH_MAX = 100
 
 
-def explain(pipeline: Pipeline, unchecked: Sequence[Node] = ()) -> str:
+def explain(pipeline: Graph, unchecked: Sequence[Node] = ()) -> str:
     """Return the pipeline in words.
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : Graph
         A checked graph.
     unchecked : sequence of Node
         What Spark's plan evaluates, where it has not been asked.
@@ -36,23 +34,6 @@ def explain(pipeline: Pipeline, unchecked: Sequence[Node] = ()) -> str:
         Lines without secrets; the same text for the same program.
     """
     return "\n".join((*_lines(pipeline), *_unchecked_lines(unchecked))) + "\n"
-
-
-@runtime_checkable
-class BoundsEnding(Protocol):
-    """What an operator's declaration may have: why bounds of its inputs, except the end, do not hold after it."""
-
-    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why, for people; None where they hold."""
-
-
-@runtime_checkable
-class OnFrames(Protocol):
-    """What an operator's declaration may say: that Spark alone evaluates it, whatever the types are."""
-
-    @property
-    def is_of_frames(self) -> bool:
-        """Whether it does."""
 
 
 @runtime_checkable
@@ -72,7 +53,7 @@ _UNDECIDED = (
 )
 
 
-def ways_behind_state(pipeline: Pipeline) -> dict[str, str]:
+def ways_behind_state(pipeline: Graph) -> dict[str, str]:
     """Return for operators behind state how they are evaluated, where that is worth a line.
 
     Returns
@@ -83,8 +64,7 @@ def ways_behind_state(pipeline: Pipeline) -> dict[str, str]:
     behind = [node for node in pipeline.nodes if not is_stateful(node) and _is_behind_state(node)]
     if not behind:
         return {}
-    # The third seam, found by name like the engine: what is Arrow's to evaluate is known where graphs are cut.
-    in_arrow: dict[str, bool] = importlib.import_module("holdfast.plan.cutting").in_arrow_behind_state(pipeline)
+    in_arrow = in_arrow_behind_state(pipeline)
     said = {True: _IN_ARROW, False: _IN_SPARK, None: _UNDECIDED}
     ways = {node: in_arrow.get(node.name) for node in behind}
     return {node.name: said[way] for node, way in ways.items() if way is False or isinstance(node.spec, Stated)}
@@ -119,7 +99,7 @@ def bounds_line(node: Node) -> str | None:
     return None if why is None else f"bounds end here, but for the end itself: {why}"
 
 
-def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
+def sinks_behind(pipeline: Graph) -> dict[Node, tuple[str, ...]]:
     """Return, for each node, the names of the sinks that its rows reach, in the pipeline's order."""
     reached: dict[Node, list[str]] = {node: [] for node in pipeline.nodes}
     for sink in pipeline.sinks:
@@ -147,17 +127,17 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def warnings(pipeline: Pipeline) -> list[str]:
+def warnings(pipeline: Graph) -> list[str]:
     """Return what to mind about a pipeline, each in a sentence or two."""
     return list(_warnings(pipeline))
 
 
-def derived_names(pipeline: Pipeline) -> list[str]:
+def derived_names(pipeline: Graph) -> list[str]:
     """Return warnings about derived names: the identity of state, of ledgers and of positions."""
     return list(_derived(pipeline))
 
 
-def _lines(pipeline: Pipeline) -> Iterator[str]:
+def _lines(pipeline: Graph) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
     reached = sinks_behind(pipeline)
     feeding = _before_state(pipeline)
@@ -187,7 +167,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
         yield from (f"  - {warning}" for warning in minded)
 
 
-def _whole_guarantee(pipeline: Pipeline) -> str:
+def _whole_guarantee(pipeline: Graph) -> str:
     weak = [node.name for node in pipeline.nodes if node.guarantee is Guarantee.AT_LEAST_ONCE]
     weak += [sink.name for sink in pipeline.sinks if sink.guarantee is Guarantee.AT_LEAST_ONCE]
     if not weak:
@@ -237,7 +217,7 @@ def _unchecked_lines(nodes: Sequence[Node]) -> Iterator[str]:
         )
 
 
-def _before_state(pipeline: Pipeline) -> set[Node]:
+def _before_state(pipeline: Graph) -> set[Node]:
     """Return the nodes upstream of operators with state, which use their bounds."""
     found: set[Node] = set()
     for node in reversed(pipeline.nodes):  # inputs come first
@@ -268,103 +248,7 @@ def _head(node: Node | SinkNode) -> str:
     return f"  {node.name}{derived}: {node.kind}, {node.guarantee.value}, built at {node.origin}"
 
 
-def waits_to_mind(pipeline: Pipeline) -> list[str]:
-    """Return warnings about operators by time: whose rows wait too long, or leave by the clock, or are late."""
-    by_clock = [said for node in pipeline.nodes if (said := released_by_clock(node)) is not None]
-    return [*by_clock, *start_warnings(pipeline)]
-
-
-def start_warnings(pipeline: Pipeline) -> list[str]:
-    """Return those of them that a start logs; the others were logged while the pipeline was built."""
-    # Found by name like the engine: which inputs go by bounds alone is known where graphs are cut, what order an
-    # operator needs where operators are.
-    by_bounds = importlib.import_module("holdfast.plan.feeds").inputs_by_bounds(pipeline.nodes)
-    rows_in_no_order = importlib.import_module("holdfast.operators.order").rows_in_no_order
-    found: list[str] = []
-    for node in pipeline.nodes:
-        held = held_to_the_end(node)
-        found += [] if held is None else [held]
-        found += rows_in_no_order(node, by_bounds[node.name]) if node.name in by_bounds else []
-    return found
-
-
-def released_by_clock(node: Node) -> str | None:
-    """Return a warning where ``idle_after`` is the only thing that can release the row of a key that comes once."""
-    if not _idles(node) or not (inputs := _without_bounds(node)):
-        return None
-    return (
-        f"{node.kind} {node.name!r} ({node.origin}): of a key that comes once, idle_after= alone releases a row, for "
-        f"{', '.join(map(repr, inputs))} promises nothing for all keys. What leaves then depends on arrival, and "
-        f"nothing leaves while there is a backlog. {_INSTEAD[node.kind]}"
-    )
-
-
-def held_to_the_end(node: Node) -> str | None:
-    """Return what to know where nothing but the end of the inputs releases the row of a key that comes once."""
-    if node.kind not in _INSTEAD or not node.arguments().get("by") or _idles(node) or not _goes_by_time(node):
-        return None
-    if not (inputs := [source.name for source in _unbounded(node) if not source.arguments().get("bounded")]):
-        return None
-    return (
-        f"{node.kind} {node.name!r} ({node.origin}): a row waits for a later row of its own key, for "
-        f"{', '.join(map(repr, inputs))} promises nothing for all keys; the row of a key that comes once waits for "
-        f"the end. {_INSTEAD[node.kind]}"
-    )
-
-
-def say_what_releases(stream: Stream) -> Stream:
-    """Log, while an operator is built, what its arguments cannot release; return its stream."""
-    if (said := released_by_clock(stream.node)) is not None:
-        _log.warning("%s", said)
-    elif (said := held_to_the_end(stream.node)) is not None:
-        _log.debug("%s", said)
-    return stream
-
-
-_log = logging.getLogger("holdfast.graph")
-_BOUNDED = 'Let the source give bounds: by itself (disorder= of the source, where it has that), or bounds="is_bound".'
-_INSTEAD = {
-    "merge": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
-    "sync": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
-    "aggregate": _BOUNDED,
-}
-"""What to use where keys come once, by the kind of the operator that holds their rows."""
-
-
-def _idles(node: Node) -> bool:
-    given = node.arguments() if node.kind in _INSTEAD else {}
-    return bool(given.get("by") and (given.get("idle_after") or given.get("idle_us")))
-
-
-def _goes_by_time(node: Node) -> bool:
-    """Return whether rows wait for bounds at all: not where each row changes the output at once, or the clock does."""
-    given = node.arguments()
-    if node.kind == "aggregate":
-        return given["emit"] == "settled" and given["window"]["kind"] in _BY_TIME
-    return node.kind == "merge" or given["policy"]["kind"] in ("settled", "sync_sets", "early_close", "within")
-
-
-_BY_TIME = ("tumbling", "sliding", "session")
-
-
-def _without_bounds(node: Node) -> list[str]:
-    """Return the names of the sources upstream that say nothing for all keys."""
-    return [source.name for source in _unbounded(node)]
-
-
-def _unbounded(node: Node) -> list[Node]:
-    """Return the sources upstream that say nothing for all keys; of rows alone only their own keys follow."""
-    sources: dict[str, Node] = {}
-    waiting = list(node.inputs)
-    while waiting:
-        each = waiting.pop(0)
-        waiting += each.inputs
-        if not each.inputs and not each.arguments().get("bounds"):
-            sources.setdefault(each.name, each)
-    return list(sources.values())
-
-
-def _warnings(pipeline: Pipeline) -> Iterator[str]:
+def _warnings(pipeline: Graph) -> Iterator[str]:
     yield from _derived(pipeline)
     yield from waits_to_mind(pipeline)
     for source in pipeline.sources:
@@ -385,7 +269,7 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
         yield unused.describe(node, pipeline).what + " The pipeline will not start."
 
 
-def _derived(pipeline: Pipeline) -> Iterator[str]:
+def _derived(pipeline: Graph) -> Iterator[str]:
     for source in pipeline.sources:
         if not source.is_named:
             yield (
@@ -406,7 +290,7 @@ def _derived(pipeline: Pipeline) -> Iterator[str]:
             )
 
 
-def _is_rejects_written(pipeline: Pipeline, source: Node) -> bool:
+def _is_rejects_written(pipeline: Graph, source: Node) -> bool:
     return any(node.kind == "rejects" and source in node.inputs for node in pipeline.nodes)
 
 

@@ -1,0 +1,180 @@
+"""The pipeline: a checked graph with a name, which can be started, explained, drawn and fingerprinted.
+
+Building one runs nothing and opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import checks, naming
+from holdfast.graph import unused as forgotten
+from holdfast.graph.commit_at import CommitAtPts, commit_at_of
+from holdfast.graph.graph import Graph, nodes_of
+from holdfast.graph.hooks import NONE, Hooks
+from holdfast.graph.nodes import SinkNode, Stream
+from holdfast.graph.trigger import Trigger, every
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.run import Run
+
+
+class Pipeline(Graph):
+    """A checked graph with a name: the unit that runs, commits and recovers as a whole.
+
+    Parameters
+    ----------
+    name : str
+        The pipeline's identity in its checkpoint and in every sink's ledger.
+    *sinks : SinkNode
+        The sinks, each attached to its stream.
+    unused : iterable of Stream
+        Streams that intentionally have no sink.
+    hooks : Hooks
+        What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
+    commit_at : str or CommitAtPts, optional
+        ``"pts"`` (or :func:`~holdfast.graph.commit_at.pts`, which says more): commit only what lies strictly before
+        pts, the minimum over all inputs of the next timestamp that may still come, and only when pts has changed.
+        By default each epoch commits what it gives.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph is wrong; names the node and the line that built it.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights")
+        pipeline = hf.Pipeline("trips", flights | hf.write.sqlite("trips.db", table="flights", name="flights_table"))
+        pipeline.run(checkpoint="ckpt/trips", trigger=hf.available_now())
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *sinks: SinkNode,
+        unused: Iterable[Stream] = (),
+        hooks: Hooks = NONE,
+        commit_at: Literal["pts"] | CommitAtPts | None = None,
+    ) -> None:
+        built_at = naming.origin()
+        listed = tuple(unused)
+        checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
+        checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
+        nodes = nodes_of(sinks)
+        checks.check_graph(name, nodes, sinks)
+        boundary = commit_at_of(commit_at, name)
+        forgotten.adopt(sinks)
+        if boundary is not None:
+            checks.check_boundary(sinks, name)
+            from holdfast.plan.gating import gated
+
+            sinks = gated(name, nodes, sinks, boundary, built_at)
+            nodes = nodes_of(sinks)
+            checks.check_graph(name, nodes, sinks)
+        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary)
+        forgotten.adopt((*nodes, *sinks))
+
+    def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline and return its run.
+
+        Parameters
+        ----------
+        checkpoint : str
+            Directory or URL that belongs to this pipeline alone.
+        trigger : Trigger, optional
+            ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
+        **options
+            Options of the engine, see :func:`holdfast.spark.resume.start.start`.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a stream of this pipeline leads to no sink, or the checkpoint belongs to another pipeline.
+        """
+        forgotten.check(self)
+        # Imported here, the JVM's start before the rest: a graph is built, checked and drawn without Java and PySpark.
+        from holdfast.spark.launch import early
+
+        early.begin(self, options)
+        from holdfast.spark.resume.start import start
+
+        return start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
+
+    def run(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline, wait for its end, and return its run.  Takes what :meth:`start` takes."""
+        run = self.start(checkpoint=checkpoint, trigger=trigger, **options)
+        run.wait()
+        return run
+
+    def explain(self, *, session: SparkSession | None = None) -> str:
+        """Return the pipeline in words: every node, its guarantee, what is shared, what to mind.
+
+        Parameters
+        ----------
+        session : SparkSession, optional
+            Asked about what Spark's plan evaluates (``map``, ``sql``); without one the text says what is left to it.
+
+        Raises
+        ------
+        InvalidPipeline
+            What a start would raise about the graph, as far as it can be known: by the same functions.
+        """
+        from holdfast.explain import explain
+        from holdfast.plan.cutting import left_to_spark
+
+        unchecked = left_to_spark(self)
+        if unchecked and session is not None:
+            from holdfast.spark.physical_plan import check_compiled
+
+            check_compiled(self, session)
+            unchecked = ()
+        return explain(self, unchecked)
+
+
+def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
+    """Start several independent pipelines in one process: each with its own coordinator, epochs and pts.
+
+    Parameters
+    ----------
+    pipelines : sequence of Pipeline
+        Their names must differ.
+    checkpoint : str
+        Directory; each pipeline gets ``<checkpoint>/<pipeline>``.
+    **options
+        As for :meth:`Pipeline.start`.
+
+    Returns
+    -------
+    list of Run
+        In the order of ``pipelines``.  When one cannot be started, those already started are stopped.
+    """
+    names = [pipeline.name for pipeline in pipelines]
+    if len(set(names)) != len(names):
+        raise InvalidPipeline(
+            f"start_all was given several pipelines of one name: {', '.join(names)}.",
+            why="the name is the identity of a pipeline in its checkpoint and in every sink.",
+            do="give each pipeline a name of its own.",
+        )
+    from holdfast.config import Settings
+    from holdfast.spark.launch.early import rows_in_jvm
+
+    settings = options.get("settings") or Settings()
+    if settings.jvm == "auto" and len({rows_in_jvm(each, settings) for each in pipelines}) > 1:
+        # They share a JVM, which the first one starts: other rows of another one enter it.
+        options["settings"] = Settings(**{**settings.model_dump(), "jvm": "full"})
+    runs: list[Run] = []
+    try:
+        for pipeline in pipelines:
+            runs.append(pipeline.start(checkpoint=f"{checkpoint.rstrip('/')}/{pipeline.name}", **options))
+    except BaseException:
+        for run in runs:
+            run.stop()
+        raise
+    return runs
