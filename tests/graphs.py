@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.checks import require_columns
+from holdfast.graph.building import require_columns
 from holdfast.graph.nodes import SinkNode, Stream, sink, stream_from
 from holdfast.ports import Guarantee
 from holdfast.types.schema import to_arrow

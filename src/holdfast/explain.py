@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.graph import unused
 from holdfast.graph.graph import Graph
-from holdfast.graph.nodes import Node, Shape, SinkNode, is_stateful
+from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.graph.row_ids import Identifying
+from holdfast.graph.shape import Shape
 from holdfast.plan.cutting import in_arrow_behind_state
 from holdfast.plan.feeds import BoundsEnding
 from holdfast.plan.warnings import waits_to_mind

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import checks, naming
+from holdfast.graph import built, checks, naming
 from holdfast.graph import unused as forgotten
 from holdfast.graph.commit_at import CommitAtPts, commit_at_of
 from holdfast.graph.graph import Graph, nodes_of
@@ -65,12 +65,12 @@ class Pipeline(Graph):
     ) -> None:
         built_at = naming.origin()
         listed = tuple(unused)
-        checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
-        checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
+        checks.check_arguments(name, sinks, built_at)
+        checks.check_hooks(name, hooks, built_at)
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         boundary = commit_at_of(commit_at, name)
-        forgotten.adopt(sinks)
+        built.adopt(sinks)
         if boundary is not None:
             checks.check_boundary(sinks, name)
             from holdfast.plan.gating import gated
@@ -79,7 +79,7 @@ class Pipeline(Graph):
             nodes = nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
         super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary)
-        forgotten.adopt((*nodes, *sinks))
+        built.adopt((*nodes, *sinks))
 
     def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
         """Start the pipeline and return its run.

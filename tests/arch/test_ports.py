@@ -9,7 +9,6 @@ OF_OTHERS = {
     "cli/failures.py: format_message",
     "display/cell.py: kernel",  # the shell of IPython
     "graph/nodes.py: attach",  # whatever a user wrote behind |
-    "graph/unused.py: stream",  # a sink, where that cannot be imported
     "plan/batches.py: co_filename",
     "sinks/postgres/checks.py: flatten",  # an array of nested values
     "sinks/sqlite/sink.py: sqlite_errorcode",

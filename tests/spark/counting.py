@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from pyspark import cloudpickle
 
 from holdfast.graph.naming import origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.ports import SideRows
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Result, StateTable, StepTime

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from holdfast.graph.naming import origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.ports import SideRows
 from holdfast.state import tables
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime

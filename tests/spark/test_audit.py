@@ -18,7 +18,8 @@ import holdfast as hf
 from holdfast.config import Settings
 from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.graph.naming import origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.observe.audit_report import audit_lines, audit_report
 from holdfast.ports import SideRows
 from holdfast.state.step import Arrivals, Result, StateTable, StepTime

@@ -62,7 +62,7 @@ SILENT = [
     "commit/delivery.py:Delivery.publish.attempt Unavailable",
     "commit/retry.py:_again Unavailable",
     "commit/transaction.py:step InternalError",
-    "graph/checks.py:building.__exit__ InvalidPipeline",
+    "graph/building.py:building.__exit__ InvalidPipeline",
     "operators/aggregate/window.py:ticks InvalidPipeline",
     "plan/cutting.py:_at.__exit__ InvalidPipeline",
     "types/destinations.py:refused_destination BadRow",

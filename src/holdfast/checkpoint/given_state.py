@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.operators.stateful.spec import is_alike
 from holdfast.state import checks, joins, tables
 from holdfast.state.step import StateTable

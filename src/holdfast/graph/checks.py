@@ -4,167 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-import pyarrow as pa
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
+from holdfast.graph.building import Ordered, called, upwards
+from holdfast.graph.hooks import Hooks
 from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Node, SinkNode, Stream
 from holdfast.graph.row_ids import EARLY, EarlySpec
 from holdfast.ports import ClockDriven, OverlappingSpec, StatefulSpec
 from holdfast.store import encodings
 
 logger = logging.getLogger("holdfast.graph")
 
-if TYPE_CHECKING:
-    from holdfast.graph.hooks import Hooks
-    from holdfast.graph.nodes import Node, SinkNode, Stream
 
-
-@dataclass(frozen=True)
-class building:
-    """Context in which a node is being built: checks its name, and puts node and line in front of every error.
-
-    Returns the :class:`Origin` of the node.
-
-    Parameters
-    ----------
-    kind : str
-        What is being built.
-    name : str, optional
-        The name that the user gave.
-    built_at : Origin, optional
-        Where it is built; found on the stack by default.
-    """
-
-    kind: str
-    name: str | None = None
-    built_at: Origin = field(default_factory=naming.origin)
-
-    def __enter__(self) -> Origin:
-        naming.checked_name(self.name, of=self.kind, built_at=self.built_at)
-        return self.built_at
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, InvalidPipeline):
-            called = f"{self.kind} {self.name!r}" if self.name else self.kind
-            raise InvalidPipeline(
-                f"{called}, built at {self.built_at}: {error.what}",
-                why=error.why,
-                do=error.do,
-                participant=self.name or "",
-            ) from None
-
-
-def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argument: str) -> None:
-    """Check that columns exist, where columns are known.  Names are compared as Spark does, without regard to case.
-
-    Raises
-    ------
-    InvalidPipeline
-        Naming the missing column, those that exist and the nearest of them.
-    """
-    if columns is None:
-        return
-    known = {column.lower() for column in columns}
-    for name in wanted:
-        if name.lower() not in known:
-            raise no_such_column(name, columns, argument)
-
-
-def no_such_column(name: str, columns: Collection[str], argument: str) -> InvalidPipeline:
-    """Return the error for a column that is not there, with the nearest one that is."""
-    known = {column.lower(): column for column in columns}
-    near = get_close_matches(name.lower(), list(known), n=1)
-    meant = f"did you mean {known[near[0]]!r}? " if near else ""
-    return InvalidPipeline(
-        f"{argument} names the column {name!r}, which does not exist.",
-        why=f"the columns are {', '.join(columns)}.",
-        do=f'{meant}Correct the name, or add the column before: stream | hf.select("*", {_word(name)}=...)',
-    )
-
-
-def _word(name: str) -> str:
-    return name if name.isidentifier() else "name"
-
-
-def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPipeline:
-    """Return the error for something that is not allowed to the right of ``stream |``."""
-    return InvalidPipeline(
-        f"stream {stream.name!r}, built at {stream.origin}, was given {_called(consumer)} at {built_at}.",
-        why="to the right of | an operator or a sink of Holdfast is expected.",
-        do=_cure_of(consumer),
-        participant=stream.name,
-    )
-
-
-def _called(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return f"the function {name!r}" if callable(value) and name else a_type(value)
-
-
-def a_type(value: Any) -> str:
-    """Return the type of a value with its article.
-
-    Examples
-    --------
-    >>> a_type(1.5), a_type(1)
-    ('a float', 'an int')
-    """
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
-
-
-def check_timestamp(column: str, schema: pa.Schema) -> None:
-    """Check that a source's timestamp column exists and can hold one.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it is neither a TIMESTAMP nor a BIGINT.
-    """
-    if column not in schema.names:
-        raise no_such_column(column, schema.names, "timestamp=")
-    kind = schema.field(column).type
-    if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
-        raise InvalidPipeline(
-            f"timestamp= names the column {column!r}, which is of type {kind}.",
-            why="event time is a TIMESTAMP, or a BIGINT of ticks.",
-            do=f'read it as one: schema="... {column} TIMESTAMP ..."',
-        )
-
-
-def _cure_of(consumer: Any) -> str:
-    if type(consumer).__name__ == "Stream":
-        return (
-            'to pair the rows of two streams write hf.join(left, right, on="key", within="2 h"); to unite them '
-            "hf.union(left, right); by time, "
-            'hf.sync({"left": left, "right": right}, by="key") or hf.merge(main, {"slow": slow}, by="key").'
-        )
-    if consumer is print:
-        return "to see rows write stream | hf.write.console(); wrong: stream | print"
-    if callable(consumer):
-        return "to call a function on each epoch write stream | hf.map(function); wrong: stream | function"
-    if isinstance(consumer, str):
-        return f"to keep some rows write stream | hf.filter({consumer!r}); wrong: stream | {consumer!r}"
-    return 'write for instance stream | hf.filter("a > 1"), or stream | hf.write.files("out").'
-
-
-def no_such_attribute(name: str) -> str:
-    """Return the text for an attribute that a stream lacks; DataFrame's methods are what users try."""
-    if name.startswith("_"):
-        return name
-    return f'a Stream has no attribute {name!r}: operators follow |, for instance stream | hf.filter("a > 1")'
-
-
-def check_arguments(
-    name: Any, sinks: Sequence[Any], built_at: Origin, *, stream_type: type[Stream], sink_type: type[SinkNode]
-) -> None:
+def check_arguments(name: Any, sinks: Sequence[Any], built_at: Origin) -> None:
     """Check what was given to ``Pipeline``: a name, and at least one sink, each attached."""
     right = 'hf.Pipeline("trips", stream | hf.write.files("out"))'
     if not isinstance(name, str):
@@ -182,7 +38,7 @@ def check_arguments(
             pipeline=name,
         )
     for place, given in enumerate(sinks, start=1):
-        if isinstance(given, stream_type):
+        if isinstance(given, Stream):
             raise InvalidPipeline(
                 f"argument {place} of pipeline {name!r}, built at {built_at}, is not a sink but the stream "
                 f"{given.name!r}, built at {given.origin}.",
@@ -191,9 +47,9 @@ def check_arguments(
                 pipeline=name,
                 participant=given.name,
             )
-        if not isinstance(given, sink_type):
+        if not isinstance(given, SinkNode):
             raise InvalidPipeline(
-                f"argument {place} of pipeline {name!r}, built at {built_at}, is not a sink but {_called(given)}.",
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is not a sink but {called(given)}.",
                 why="a pipeline is given its sinks; the streams follow from them."
                 + (" Several sinks are several arguments." if isinstance(given, list | tuple | set) else ""),
                 do=f"write {right}"
@@ -211,11 +67,11 @@ def check_arguments(
             )
 
 
-def check_hooks(name: str, hooks: Any, built_at: Origin, *, hooks_type: type[Hooks]) -> None:
+def check_hooks(name: str, hooks: Any, built_at: Origin) -> None:
     """Check that ``hooks=`` of ``Pipeline`` is valid: it is used only when a run begins."""
-    if not isinstance(hooks, hooks_type):
+    if not isinstance(hooks, Hooks):
         raise InvalidPipeline(
-            f"hooks= of pipeline {name!r}, built at {built_at}, is {_called(hooks)}.",
+            f"hooks= of pipeline {name!r}, built at {built_at}, is {called(hooks)}.",
             why="hooks are functions, each under the name of the moment at which it is called.",
             do=f"write hf.Pipeline({name!r}, ..., hooks=hf.Hooks(on_start=function)).",
             pipeline=name,
@@ -284,7 +140,7 @@ def _check_early(pipeline: str, sinks: Sequence[SinkNode]) -> None:
     for sink in sinks:
         if not isinstance(sink.spec, EarlySpec) or sink.spec.send != EARLY:
             continue
-        for node in _upwards(sink.stream.node) if sink.stream is not None else ():
+        for node in upwards(sink.stream.node) if sink.stream is not None else ():
             if (why := _not_again(node)) is not None:
                 raise InvalidPipeline(
                     f'sink {sink.name!r}, built at {sink.origin}, has send="early", and {node.kind} {node.name!r} need '
@@ -430,30 +286,6 @@ def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
             )
 
 
-# --- rows whose order counts ----------------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class Ordered(Protocol):
-    """What a sink's declaration may say: which of its columns holds commands, whose place among the rows counts."""
-
-    control: Any
-    """None: none does."""
-
-
-def check_row_order(spec: Any, node: Node) -> None:
-    """Raise :class:`InvalidPipeline` if a sink with commands is behind an operator with state."""
-    if not isinstance(spec, Ordered) or spec.control is None:
-        return
-    for above in _upwards(node):
-        if isinstance(above.spec, StatefulSpec):
-            raise InvalidPipeline(
-                f"control={spec.control.control!r} behind {above.kind} {above.name!r}, built at {above.origin}.",
-                why="rows wait in an operator with state, by key and time: a command would overtake those before it.",
-                do="give control rows to sinks that take a stream as it was read, and leave control= out here.",
-            )
-
-
 def check_boundary(sinks: tuple[SinkNode, ...], pipeline: str) -> None:
     """Raise :class:`InvalidPipeline` if rows of a sink with commands would wait for their time."""
     for sink in sinks:
@@ -466,13 +298,3 @@ def check_boundary(sinks: tuple[SinkNode, ...], pipeline: str) -> None:
                 pipeline=pipeline,
                 participant=sink.name,
             )
-
-
-def _upwards(node: Node) -> Iterator[Node]:
-    waiting, seen = [node], set[int]()
-    while waiting:
-        found = waiting.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            waiting += found.inputs

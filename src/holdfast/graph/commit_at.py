@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.types import units
 
 WAITING_ROWS_MAX = 1_000_000

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from holdfast.display.svg import Box, svg
 from holdfast.masking import masked
 
-if TYPE_CHECKING:
-    from holdfast.graph.graph import Graph
-    from holdfast.graph.nodes import Node, SinkNode
+
+class Drawn(Protocol):
+    """What a drawing shows of a node or a sink."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """What it reads, drawn before it."""
 
 
-def diagram(pipeline: Graph) -> str:
-    """Return a checked graph as the text of a Mermaid flowchart."""
-    return "\n".join(_lines(pipeline.nodes, pipeline.sinks)) + "\n"
+def diagram(nodes: Sequence[Drawn], sinks: Sequence[Drawn]) -> str:
+    """Return a checked graph as the text of a Mermaid flowchart; arguments as for :func:`picture`."""
+    return "\n".join(_lines(nodes, sinks)) + "\n"
 
 
-def picture(nodes: Sequence[Node], sinks: Sequence[SinkNode], title: str, notes: Mapping[str, str]) -> str:
+def picture(nodes: Sequence[Drawn], sinks: Sequence[Drawn], title: str, notes: Mapping[str, str]) -> str:
     """Return a graph as an inline SVG.
 
     Parameters
     ----------
-    nodes : sequence of Node
+    nodes : sequence of Drawn
         Inputs before their consumers.
-    sinks : sequence of SinkNode
+    sinks : sequence of Drawn
         What takes their rows.
     title : str
         What the drawing shows.
     notes : mapping of str to str
         Node's name -> a line below its kind.
     """
-    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    everything: tuple[Drawn, ...] = (*nodes, *sinks)
     place = {node: at for at, node in enumerate(everything)}
     boxes = [
         Box(
@@ -48,16 +60,16 @@ def picture(nodes: Sequence[Node], sinks: Sequence[SinkNode], title: str, notes:
     return svg(boxes, title)
 
 
-def stream_html(nodes: Sequence[Node]) -> str:
-    """Return the last of some nodes as HTML: its columns, and a drawing of all that leads to it."""
+def stream_html(nodes: Sequence[Drawn], known: Sequence[str] | None) -> str:
+    """Return the last of some nodes as HTML: its columns, where known, and a drawing of all that leads to it."""
     last = nodes[-1]
-    columns = "its columns are known at a start" if last.columns is None else ", ".join(last.columns)
+    columns = "its columns are known at a start" if known is None else ", ".join(known)
     head = f"<div><b>{escape(masked(last.name))}</b>: {escape(masked(columns))}</div>"
     return head + picture(nodes, (), f"stream {last.name}", {})
 
 
-def _lines(nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> Iterator[str]:
-    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+def _lines(nodes: Sequence[Drawn], sinks: Sequence[Drawn]) -> Iterator[str]:
+    everything: tuple[Drawn, ...] = (*nodes, *sinks)
     identity = {node: f"n{number}" for number, node in enumerate(everything)}  # `end` is not a name in Mermaid
     yield "flowchart LR"
     for at, (node, key) in enumerate(identity.items()):

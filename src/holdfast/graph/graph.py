@@ -64,7 +64,7 @@ class Graph:
 
     def diagram(self) -> str:
         """Return the pipeline as a drawing: the text of a Mermaid flowchart."""
-        return drawing.diagram(self)
+        return drawing.diagram(self.nodes, self.sinks)
 
     def spec(self) -> dict[str, Any]:
         """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""

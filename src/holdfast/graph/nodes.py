@@ -12,34 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.errors import InvalidPipeline, invariant
-from holdfast.graph import checks, drawing, naming, unused
+from holdfast.graph import built, drawing, naming
+from holdfast.graph.building import building, check_row_order, check_timestamp, no_such_attribute, not_attachable
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.pace import SinkPace
-from holdfast.graph.row_ids import Identifying, RowIds
+from holdfast.graph.row_ids import Identifying
+from holdfast.graph.shape import Shape
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
 from holdfast.ports import Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What is known of a stream's rows before anything runs.
-
-    Parameters
-    ----------
-    columns : tuple of str, optional
-        Names in order; None when unknown (downstream of ``map``, for instance).
-    timestamp : str, optional
-        The column that holds event time; None when there is none or it is unknown.
-    ids : RowIds, optional
-        The column that identifies each row; None when there is none or it is unknown.
-    """
-
-    columns: tuple[str, ...] | None = None
-    timestamp: str | None = None
-    ids: RowIds | None = None
 
 
 class OperatorSpec(Protocol):
@@ -107,7 +90,7 @@ class Node:
     """Side outputs in use, by name: asking twice returns the same node."""
 
     def __post_init__(self) -> None:
-        unused.register(self)
+        built.register(self)
 
     @property
     def kind(self) -> str:
@@ -240,11 +223,11 @@ class Stream:
 
     def __or__(self, consumer: Attachable[T]) -> T:
         if not callable(getattr(type(consumer), "attach", None)):
-            raise checks.not_attachable(self, consumer, naming.origin())
+            raise not_attachable(self, consumer, naming.origin())
         return consumer.attach(self)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(checks.no_such_attribute(name))
+        raise AttributeError(no_such_attribute(name))
 
     def __repr__(self) -> str:
         columns = "unknown columns" if self.columns is None else ", ".join(self.columns)
@@ -252,7 +235,7 @@ class Stream:
 
     def _repr_html_(self) -> str:
         """Return the columns and a drawing of what leads here: what a notebook shows."""
-        return drawing.stream_html(in_order([self.node]))
+        return drawing.stream_html(in_order([self.node]), self.columns)
 
 
 def in_order(last: Sequence[Node]) -> tuple[Node, ...]:
@@ -380,7 +363,7 @@ def apply(
         How it continues the state of the graph that ran before.
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
-    with checks.building(spec.kind, chosen, built_at):
+    with building(spec.kind, chosen, built_at):
         shape = spec.shape([stream.shape for stream in inputs])
     is_named = name is not None and not is_derived
     return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape, past))
@@ -394,11 +377,11 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
     InvalidPipeline
         If the name is not allowed, or the timestamp is not a column of the schema.
     """
-    with checks.building("source", name) as built_at:
+    with building("source", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
         columns = None if spec.schema is None else tuple(spec.schema.names)  # read.spark may leave it to Spark
         if spec.timestamp is not None and spec.schema is not None:
-            checks.check_timestamp(spec.timestamp, spec.schema)
+            check_timestamp(spec.timestamp, spec.schema)
     return Stream(Node(spec, (), chosen, name is not None, built_at, Shape(columns, spec.timestamp)))
 
 
@@ -434,7 +417,7 @@ class SinkNode:
 
     def __post_init__(self) -> None:
         if self.stream is not None:
-            unused.register(self)
+            built.register(self)
 
     @property
     def kind(self) -> str:
@@ -463,9 +446,9 @@ class SinkNode:
         InvalidPipeline
             If the stream lacks a column that the sink needs.
         """
-        with checks.building("sink", self.name, self.origin):
+        with building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-            checks.check_row_order(self.spec, stream.node)
+            check_row_order(self.spec, stream.node)
             spec = self.spec
             if isinstance(spec, Identifying):
                 spec = spec.identified(stream.columns, stream.shape.ids)
@@ -477,6 +460,6 @@ class SinkNode:
 
 def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False, pace: SinkPace | None = None) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
-    with checks.building("sink", name) as built_at:
+    with building("sink", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
     return SinkNode(spec, None, chosen, name is not None, built_at, backfill, pace)

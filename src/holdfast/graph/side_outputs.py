@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.graph.shape import Shape
 from holdfast.ports import REJECT_SCHEMA, SideRows
-
-if TYPE_CHECKING:
-    from holdfast.graph.nodes import Shape
 
 
 @dataclass(frozen=True)

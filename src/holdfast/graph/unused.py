@@ -14,32 +14,11 @@ node of the same name for some pipeline (a function called again); and what ``Pi
 from __future__ import annotations
 
 import gc
-import threading
-import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
-
-if TYPE_CHECKING:
-    from holdfast.graph.graph import Graph
-    from holdfast.graph.nodes import Node, SinkNode
-
-_lock = threading.Lock()
-_built: weakref.WeakKeyDictionary[Node | SinkNode, int] = weakref.WeakKeyDictionary()  # -> the thread that built it
-_adopted: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
-
-
-def register(node: Node | SinkNode) -> None:
-    """Record that a node was built."""
-    with _lock:
-        _built[node] = threading.get_ident()
-
-
-def adopt(nodes: Iterable[Node | SinkNode]) -> None:
-    """Record that nodes belong to a pipeline."""
-    with _lock:
-        _adopted.update(nodes)
+from holdfast.graph.built import by_this_thread
+from holdfast.graph.graph import Graph
+from holdfast.graph.nodes import Node, SinkNode
 
 
 def find(pipeline: Graph) -> list[Node | SinkNode]:
@@ -64,7 +43,7 @@ def check(pipeline: Graph) -> None:
 
 def describe(node: Node | SinkNode, pipeline: Graph) -> InvalidPipeline:
     """Return the error for a forgotten stream or sink."""
-    if hasattr(node, "stream"):
+    if isinstance(node, SinkNode):
         return InvalidPipeline(
             f"sink {node.name!r}, built at {node.origin}, was given to no pipeline.",
             why=f"its stream is of pipeline {pipeline.name!r}, built at {pipeline.origin}, and is not among its sinks.",
@@ -86,10 +65,7 @@ def describe(node: Node | SinkNode, pipeline: Graph) -> InvalidPipeline:
 
 
 def _candidates(pipeline: Graph) -> list[Node | SinkNode]:
-    with _lock:
-        here = threading.get_ident()
-        mine = [node for node, thread in _built.items() if thread == here]
-        adopted = set(_adopted)
+    mine, adopted = by_this_thread()
     own = set(pipeline.nodes)
     origins = [pipeline.origin, *(node.origin for node in pipeline.nodes), *(sink.origin for sink in pipeline.sinks)]
     scopes = {(origin.file, origin.scope) for origin in origins}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
-from holdfast.graph.checks import a_type, require_columns
+from holdfast.graph.building import a_type, require_columns
 from holdfast.graph.naming import callable_text
 from holdfast.state.bucket_report import WAITING_ROWS_MAX
 from holdfast.types import units

@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

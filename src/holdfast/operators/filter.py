@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.graph.checks import building
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.building import building
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_callable, check_reads, check_text, condition_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.naming import callable_text
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_callable
 
 if TYPE_CHECKING:

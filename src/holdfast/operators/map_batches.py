@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.naming import callable_text
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_callable, check_offset, offset_ticks
 from holdfast.types.schema import to_arrow
 

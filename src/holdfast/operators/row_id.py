@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import require_columns
-from holdfast.graph.nodes import Shape
+from holdfast.graph.building import require_columns
 from holdfast.graph.row_ids import RowIds
+from holdfast.graph.shape import Shape
 from holdfast.types.row_ids import Key, key_of
 from holdfast.types.schema import RESERVED_PREFIX
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions.text import Item, generates, item_of, quoted
-from holdfast.graph.checks import building, require_columns
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.building import building, require_columns
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_text, closed
 from holdfast.types.schema import RESERVED_PREFIX
 

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
 from holdfast.graph import naming
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, Shape, Stream, apply
+from holdfast.graph.nodes import Node, Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_reads, check_text, closed
 
 _RIGHT = 'parts = stream | hf.split(late="dep_delay > 15", early="dep_delay < 0", otherwise="rest")'

@@ -10,8 +10,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text
 from holdfast.expressions.statement import Statement, statement_of
 from holdfast.expressions.text import Item
-from holdfast.graph.checks import building, require_columns
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.building import building, require_columns
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import looks_across
 from holdfast.operators.select import selected, unless_timed
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.building import a_type, building
+from holdfast.graph.nodes import Stream, apply
 from holdfast.graph.row_ids import united
+from holdfast.graph.shape import Shape
 
 _RIGHT = "hf.union(left, right)"
 

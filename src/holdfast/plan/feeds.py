@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.expressions.text import Item
-from holdfast.graph.nodes import Node, Shape, is_stateful
+from holdfast.graph.nodes import Node, is_stateful
+from holdfast.graph.shape import Shape
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.operators.stateful.gate_step import GateStep

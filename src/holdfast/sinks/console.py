@@ -18,7 +18,7 @@ from rich.text import Text
 from holdfast import faults
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.control.columns import check_no_control
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried

@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, DECIDED, EARLY, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.believed import rows_gone

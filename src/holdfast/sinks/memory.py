@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.control.columns import check_no_control

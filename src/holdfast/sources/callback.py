@@ -458,7 +458,7 @@ def callback(
     name : str, optional
         The source's name.
     """
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
 
     with building("source", name):

@@ -245,7 +245,7 @@ def rate(
 
         ticks = hf.read.rate(1000, name="ticks")
     """
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
 
     with building("source", name):

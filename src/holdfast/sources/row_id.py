@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, Shape, Stream, apply
+from holdfast.graph.nodes import Node, Stream, apply
 from holdfast.graph.row_ids import DEFAULT_COLUMN, RowIds
+from holdfast.graph.shape import Shape
 from holdfast.operators.row_id import RowIdOfColumns, check_into
 from holdfast.ports import SourceSpec
 from holdfast.sources.bounds import MarkedSpec, unmarked

@@ -247,7 +247,7 @@ def rows(
 
         flights = hf.read.rows([[{"id": 1}], [{"id": 2}, {"id": 3}]], schema="id BIGINT", name="flights")  # two epochs
     """
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 

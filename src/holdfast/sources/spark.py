@@ -133,7 +133,7 @@ def spark(
         options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "clicks"}
         clicks = hf.read.spark("kafka", options, name="clicks")
     """
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline, invariant, present
-from holdfast.graph.checks import a_type, no_such_column
+from holdfast.graph.building import a_type, no_such_column
 from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
 from holdfast.state.timeline import CLOSED

@@ -10,7 +10,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.graph import naming
-from holdfast.graph.nodes import Node, Shape
+from holdfast.graph.nodes import Node
+from holdfast.graph.shape import Shape
 from holdfast.ports import Guarantee
 from tests.graphs import paper, source
 

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.ports import SideRows
 from holdfast.state import checks, declared_bounds, growth, keyed, reasons, tables

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 
 KINDS = (
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",

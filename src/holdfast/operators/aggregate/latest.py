@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream

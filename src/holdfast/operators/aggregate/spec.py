@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
 from holdfast.graph.releases import say_what_releases
+from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate import window as windows
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.operators.aggregate.collected import START

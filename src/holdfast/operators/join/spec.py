@@ -11,10 +11,11 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions.text import quoted
 from holdfast.graph import naming
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import Migration, past_of
-from holdfast.graph.nodes import Shape, Stream
+from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
 from holdfast.operators.join.output import LEFT, RIGHT, right_names
 from holdfast.operators.join.step import SIDES, JoinStep

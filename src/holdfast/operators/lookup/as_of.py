@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream
+from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
+from holdfast.graph.shape import Shape
 from holdfast.operators.lookup.spec import ADDING
 from holdfast.operators.select import Select
 from holdfast.operators.stateful.merge_step import MAIN, Flat, MergeStep

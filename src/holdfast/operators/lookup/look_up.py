@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building
+from holdfast.graph.building import a_type, building
 from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.operators.lookup.as_of import ChangingTable, as_of

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, require_columns
-from holdfast.graph.nodes import Shape
+from holdfast.graph.building import a_type, require_columns
+from holdfast.graph.shape import Shape
 from holdfast.operators.lookup.tables import LookupTable
 from holdfast.types.casting import nullable_field
 

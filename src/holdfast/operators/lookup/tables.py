@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.store.damage import is_of_data
 from holdfast.types.conversion import check_int96, convert
 from holdfast.types.partition import is_partition_type, partition_columns, partition_values

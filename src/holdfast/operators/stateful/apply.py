@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin, callable_text
-from holdfast.graph.nodes import Operator, Shape, Stream
+from holdfast.graph.nodes import Operator, Stream
 from holdfast.graph.nodes import apply as applied
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.ports import SideRows
 from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import require_columns
-from holdfast.graph.nodes import Shape
+from holdfast.graph.building import require_columns
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_offset, offset_ticks
 from holdfast.state import keyed
 from holdfast.types import units

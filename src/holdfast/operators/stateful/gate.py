@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.nodes import Shape
+from holdfast.graph.shape import Shape
 from holdfast.operators.stateful.gate_step import GateStep, InputClock
 from holdfast.ports import SideRows
 from holdfast.state import keyed

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
+from holdfast.graph.shape import Shape
 from holdfast.operators.stateful.limit_step import DONE, ROWS, LimitStep
 from holdfast.ports import SideRows
 from holdfast.state import checks, keyed

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import Migration, past_of
-from holdfast.graph.nodes import Shape, Stream
+from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.graph.releases import say_what_releases
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.stateful.merge_step import MAIN, MergeStep
 from holdfast.ports import SideRows

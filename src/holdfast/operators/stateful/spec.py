@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building
+from holdfast.graph.building import a_type, building
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.nodes import Operator
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput

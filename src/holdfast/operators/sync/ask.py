@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.display.times import utc
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows
 from holdfast.operators.sync.epoch import Epoch
 from holdfast.state import timeline

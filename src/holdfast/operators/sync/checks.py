@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.graph.event_time import no_timestamp
 from holdfast.graph.nodes import Stream
 from holdfast.operators.sync import policy as policies

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.graph.naming import callable_text
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Ints, settled_before
 from holdfast.types import units

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type
+from holdfast.graph.building import a_type
 from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows, custom
 from holdfast.types import units
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.evolution import Migration, past_of
-from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.graph.nodes import Stream, apply
 from holdfast.graph.releases import say_what_releases
+from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.checks import (

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
 from holdfast.sinks.control.columns import check_no_control

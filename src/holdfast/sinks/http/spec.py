@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.control.columns import check_no_control

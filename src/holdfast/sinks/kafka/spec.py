@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.kafka.avro.registry import Registry
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.libraries import libraries_for

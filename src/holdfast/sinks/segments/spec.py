@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.ports import Guarantee, Reset, SinkLedger
 from holdfast.sinks.control.columns import ControlColumns, control_arguments
 from holdfast.sinks.file_explanations import FileExplanations

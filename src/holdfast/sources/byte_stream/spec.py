@@ -217,7 +217,7 @@ def byte_stream(
         frames = hf.read.byte_stream("data/cameras", streams=["front"], start="2026-01-01T06:00Z", name="frames")
     """
     # Only declaring needs the graph: executors load this module without it.
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
 
     with building("source", name):

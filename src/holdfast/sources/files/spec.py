@@ -371,7 +371,7 @@ def files(
                                 timestamp="time_hour", on_bad_row="reject", name="flights")
     """
     # Only declaring needs the graph and its parsers: executors load this module without them.
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 

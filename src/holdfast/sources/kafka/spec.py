@@ -273,7 +273,7 @@ def kafka(
         flights = hf.read.kafka("localhost:9092", "flights", schema="origin STRING, dep_delay INT",
                                 metadata=["key"], timestamp="message", name="flights")
     """
-    from holdfast.graph.checks import building
+    from holdfast.graph.building import building
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 

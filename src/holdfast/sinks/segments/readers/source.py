@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.graph.checks import building
+from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
