@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,17 +13,15 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type
 from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows
 from holdfast.operators.sync.epoch import Epoch
+from holdfast.operators.sync.rules import SyncRules
 from holdfast.state import timeline
 from holdfast.state.call import StepFailed
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
-if TYPE_CHECKING:
-    from holdfast.operators.sync.step import SyncStep
-
 _DO = "return one int64 for each row: the time of its set, hf.policy.WAITS or hf.policy.DROPS."
 
 
-def answers(step: SyncStep, policy: Custom, epoch: Epoch) -> list[Ints]:
+def answers(step: SyncRules, policy: Custom, epoch: Epoch) -> list[Ints]:
     """Return for each input and row of its pool the time of the set that it leaves in, WAITS or DROPS.
 
     Raises
@@ -49,7 +47,7 @@ def answers(step: SyncStep, policy: Custom, epoch: Epoch) -> list[Ints]:
     return np.split(flat, np.cumsum(sizes)[:-1])
 
 
-def needs(step: SyncStep, epoch: Epoch, stays: Sequence[Bools]) -> Ints:
+def needs(step: SyncRules, epoch: Epoch, stays: Sequence[Bools]) -> Ints:
     """Return up to which bound each key waits on each input: on the lowest, and on those that its first row needs."""
     first = np.full(epoch.keys.num_rows, CLOSED, np.int64)
     for pool, still in zip(epoch.pools, stays, strict=True):
@@ -60,7 +58,7 @@ def needs(step: SyncStep, epoch: Epoch, stays: Sequence[Bools]) -> Ints:
     return np.repeat(found[:, None], len(epoch.pools), axis=1)
 
 
-def _waiting(step: SyncStep, epoch: Epoch) -> tuple[WaitingRows, Ints]:
+def _waiting(step: SyncRules, epoch: Epoch) -> tuple[WaitingRows, Ints]:
     """Return what waits, and for each row its place among the rows of all pools."""
     pools = epoch.pools
     key, at, order = (np.concatenate([getattr(pool, of) for pool in pools]) for of in ("key", "at", "order"))
@@ -99,7 +97,7 @@ def _asked(policy: Custom, waiting: WaitingRows) -> Ints:
     return array.astype(np.int64)
 
 
-def _check_delay(step: SyncStep, policy: Custom, epoch: Epoch, waiting: WaitingRows, given: Ints) -> None:
+def _check_delay(step: SyncRules, policy: Custom, epoch: Epoch, waiting: WaitingRows, given: Ints) -> None:
     if policy.delay is None:
         return
     settled = timeline.shifted(timeline.settled_before(epoch.before), -step.reach)[waiting.key]
@@ -115,7 +113,7 @@ def _check_delay(step: SyncStep, policy: Custom, epoch: Epoch, waiting: WaitingR
         )
 
 
-def _check_one(step: SyncStep, policy: Custom, name: str, waiting: WaitingRows, given: Ints, mine: Bools) -> None:
+def _check_one(step: SyncRules, policy: Custom, name: str, waiting: WaitingRows, given: Ints, mine: Bools) -> None:
     leaves = np.flatnonzero(mine & (given != WAITS) & (given != DROPS))
     key, at = waiting.key[leaves], given[leaves]
     order = np.lexsort((at, key))
@@ -129,6 +127,6 @@ def _check_one(step: SyncStep, policy: Custom, name: str, waiting: WaitingRows, 
         )
 
 
-def _said(step: SyncStep, ticks: int) -> str:
+def _said(step: SyncRules, ticks: int) -> str:
     """Return a time as messages say it: the ticks themselves where they have no unit."""
     return utc(int(ticks), is_exact=True) if pa.types.is_timestamp(step.time_type) else str(ticks)

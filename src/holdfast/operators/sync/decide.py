@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +27,9 @@ from holdfast.operators.sync.policy import (
     TimestampAlign,
     Within,
 )
+from holdfast.operators.sync.rules import SyncRules
 from holdfast.state import checks, joins, timeline
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
-
-if TYPE_CHECKING:
-    from holdfast.operators.sync.step import SyncStep
 
 WAIT, EMIT, DROP, FORGET = 0, 1, 2, 3
 Fates = npt.NDArray[np.int8]
@@ -73,7 +70,7 @@ class SetDecision:
     dropped_because: str = ""
 
 
-def decide(step: SyncStep, epoch: Epoch) -> SetDecision:
+def decide(step: SyncRules, epoch: Epoch) -> SetDecision:
     """Return what the step's policy makes of the epoch."""
     match step.policy:
         case Immediate():
@@ -106,14 +103,14 @@ def _by_time(epoch: Epoch, fates: Sequence[Fates], settled: Ints, **more: object
     return SetDecision(fates, rows, ranks, at, settled, needs, **more)  # type: ignore[arg-type]
 
 
-def _settled(step: SyncStep, epoch: Epoch) -> SetDecision:
+def _settled(step: SyncRules, epoch: Epoch) -> SetDecision:
     if len(step.groups) == 1:
         settled = timeline.settled_before(epoch.bounds)
         return _by_time(epoch, [_fate(pool.at < settled[pool.key]) for pool in epoch.pools], settled)
     return _sync_sets(step, epoch)
 
 
-def _sync_sets(step: SyncStep, epoch: Epoch) -> SetDecision:
+def _sync_sets(step: SyncRules, epoch: Epoch) -> SetDecision:
     pools, count = epoch.pools, len(epoch.pools)
     group_of = np.empty(count, np.int64)
     settled = np.empty((epoch.keys.num_rows, len(step.groups)), np.int64)
@@ -140,7 +137,7 @@ def _sync_sets(step: SyncStep, epoch: Epoch) -> SetDecision:
     return SetDecision(fates, rows, ranks, at, settled.min(axis=1), needs)
 
 
-def _group_that_settled_first(step: SyncStep, epoch: Epoch, first: Ints) -> Ints:
+def _group_that_settled_first(step: SyncRules, epoch: Epoch, first: Ints) -> Ints:
     """Return for each key the group whose first set was ready before those of the others."""
     ready = np.full(first.shape, CLOSED, np.int64)
     for place, group in enumerate(step.groups):
@@ -240,7 +237,7 @@ def _ends(epoch: Epoch) -> Ints:
     return ends
 
 
-def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:
+def _mux(step: SyncRules, policy: Mux, epoch: Epoch) -> SetDecision:
     control = list(step.inputs).index(policy.select)
     data = [i for i in range(len(epoch.pools)) if i != control]
     pool = epoch.pools[control]
@@ -281,7 +278,7 @@ def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:
     )
 
 
-def choices(step: SyncStep, policy: Mux, table: pa.Table) -> Ints:
+def choices(step: SyncRules, policy: Mux, table: pa.Table) -> Ints:
     """Return for each control row the data input that it chooses, as a place among the data inputs.
 
     Raises
@@ -307,7 +304,7 @@ def choices(step: SyncStep, policy: Mux, table: pa.Table) -> Ints:
     return found
 
 
-def _timestamp_align(step: SyncStep, policy: TimestampAlign, epoch: Epoch) -> SetDecision:
+def _timestamp_align(step: SyncRules, policy: TimestampAlign, epoch: Epoch) -> SetDecision:
     pools, key_count = epoch.pools, epoch.keys.num_rows
     base = list(step.inputs).index(policy.base)
     offsets, alone_below = _offsets(step, base, epoch)
@@ -345,7 +342,7 @@ def _timestamp_align(step: SyncStep, policy: TimestampAlign, epoch: Epoch) -> Se
     return SetDecision(fates, rows, ranks, chosen_at, settled, needs, columns)
 
 
-def _offsets(step: SyncStep, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
+def _offsets(step: SyncRules, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
     """Return the shift of each input (UNBOUNDED: not known yet), and the time below which base rows go alone."""
     pools, key_count = epoch.pools, epoch.keys.num_rows
     offsets = np.column_stack([epoch.column(offset_column(name), UNBOUNDED) for name in step.inputs])
@@ -385,7 +382,7 @@ def _fixed_size(policy: FixedSize, epoch: Epoch) -> SetDecision:
     return _by_time(epoch, fates, settled, columns={"kept": kept}, dropped_because=because)
 
 
-def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
+def _within(step: SyncRules, policy: Within, epoch: Epoch) -> SetDecision:
     pools = epoch.pools
     base = 0 if policy.base is None else list(step.inputs).index(policy.base)
     settled = timeline.settled_before(epoch.bounds)
@@ -421,7 +418,7 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
     return SetDecision(fates, rows, ranks, chosen_at, final, needs)
 
 
-def _custom(step: SyncStep, policy: Custom, epoch: Epoch) -> SetDecision:
+def _custom(step: SyncRules, policy: Custom, epoch: Epoch) -> SetDecision:
     answers = ask.answers(step, policy, epoch)
     fates = [np.where(at == WAITS, WAIT, np.where(at == DROPS, DROP, EMIT)).astype(np.int8) for at in answers]
     rows = _emitted(fates)

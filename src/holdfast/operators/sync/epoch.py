@@ -18,6 +18,7 @@ SINCE = "__since__"
 SENT = "__sent__"
 """Column of a waiting row (BOOLEAN), policy ``within`` only: already in a set, kept because neighbours use it."""
 
+ACTIVE = "__active_us__"
 KEYS = "keys"
 INPUTS = "inputs"
 PLACES = 2**32

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync import output
-from holdfast.operators.sync.epoch import KEYS, ORDER, SENT, waiting_table, whole
+from holdfast.operators.sync.epoch import ACTIVE, KEYS, ORDER, SENT, waiting_table, whole
+from holdfast.operators.sync.rules import SyncRules
 from holdfast.state import joins, tables
 from holdfast.state.step import Change, StepTime
 from holdfast.state.timeline import UNBOUNDED, Ints
-
-if TYPE_CHECKING:
-    from holdfast.operators.sync.step import SyncStep
-
-ACTIVE = "__active_us__"
 
 _FEW = 64
 """Keys that are checked first; waiting rows are few where there are this many times as many keys."""
 
 
 def forget(
-    step: SyncStep, state: Mapping[str, pa.Table], changes: dict[str, Change], at: StepTime
+    step: SyncRules, state: Mapping[str, pa.Table], changes: dict[str, Change], at: StepTime
 ) -> tuple[pa.Table, dict[str, Change]] | None:
     """Return the rows that waited under keys now forgotten, and the changes with the keys gone."""
     assert step.forget_us is not None
@@ -53,7 +48,7 @@ def forget(
     return tables.united(parts), changes
 
 
-def forgetting_due(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int | None:
+def forgetting_due(step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int | None:
     """Return when the next key is forgotten under which rows wait; with the others nothing leaves.
 
     Notes
@@ -71,7 +66,7 @@ def forgetting_due(step: SyncStep, state: Mapping[str, pa.Table], changes: Mappi
     return None if oldest is None else oldest + step.forget_us
 
 
-def _near_waiting(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> pa.Table:
+def _near_waiting(step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> pa.Table:
     """Return the keys in state under which rows may wait; where these are not few, all keys."""
     names = step.key.names
     waiting = [state[waiting_table(name)] for name in step.inputs]
@@ -92,7 +87,7 @@ def _ascending(values: Ints) -> Iterator[Ints]:
 
 
 def _oldest_waiting(
-    step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change], known: pa.Table
+    step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change], known: pa.Table
 ) -> int | None:
     """Return the smallest ACTIVE of those keys, and of keys that the epoch changes, under which rows wait."""
     keys = _changed(step, {KEYS: known}, changes, KEYS)
@@ -113,5 +108,5 @@ def unsent(waiting: pa.Table) -> pa.Table:
     return waiting.filter(pa.array(~np.asarray(waiting.column(SENT)).astype(bool)))
 
 
-def _changed(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change], table: str) -> pa.Table:
+def _changed(step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change], table: str) -> pa.Table:
     return tables.apply_change(state[table], step.tables[table], changes[table]) if table in changes else state[table]

@@ -7,7 +7,6 @@ may release rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +27,10 @@ from holdfast.operators.sync.epoch import (
     waiting_table,
     whole,
 )
+from holdfast.operators.sync.rules import SyncRules
 from holdfast.state import checks, joins, tables, timeline
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
-
-if TYPE_CHECKING:
-    from holdfast.operators.sync.step import SyncStep
 
 
 def coded(parts: Sequence[pa.Table], on: Sequence[str]) -> tuple[pa.Table, list[Ints]]:
@@ -62,7 +59,7 @@ def stable_order(codes: Ints, count: int) -> Ints:
 
 
 def gather(
-    step: SyncStep, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime
+    step: SyncRules, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime
 ) -> Epoch | None:
     """Return what the epoch is about, or None when there is nothing to do.
 
@@ -150,7 +147,7 @@ def gather(
 
 
 def _input(
-    step: SyncStep,
+    step: SyncRules,
     place: int,
     rows: pa.Table,
     codes: Ints,
@@ -214,7 +211,7 @@ def _input(
 
 
 def _pool(
-    step: SyncStep,
+    step: SyncRules,
     place: int,
     name: str,
     rows: pa.Table,

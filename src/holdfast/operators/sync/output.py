@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +11,13 @@ import pyarrow.compute as pc
 
 from holdfast.operators.sync.decide import DROP, SetDecision
 from holdfast.operators.sync.epoch import Epoch, Late, Pool
+from holdfast.operators.sync.rules import SyncRules
 from holdfast.state import keyed, tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import Ints
 
-if TYPE_CHECKING:
-    from holdfast.operators.sync.step import SyncStep
 
-
-def sets(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
+def sets(step: SyncRules, epoch: Epoch, decision: SetDecision) -> pa.Table:
     """Return the input sets, in the order of their ranks."""
     schema = step.outputs["rows"]
     place, count = numbered(decision.ranks)
@@ -140,7 +137,7 @@ def _time(ticks: Ints, kind: pa.DataType) -> pa.Array:
 # --- rows that do not reach a set -------------------------------------------------------------------------------
 
 
-def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
+def missed(step: SyncRules, epoch: Epoch, decision: SetDecision) -> pa.Table:
     """Return the late rows, input by input, and then those that the policy dropped."""
     schema = step.outputs["late"]
     parts = []
@@ -155,7 +152,7 @@ def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
     return tables.united(parts) if parts else tables.empty(schema)
 
 
-def unmatched(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
+def unmatched(step: SyncRules, epoch: Epoch, decision: SetDecision) -> pa.Table:
     """Return the rows that leave without a row of another input: alone in a set, or in none; in the order of time."""
     place, count = numbered(decision.ranks)
     input_count = np.zeros(count, np.int64)
@@ -185,16 +182,16 @@ def in_time_order(rows: pa.Table) -> pa.Table:
     return rows if is_sorted else rows.take(pa.array(order))
 
 
-def side_rows(step: SyncStep, place: int, rows: pa.Table, reason: str) -> pa.Table:
+def side_rows(step: SyncRules, place: int, rows: pa.Table, reason: str) -> pa.Table:
     """Return rows of one input as rows of ``late`` or ``unmatched``, all for one reason."""
     return _side_rows(step, place, rows, pa.repeat(reason, rows.num_rows))
 
 
-def _side_rows(step: SyncStep, place: int, rows: pa.Table, reasons: pa.Array) -> pa.Table:
+def _side_rows(step: SyncRules, place: int, rows: pa.Table, reasons: pa.Array) -> pa.Table:
     return keyed.side_rows(step.outputs["late"], list(step.inputs)[place], rows, step.times[place], reasons)
 
 
-def _reasons(step: SyncStep, late: Late) -> pa.Array:
+def _reasons(step: SyncRules, late: Late) -> pa.Array:
     """Return for each late row a text with its time and the bound that it missed."""
     at, below = (pc.cast(_time(ticks, step.time_type), pa.string()) for ticks in (late.at, late.below))
     is_closed = pa.array(late.below == np.int64(2**63 - 1))
@@ -210,7 +207,7 @@ def _reasons(step: SyncStep, late: Late) -> pa.Array:
 # --- bounds after ----------------------------------------------------------------------------------------------
 
 
-def bounds_rows(step: SyncStep, keys: pa.Table, bounds: Ints, for_all: int | None) -> pa.Table:
+def bounds_rows(step: SyncRules, keys: pa.Table, bounds: Ints, for_all: int | None) -> pa.Table:
     """Return the bounds of the output: one for each key, and one for all keys where there is a new one."""
     schema = tables.bounds_schema(step.key)
     of_keys = pa.Table.from_arrays(
