@@ -3,74 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline
 from holdfast.operators.join.bounds import Rise
+from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
 from holdfast.operators.join.side import Side
 from holdfast.state import keyed, tables
 from holdfast.state.timeline import Ints
 
-if TYPE_CHECKING:
-    from holdfast.operators.join.step import JoinStep
-
-LEFT, RIGHT = "left", "right"
-
-
-def right_names(left: list[str], right: list[str], key: list[str], suffix: str, timestamp: str) -> dict[str, str]:
-    """Return the columns of the right input besides the key, each with its name in the pairs.
-
-    Raises
-    ------
-    InvalidPipeline
-        If two columns of the pairs would have one name.
-    """
-    keys, taken = {name.lower() for name in key}, {name.lower() for name in left}
-    found: dict[str, str] = {}
-    for name in right:
-        if name.lower() in keys:
-            continue
-        chosen = name + suffix if name.lower() in taken else name
-        if chosen.lower() in taken | {other.lower() for other in found.values()}:
-            raise InvalidPipeline(
-                f"both streams have a column {name!r}, and {chosen!r} is taken, too.",
-                why="a column of the right stream that has the name of one of the left gets the suffix.",
-                do='give another one: suffix="_2"; or leave the column out before: right | hf.select(...)',
-            )
-        found[name] = chosen
-    if timestamp.lower() in taken | {other.lower() for other in found.values()}:
-        raise InvalidPipeline(
-            f"a stream has a column {timestamp!r}, which is the name of the column with the time of a pair.",
-            why="a pair has the later of its two times, in a column of its own.",
-            do='give that column another name: timestamp="pair_time"',
-        )
-    return found
-
-
-def pair_schema(step: JoinStep) -> pa.Schema:
-    """Return the columns of a pair: those of the left input, those of the right without the key, and the time."""
-    left, right = step.inputs[LEFT], step.inputs[RIGHT]
-    names = right_names(left.names, right.names, step.key.names, step.suffix, step.timestamp)
-    has_left, has_right = step.how in ("inner", "left"), step.how in ("inner", "right")
-    keys = step.key.names
-    fields = [
-        column.with_nullable(
-            column.nullable or not (has_left or (column.name in keys and not right.field(column.name).nullable))
-        )
-        for column in left
-    ]
-    for name, chosen in names.items():
-        column = right.field(name)
-        fields.append(column.with_name(chosen).with_nullable(column.nullable or not has_right))
-    return pa.schema([*fields, pa.field(step.timestamp, left.field(step.times[LEFT]).type)])
-
 
 def rows(
-    step: JoinStep,
+    step: JoinRules,
     left: Side,
     right: Side,
     pair: tuple[Ints, Ints],
@@ -81,7 +27,7 @@ def rows(
 
     Parameters
     ----------
-    step : JoinStep
+    step : JoinRules
         The step.
     left, right : Side
         The rows of the inputs.
@@ -120,7 +66,9 @@ def rows(
     return _pairs(step, left, right, ours, theirs, times[order])
 
 
-def unmatched(step: JoinStep, left: Side, right: Side, gone: Mapping[str, Ints], rises: Mapping[str, Rise]) -> pa.Table:
+def unmatched(
+    step: JoinRules, left: Side, right: Side, gone: Mapping[str, Ints], rises: Mapping[str, Rise]
+) -> pa.Table:
     """Return the rows without a partner as rows of the side output."""
     schema = step.outputs["unmatched"]
     parts, orders = [], []
@@ -146,12 +94,12 @@ def _first_of_each(left: Side, right: Side, pair: tuple[Ints, Ints]) -> Ints:
     return np.asarray(ours[order][np.sort(first)], np.int64)
 
 
-def _plain(step: JoinStep, left: Side, chosen: Ints) -> pa.Table:
+def _plain(step: JoinRules, left: Side, chosen: Ints) -> pa.Table:
     schema = step.outputs["rows"]
     return tables.fitted(left.rows.select(schema.names).take(pa.array(chosen)), schema)
 
 
-def _pairs(step: JoinStep, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
+def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
     schema = step.outputs["rows"]
     mine, other = step.inputs[LEFT], step.inputs[RIGHT]
     keys = step.key.names

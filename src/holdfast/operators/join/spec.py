@@ -17,7 +17,7 @@ from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
-from holdfast.operators.join.output import LEFT, RIGHT, right_names
+from holdfast.operators.join.rules import LEFT, RIGHT, right_names
 from holdfast.operators.join.step import SIDES, JoinStep
 from holdfast.operators.select import Select
 from holdfast.ports import SideRows

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.join import output
 from holdfast.operators.join.bounds import INPUT, INPUTS, SEQ, Rise, known, rise
-from holdfast.operators.join.output import LEFT, RIGHT
 from holdfast.operators.join.pairs import has_partner, pairs
-from holdfast.operators.join.side import Side, Tables
+from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
+from holdfast.operators.join.side import Side
 from holdfast.state import checks, keyed, reasons, tables
 from holdfast.state.step import (
     ABSORBED,
@@ -25,87 +23,16 @@ from holdfast.state.step import (
     Arrivals,
     Change,
     Result,
-    StateTable,
     StepTime,
 )
-from holdfast.state.timeline import Ints, Promise, shifted
+from holdfast.state.timeline import Ints, shifted
 
 SIDES = (LEFT, RIGHT)
 
 
 @dataclass(frozen=True)
-class JoinStep:
-    """The rows of two inputs in pairs.
-
-    Parameters
-    ----------
-    key : pa.Schema
-        Key columns.
-    inputs : mapping of str to pa.Schema
-        ``left`` and ``right``.
-    times : mapping of str to str
-        Input -> its timestamp column.
-    low, high : int
-        Ticks: a pair is one if ``low <= right's time - left's time <= high``.
-    how : str
-        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``.
-    promises : mapping of str to Promise
-        What the rows of each input promise, whatever their keys.
-    suffix : str
-        What columns of the right input get that have the name of one of the left.
-    timestamp : str
-        The column with the time of a pair.
-    max_waiting_rows : int, optional
-        Number of rows that are not settled from which sources that run ahead are throttled.
-    gives_unmatched : bool
-        Whether the rows without a partner are a side output: they are sought only then.
-    """
-
-    key: pa.Schema
-    inputs: Mapping[str, pa.Schema]
-    times: Mapping[str, str]
-    low: int
-    high: int
-    how: str
-    promises: Mapping[str, Promise]
-    suffix: str
-    timestamp: str
-    max_waiting_rows: int | None = None
-    gives_unmatched: bool = False
-    for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
-
-    @property
-    def is_of_pairs(self) -> bool:
-        """Whether its rows are pairs; else they are rows of the left input."""
-        return self.how not in ("semi", "anti")
-
-    @cached_property
-    def sides(self) -> Mapping[str, Tables]:
-        """The state tables of each input."""
-        found = {}
-        for name, schema in self.inputs.items():
-            number = pa.field(SEQ, pa.int64())
-            rows = StateTable(schema.append(number), (*self.key.names, SEQ))
-            matched = StateTable(pa.schema([*tables.key_schema(rows)]), rows.key)
-            found[name] = Tables(rows, rows, matched if self.is_of_pairs else None)
-        return found
-
-    @cached_property
-    def tables(self) -> Mapping[str, StateTable]:
-        """Rows of both inputs, settled and not, those of them with a partner, and the bounds of the inputs."""
-        found: dict[str, StateTable] = {}
-        for name, side in self.sides.items():
-            found |= {name: side.kept, f"waiting_{name}": side.waiting}
-            if side.matched is not None:
-                found[f"matched_{name}"] = side.matched
-        return found | {"inputs": StateTable(INPUTS, (INPUT,))}
-
-    @cached_property
-    def outputs(self) -> Mapping[str, pa.Schema]:
-        """Pairs, or rows of the left input; late rows; and rows without a partner."""
-        beside = keyed.late_schema(self.key, self.inputs[LEFT].field(self.times[LEFT]).type, self.inputs)
-        rows = output.pair_schema(self) if self.is_of_pairs else self.inputs[LEFT]
-        return {"rows": rows, "late": beside} | ({"unmatched": beside} if self.gives_unmatched else {})
+class JoinStep(JoinRules):
+    """The rows of two inputs in pairs."""
 
     def giving(self, outputs: Collection[str]) -> JoinStep:
         """Return the step that gives the rows without a partner where they are read."""
@@ -119,10 +46,6 @@ class JoinStep:
     def held(self, state: Mapping[str, pa.Table]) -> int:
         """Return how many rows wait: to settle, or for partners."""
         return sum(state[name].num_rows + state[f"waiting_{name}"].num_rows for name in SIDES)
-
-    def time_of(self, name: str) -> str:
-        """Return the timestamp column of an input."""
-        return self.times[name]
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Take in what arrived, give the pairs that have settled, drop what can have no further partner."""
@@ -216,16 +139,6 @@ class JoinStep:
                 rows = np.concatenate([rows[~unsettled], at[~has]])
             found[name] = rows
         return found
-
-    def released_at(self, left: Side, right: Side, pair: tuple[Ints, Ints], rises: Mapping[str, Rise]) -> Ints:
-        """Return the place at which each pair has settled."""
-        times = np.maximum(left.times[pair[0]], right.times[pair[1]])
-        return np.maximum(rises[LEFT].passed(times), rises[RIGHT].passed(times))
-
-    def alone_at(self, side: Side, name: str, rows: Ints, rises: Mapping[str, Rise]) -> Ints:
-        """Return the place at which it was known that each row has no partner."""
-        high, other = (self.high, RIGHT) if name == LEFT else (-self.low, LEFT)
-        return np.maximum(side.places[rows], rises[other].passed(shifted(side.times[rows], high)))
 
     def _late(self, arrivals: Mapping[str, Arrivals], rises: Mapping[str, Rise]) -> pa.Table:
         """Return the late rows of both inputs in the order of their arrival."""
