@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from holdfast.ports import Span
 from holdfast.store.byte_stream.branch import StreamView
 
 SPANS_PER_CORE = 4
 SPAN_BYTES_MIN = 2_000_000
-
-
-def share(counts: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """Return how many messages of each stream an epoch takes: all, or of a limit each stream the same share.
-
-    What a stream does not need of its share the others get; where there are more streams than messages to take, those
-    with the most messages have precedence.
-
-    Examples
-    --------
-    >>> share({"a": 9, "b": 1, "c": 9}, 8), share({"a": 5, "b": 9}, 1), share({"a": 5}, None)
-    ({'b': 1, 'a': 3, 'c': 4}, {'a': 0, 'b': 1}, {'a': 5})
-    """
-    if limit is None:
-        return dict(counts)
-    found, left = {}, limit
-    in_order = sorted(counts, key=lambda name: (counts[name], name))
-    for place, name in enumerate(in_order):
-        found[name] = min(counts[name], left // (len(in_order) - place))
-        left -= found[name]
-    return found
 
 
 def dealt(ranges: Sequence[tuple[str, StreamView, int, int]], parallelism: int) -> list[Span]:

@@ -17,10 +17,11 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.byte_stream.dealing import dealt, share
+from holdfast.sources.byte_stream.dealing import dealt
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.partition_times import OffsetRange, PartitionBounds, PartitionTimes
+from holdfast.sources.shares import share
 from holdfast.store.byte_stream.branch import LOOKS, Branch, StreamView, branches
 from holdfast.store.byte_stream.data_file import MessageChunk
 from holdfast.store.byte_stream.readers import ReaderMark

@@ -23,7 +23,6 @@ from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.fields import FIELDS
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.byte_stream.dealing import share
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.formats.json_lines import JsonParser
 from holdfast.sources.formats.lines import RowRules
@@ -37,6 +36,7 @@ from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
 from holdfast.sources.partition_times import OffsetRange, PartitionBounds
 from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
+from holdfast.sources.shares import share
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.spec import KafkaSourceSpec
