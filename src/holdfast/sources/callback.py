@@ -20,7 +20,7 @@ from holdfast.sources.files.log import Block
 from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
-from holdfast.sources.rows import Row, to_batch
+from holdfast.sources.row_batches import Row, to_batch
 from holdfast.store import durable, sealed
 
 if TYPE_CHECKING:

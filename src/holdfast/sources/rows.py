@@ -5,29 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
+from holdfast.sources.row_batches import Row, to_batch
 from holdfast.sources.rows_given import Given
-from holdfast.types.units import time_us
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
 
 SEGMENT = "rows"
 _SPAN_ROWS_MIN = 50_000
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -159,49 +155,6 @@ class RowsSource:
 
 def _index(positions: SourcePositions) -> int:
     return int(positions.get(SEGMENT, 0))
-
-
-def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows given as dicts as an Arrow batch of a schema.
-
-    Raises
-    ------
-    InvalidPipeline
-        If a row has a key that is not a column, lacks one that is NOT NULL, or has a value that does not fit.
-    """
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise InvalidPipeline(f"row {number} is a {type(row).__name__}.", do='write each row as {"column": value}.')
-        if unknown := [key for key in row if key not in schema.names]:
-            raise InvalidPipeline(
-                f"row {number} has the key {unknown[0]!r}, which is no column.",
-                do=f"use the columns of the schema: {', '.join(map(repr, schema.names))}.",
-            )
-    columns = []
-    for column in schema:
-        values = [row.get(column.name) for row in rows]
-        try:
-            if pa.types.is_timestamp(column.type):
-                values = [_moment(each, column.name) if isinstance(each, str) else each for each in values]
-            array = pa.array(values, column.type)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise InvalidPipeline(
-                f"column {column.name!r} cannot be made of the rows: {error}.",
-                why=f"it is declared {column.type}.",
-                do="correct the values or the schema.",
-            ) from error
-        if not column.nullable and array.null_count:
-            raise InvalidPipeline(
-                f"row {values.index(None)} lacks column {column.name!r}.",
-                why="the schema declares it NOT NULL.",
-                do="give it a value.",
-            )
-        columns.append(array)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _moment(text: str, column: str) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us(text, argument=column))
 
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:

@@ -16,7 +16,7 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.identified import IdentifiedSpec, Numbered, numbered
-from holdfast.sources.rows import to_batch
+from holdfast.sources.row_batches import to_batch
 from holdfast.state import checks
 from holdfast.state.step import CLOSED
 

@@ -139,13 +139,13 @@ PAIRING = {
         lambda work: joined(disorder={"right": "5 min"}),
     ),
     "a suffix that gives a name that is taken": Scenario(
-        "operators/join/output.py:right_names InvalidPipeline",
+        "operators/join/rules.py:right_names InvalidPipeline",
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, t_right BIGINT")),
         'suffix="_2"',
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, t_right BIGINT"), suffix="_2"),
     ),
     "the time of a pair in a column that is there": Scenario(
-        "operators/join/output.py:right_names InvalidPipeline 2",
+        "operators/join/rules.py:right_names InvalidPipeline 2",
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, joined_time BIGINT")),
         'timestamp="pair_time"',
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, joined_time BIGINT"), timestamp="pair_time"),

@@ -14,11 +14,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from holdfast.errors import Unavailable
 from holdfast.sinks.files.own_files import tag_of
 from holdfast.store import durable
 
 _VIEWS = "views"
 _NAME = re.compile(r"(?:part|segment)-\d{12}-\d+-([0-9a-f]{8})-[0-9a-f]{12}(?:-\d+)?\.(?:parquet|json)")
+
+ATTEMPTS = 100
 
 
 def sweep_views(own: str) -> None:
@@ -91,3 +94,13 @@ def other_tags(directory: str, own: str) -> set[str]:
         if os.path.realpath(place) != os.path.realpath(own):
             found.add(tag_of(os.path.basename(os.path.dirname(place)), os.path.basename(place)))
     return found
+
+
+def changing(directory: str) -> Unavailable:
+    """Return the error of files that are gone before they can be linked."""
+    return Unavailable(
+        f"The files of {directory} change faster than they can be listed.",
+        why=f"files were joined or removed while they were listed, {ATTEMPTS} times in a row.",
+        do="try again.",
+        participant=directory,
+    )

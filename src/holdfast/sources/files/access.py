@@ -12,10 +12,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.sources.files.discovery import file_system
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.sources.files.identity import FileIdentity, of_facts, of_status
-from holdfast.sources.files.listing import shown
 from holdfast.store.damage import is_of_data
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -334,3 +332,27 @@ def _proof(part: FilePart) -> str:
         seconds, rest = divmod(part.identity.changed_ns, 10**9)
         command = f"touch -d @{seconds}.{rest:09d} {shlex.quote(part.shown)}, or "
     return f'; if it has the same rows, and only its time or version differs: {command}write compare="size"'
+
+
+def shown(path: str) -> str:
+    r"""Return a path as text that can be written anywhere: bytes of a name that are not UTF-8 are written as ``\xff``.
+
+    Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
+    """
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
+    import fsspec  # not needed, and slow to import, where everything is local
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        scheme = url.partition("://")[0]
+        raise InvalidPipeline(
+            f"{scheme}://... cannot be read: {error}.",
+            why="fsspec has no file system for that scheme, or the package that holds it is not installed.",
+            do='install it, for instance pip install "holdfast[s3]".',
+        ) from error
+    return system, path

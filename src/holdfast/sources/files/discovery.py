@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.sources.files.access import file_system, shown
 from holdfast.sources.files.identity import FileIdentity, changed_us_of, of_facts, of_status
 from holdfast.sources.files.listing import (
     NOT_THERE,
@@ -23,7 +24,6 @@ from holdfast.sources.files.listing import (
     is_acceptable,
     local_files,
     remote_files,
-    shown,
     target_mode,
 )
 from holdfast.sources.files.pattern import Pattern
@@ -127,22 +127,6 @@ def settled(where: Place) -> Place:
         do="correct path=, or create the directory before the start.",
         participant=shown(where.root),
     )
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path in it."""
-    import fsspec  # not needed, and slow to import, where everything is local
-
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        scheme = url.partition("://")[0]
-        raise InvalidPipeline(
-            f"{scheme}://... cannot be read: {error}.",
-            why="fsspec has no file system for that scheme, or the package that holds it is not installed.",
-            do='install it, for instance pip install "holdfast[s3]".',
-        ) from error
-    return system, path
 
 
 class Discovery:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.errors import InvalidPipeline
+from holdfast.sources.files.access import shown
 from holdfast.sources.files.pattern import HIDDEN, Pattern, State
 
 _UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
@@ -30,14 +31,6 @@ def is_acceptable(name: str) -> bool:
     if name.endswith(_UNFINISHED) or name.startswith(HIDDEN):
         return False
     return "/" not in name or not any(part.startswith(HIDDEN) for part in name.split("/"))
-
-
-def shown(path: str) -> str:
-    r"""Return a path as text that can be written anywhere: bytes of a name that are not UTF-8 are written as ``\xff``.
-
-    Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
-    """
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def named(paths: Sequence[str]) -> str:

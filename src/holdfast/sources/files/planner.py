@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.sources.files import discovery
-from holdfast.sources.files.access import FilePart, check, is_as_found
+from holdfast.sources.files.access import FilePart, check, is_as_found, shown
 from holdfast.sources.files.dealing import within_limits
 from holdfast.sources.files.discovery import Discovery, Found, Place
 from holdfast.sources.files.identity import FileIdentity, of_status
 from holdfast.sources.files.index import TimeIndex
-from holdfast.sources.files.listing import NOT_THERE, named, shown
+from holdfast.sources.files.listing import NOT_THERE, named
 from holdfast.sources.files.log import Block, FileLog, LoggedFile, whole
 from holdfast.sources.until.spec import check_timestamp
 

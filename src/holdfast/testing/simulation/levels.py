@@ -45,7 +45,7 @@ from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.rows import to_batch
+from holdfast.sources.row_batches import to_batch
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.errors import Unavailable
-from holdfast.sinks.comparing.views import linked, other_tags, tag_in, view_directory
+from holdfast.sinks.comparing.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.sinks.files.dataset import carried_out
 from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import visible_paths
 from holdfast.store import durable
-
-ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
@@ -58,16 +55,6 @@ def viewed(directory: str, own: str, log: FilesLog) -> Iterator[FilesView]:
                 yield found
                 return
         raise changing(directory)
-
-
-def changing(directory: str) -> Unavailable:
-    """Return the error of files that are gone before they can be linked."""
-    return Unavailable(
-        f"The files of {directory} change faster than they can be listed.",
-        why=f"files were joined or removed while they were listed, {ATTEMPTS} times in a row.",
-        do="try again.",
-        participant=directory,
-    )
 
 
 def _linked(directory: str, own: str, place: str, log: FilesLog) -> FilesView | None:

@@ -11,9 +11,8 @@ from typing import Any
 from holdfast.errors import Unavailable
 from holdfast.ports import Held
 from holdfast.sinks.comparing.columns import FoundRows
-from holdfast.sinks.comparing.views import linked, other_tags, tag_in, view_directory
+from holdfast.sinks.comparing.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.sinks.files.comparing.content import FileFormat, FilesContent
-from holdfast.sinks.files.comparing.view import ATTEMPTS, changing
 from holdfast.sinks.files.own_files import visible_paths
 from holdfast.sinks.segments.holdings import Holdings
 from holdfast.sinks.segments.journal import PiecesReader
