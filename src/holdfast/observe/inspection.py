@@ -19,7 +19,6 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.lease import LeaseReport
-from holdfast.observe.reading import SourceReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.time_index import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
@@ -237,6 +236,53 @@ class BehindReport:
     published: int
     lacks: str
     obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """One segment of a source.
+
+    Parameters
+    ----------
+    place : str
+        Its name for people: ``flights/3``.
+    held : mapping of str to int
+        Sink -> the position up to which it holds everything.
+    read : int, optional
+        The position up to which epochs are planned; None where nothing is known of that.
+    end : int
+        The one after everything that can be read now.
+    lag : int
+        From the lowest that is held, or from what was read where no sink is asked, to the end.
+    lag_s : float, optional
+        How old the oldest row of these is; 0 where there is none, None where it has no time.
+    """
+
+    place: str
+    held: Mapping[str, int]
+    read: int | None
+    end: int
+    lag: int
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """The segments of one source, or why they are not known.
+
+    Parameters
+    ----------
+    name : str
+        The source's.
+    segments : tuple of SegmentReport
+        How far each is.
+    problem : str
+        Why that is not known.
+    """
+
+    name: str
+    segments: tuple[SegmentReport, ...] = field(default=())
+    problem: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,71 +5,20 @@ Of sources that can tell (``ports.MeasuredSpec``): of each partition of a topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
+from holdfast.observe.inspection import Inspection, SegmentReport, SourceReport
 from holdfast.observe.ledgers import first_line
 from holdfast.ports import Clock, MeasuredSpec
 from holdfast.positions import SourcePositions
 from holdfast.resume.spark_log import newest_positions
 from holdfast.sources.partitioned import beneath
 
-if TYPE_CHECKING:
-    from holdfast.observe.inspection import Inspection
-
 SHOWN = 20
 """Segments of each source; ``--json`` has all of them."""
-
-
-@dataclass(frozen=True)
-class SegmentReport:
-    """One segment of a source.
-
-    Parameters
-    ----------
-    place : str
-        Its name for people: ``flights/3``.
-    held : mapping of str to int
-        Sink -> the position up to which it holds everything.
-    read : int, optional
-        The position up to which epochs are planned; None where nothing is known of that.
-    end : int
-        The one after everything that can be read now.
-    lag : int
-        From the lowest that is held, or from what was read where no sink is asked, to the end.
-    lag_s : float, optional
-        How old the oldest row of these is; 0 where there is none, None where it has no time.
-    """
-
-    place: str
-    held: Mapping[str, int]
-    read: int | None
-    end: int
-    lag: int
-    lag_s: float | None = None
-
-
-@dataclass(frozen=True)
-class SourceReport:
-    """The segments of one source, or why they are not known.
-
-    Parameters
-    ----------
-    name : str
-        The source's.
-    segments : tuple of SegmentReport
-        How far each is.
-    problem : str
-        Why that is not known.
-    """
-
-    name: str
-    segments: tuple[SegmentReport, ...] = field(default=())
-    problem: str = ""
 
 
 def inspect_sources(

@@ -6,19 +6,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
+from holdfast.plan.lookups.operation import LookUpFunction
 from holdfast.plan.routes import STEP
 from holdfast.state.checks import first_rows
 from holdfast.types import units
 from holdfast.types.casting import fitted_column
-
-if TYPE_CHECKING:
-    from holdfast.plan.lookups.operation import LookUpFunction
 
 _ready: dict[str, Any] = {}
 """What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""

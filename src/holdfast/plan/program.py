@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,35 +21,11 @@ import pyarrow.compute as pc
 from holdfast.expressions.nodes import Columnar
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.counting.counts import Counts
+from holdfast.plan.operation import Batches, Choosing, Made, Operation
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.casting import fitted, fitted_column
 from holdfast.types.row_ids import Key, ids_of_columns
-
-Batches = list[pa.RecordBatch]
-
-
-class Made(NamedTuple):
-    """What a step made of the batches of its inputs."""
-
-    batches: Batches
-    due: int
-    """How many rows must have left it: by its own count, and not of ``batches``."""
-
-
-class Operation(Protocol):
-    """What one step does to the batches of its inputs.  Picklable."""
-
-    def apply(self, inputs: Sequence[Batches]) -> Made:
-        """Return the step's output, and how many rows it must have."""
-
-
-@runtime_checkable
-class Choosing(Protocol):
-    """What an operation may say: which columns it uses.  One that does not uses all of them."""
-
-    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Return the columns of its inputs that it uses, where some of its own are wanted."""
 
 
 @dataclass(frozen=True)

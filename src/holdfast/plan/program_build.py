@@ -20,6 +20,7 @@ from holdfast.plan.batches import BatchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
 from holdfast.plan.lookups.operation import look_up_of
+from holdfast.plan.operation import Operation
 from holdfast.plan.program import (
     Bad,
     Between,
@@ -30,7 +31,6 @@ from holdfast.plan.program import (
     Identify,
     Keep,
     Latest,
-    Operation,
     Pass,
     Program,
     ProgramStep,

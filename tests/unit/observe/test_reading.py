@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.commit.owner import Owner
 from holdfast.errors import Unavailable
-from holdfast.observe.inspection import Inspection, SinkReport, SparkHeads
-from holdfast.observe.reading import SegmentReport, SourceReport, inspect_sources, source_lines
+from holdfast.observe.inspection import Inspection, SegmentReport, SinkReport, SourceReport, SparkHeads
+from holdfast.observe.reading import inspect_sources, source_lines
 from holdfast.ports import Held, MeasuredSpec, SegmentLag
 from holdfast.positions import SourcePositions
 from holdfast.status import as_json

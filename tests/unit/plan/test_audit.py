@@ -12,7 +12,8 @@ import holdfast as hf
 from holdfast.errors import InternalError
 from holdfast.operators.stateful.distinct import DistinctStep
 from holdfast.plan.counting.audit import Audit, Imbalance
-from holdfast.plan.program import Batches, Compute, Keep, Made
+from holdfast.plan.operation import Batches, Made
+from holdfast.plan.program import Compute, Keep
 from holdfast.testing.drive import drive
 
 ROWS = [[{"k": "a", "t": 1}, {"k": "b", "t": 2}], [{"k": "c", "t": 3}, {"k": "d", "t": 4}]]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import REPORT, Corrupt, InternalError, InvalidPipeline, crossing
 from holdfast.operators.lookup.index import Index, Ints
-from holdfast.plan.program import Batches, Made
+from holdfast.plan.operation import Batches, Made
 
 FOLDER = "lookups"
 """Of a checkpoint: records, versions and pins."""

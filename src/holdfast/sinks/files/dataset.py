@@ -9,7 +9,7 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,9 +18,6 @@ from holdfast.sinks.files.log import FilesLog, LogEntry
 from holdfast.sinks.files.own_files import visible_paths
 from holdfast.sinks.files.tables import FilesTable, schema_of
 from holdfast.store import durable
-
-if TYPE_CHECKING:
-    from holdfast.sinks.object_files.dataset import ObjectFilesDataset
 
 ATTEMPTS = 100
 
@@ -94,31 +91,6 @@ class FilesDataset:
             last = [carried_out(each, first, found, self.path) for each, first in zip(logs, since, strict=True)]
         entries = [entry for entry in last if entry is not None]
         return (found, entries) if len(entries) == len(last) else None
-
-
-def open(path: str | os.PathLike[str]) -> FilesDataset | ObjectFilesDataset:
-    """Return what reads a directory of ``hf.write.files`` outside of a pipeline.
-
-    Ordinary readers see the same files.  For some milliseconds, and after a crash until the next start, they may find a
-    part of an epoch, or a joined file beside those it replaces; this one does not.
-
-    Parameters
-    ----------
-    path : str or path
-        The directory; or the address of one in S3, ``s3://bucket/path``.
-
-    Examples
-    --------
-    ::
-
-        rows = hf.files.open("out/flights").to_arrow()
-        duckdb.read_parquet(hf.files.open("out/flights").paths(), hive_partitioning=True)
-    """
-    if os.fspath(path).startswith("s3://"):
-        from holdfast.sinks.object_files.dataset import ObjectFilesDataset  # not above: disks need none of it
-
-        return ObjectFilesDataset(os.fspath(path))
-    return FilesDataset(durable.local_directory(path, "files.open"))
 
 
 def _logs(directory: str) -> Iterator[FilesLog]:
