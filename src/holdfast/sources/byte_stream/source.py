@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.dealing import dealt
+from holdfast.sources.byte_stream.reading import ByteStreamReading
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.identified import Numbered, PlaceRun
 from holdfast.sources.partition_times import OffsetRange, PartitionBounds, PartitionTimes
@@ -26,14 +27,11 @@ from holdfast.store.byte_stream.branch import LOOKS, Branch, StreamView, branche
 from holdfast.store.byte_stream.data_file import MessageChunk
 from holdfast.store.byte_stream.readers import ReaderMark
 
-if TYPE_CHECKING:
-    from holdfast.sources.byte_stream.spec import ByteStreamSourceSpec
-
 
 class ByteStreamSource:
     """Segments are streams, ``<pipeline>/<sink>/<stream>``."""
 
-    def __init__(self, spec: ByteStreamSourceSpec, name: str, workspace: str) -> None:
+    def __init__(self, spec: ByteStreamReading, name: str, workspace: str) -> None:
         self.spec = spec
         self.name = name
         self.workspace = workspace

@@ -8,83 +8,31 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import pyarrow as pa
-
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.ports import Explanation
 from holdfast.positions import SourcePositions
+from holdfast.sources.byte_stream.reading import KINDS, ByteStreamReading
 from holdfast.sources.byte_stream.recorded import Recorded
 from holdfast.sources.byte_stream.source import ByteStreamSource, obstacle
 from holdfast.sources.identified import KnownPlace
 from holdfast.sources.partitioned import own_bounds
 from holdfast.store import durable
 from holdfast.store.byte_stream.branch import StreamView, branches
-from holdfast.store.byte_stream.manifest import Times
 from holdfast.types import units
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
 
-_KINDS = {"timestamp": pa.timestamp("us", tz="UTC"), "bigint": pa.int64()}
-
 
 @dataclass(frozen=True)
-class ByteStreamSourceSpec:
-    """Declaration of ``read.byte_stream``; see :func:`byte_stream` for the arguments.
+class ByteStreamSourceSpec(ByteStreamReading):
+    """Declaration of ``read.byte_stream``; see :func:`byte_stream` for the arguments."""
 
-    Times are nanoseconds of Unix time, or ticks, as in the store.
-    """
-
-    path: str
-    streams: tuple[str, ...] | None = None
-    start: str | int = "earliest"
-    end: str | int | None = None
-    clip: bool = False
-    timestamps: str = "timestamp"
-    max_rows_per_epoch: int | None = None
-    holds_retention: bool = True
-    idle_us: int | None = None
-    at: int | None = None
-    """Where reading begins instead of ``start``; no argument of users."""
-    before: int | None = None
-    """Where this run ends, exclusive; no argument of users."""
     kind: str = field(default="byte_stream", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
     rejects: bool = field(default=False, init=False)
     numbering: ClassVar[str] = "its stream, and its ordinal there"
     partitions: ClassVar[str] = "streams"
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the messages."""
-        return pa.schema(
-            [
-                pa.field("stream", pa.string(), nullable=False),
-                pa.field("timestamp", _KINDS[self.timestamps], nullable=False),
-                pa.field("is_key", pa.bool_(), nullable=False),
-                pa.field("data", pa.binary(), nullable=False),
-            ]
-        )
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends."""
-        return self.end is not None
-
-    @property
-    def directory(self) -> str:
-        """The store as an absolute path."""
-        return os.path.abspath(durable.local_path(self.path) or "")
-
-    @property
-    def times(self) -> Times:
-        """What the timestamps of its rows are."""
-        return "time" if self.timestamps == "timestamp" else "ticks"
-
-    @property
-    def clip_at(self) -> int | None:
-        """The time below which messages are left out."""
-        return self.start if self.clip and isinstance(self.start, int) else None
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -221,7 +169,7 @@ def byte_stream(
     from holdfast.graph.nodes import stream_from
 
     with building("source", name):
-        if timestamps not in _KINDS:
+        if timestamps not in KINDS:
             raise InvalidPipeline(
                 f"timestamps={timestamps!r} is not known.", do='write timestamps="timestamp" or "bigint".'
             )

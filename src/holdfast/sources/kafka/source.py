@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +34,10 @@ from holdfast.sources.kafka.dealing import dealt
 from holdfast.sources.kafka.gone import diverged, gone
 from holdfast.sources.kafka.partitions import PartitionOf
 from holdfast.sources.kafka.payloads import PayloadReader, json_rows
+from holdfast.sources.kafka.reading import KafkaReading
 from holdfast.sources.partition_times import OffsetRange, PartitionBounds
 from holdfast.sources.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
 from holdfast.sources.shares import share
-
-if TYPE_CHECKING:
-    from holdfast.sources.kafka.spec import KafkaSourceSpec
-
 
 LOOK_S = 5.0
 """How often topics and partitions are looked for that were added."""
@@ -69,7 +66,7 @@ class KafkaSource:
 
     Parameters
     ----------
-    spec : KafkaSourceSpec
+    spec : KafkaReading
         The declaration.
     name, workspace : str
         The node's name, and its directory below the checkpoint: where reading began.
@@ -80,7 +77,7 @@ class KafkaSource:
     something new, which topics there are.
     """
 
-    def __init__(self, spec: KafkaSourceSpec, name: str, workspace: str) -> None:
+    def __init__(self, spec: KafkaReading, name: str, workspace: str) -> None:
         self.spec = spec
         self.name = name
         self.workspace = workspace

@@ -19,6 +19,7 @@ from holdfast.sources.bounds import OWN, with_bounds
 from holdfast.sources.formats import json_lines
 from holdfast.sources.identified import KnownPlace
 from holdfast.sources.kafka.partitions import PartitionOf
+from holdfast.sources.kafka.reading import KafkaReading
 from holdfast.sources.partition_times import PartitionTimes
 from holdfast.sources.partitioned import of_partitions
 from holdfast.state.keyed import duration_ticks
@@ -37,55 +38,12 @@ MESSAGE_TIME = "message"
 
 
 @dataclass(frozen=True)
-class KafkaSourceSpec:
-    """Declaration of ``read.kafka``; see :func:`kafka` for the arguments.
+class KafkaSourceSpec(KafkaReading):
+    """Declaration of ``read.kafka``; see :func:`kafka` for the arguments."""
 
-    Parameters
-    ----------
-    address : Brokers
-        The cluster, with variables that are not filled in.
-    selection : Selection
-        Its topics.
-    format : str
-        ``"bytes"``, ``"json"`` or ``"avro"``.
-    payload : pyarrow.Schema
-        Columns of the payload; empty for bytes.
-    metadata : tuple of (str, str)
-        Columns beside them: name, and which of a message's fields.
-    start : str or int
-        ``"earliest"``, ``"latest"``, or microseconds of Unix time.
-    times : PartitionTimes, optional
-        What the times in its partitions promise, where it gives bounds by itself.
-    unread : frozenset of str
-        Columns beside the payload's that nothing reads: they are null.
-    """
-
-    address: Brokers
-    selection: Selection
-    format: str
-    payload: pa.Schema
-    metadata: tuple[tuple[str, str], ...]
-    timestamp: str | None = None
-    start: str | int = "earliest"
-    isolation: str = "read_committed"
-    max_rows_per_epoch: int | None = None
-    rejects: bool = False
-    group: str | None = None
-    times: PartitionTimes | None = None
-    registry: Registry | None = None
-    unread: frozenset[str] = frozenset()
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
     partitions: ClassVar[str] = "partitions"
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the payload, those beside them, and what marks bound rows where it gives any."""
-        beside = [FIELDS[of].with_name(name) for name, of in self.metadata]
-        if self.times is None:
-            return pa.schema([*self.payload, *beside])
-        nullable = [column.with_nullable(True) for column in (*self.payload, *beside)]
-        return pa.schema([*nullable, pa.field(OWN, pa.bool_())])
 
     @property
     def sends_secret(self) -> bool:
