@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -37,14 +38,24 @@ MINUTE_US = 60_000_000
 
 
 class Flow:
-    """A pipeline with a table and a directory, in a folder of its own."""
+    """A pipeline with a table and a directory, in a folder of its own.
 
-    def __init__(self, work: Path, *, rewindable: bool = True, has_extra: bool = False) -> None:
+    ``behind`` is what stands between the source and the directory: not evaluated, looked at by what asks the graph.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        *,
+        rewindable: bool = True,
+        has_extra: bool = False,
+        behind: Callable[[hf.Stream], hf.Stream] = lambda rows: rows,
+    ) -> None:
         self.work = work
         rows = hf.read.files(str(work / "in"), schema="x BIGINT, version BIGINT", name="rows")
         sinks = [
             rows | hf.write.sqlite(work / "t.db", table="t", rewindable=rewindable, name="table"),
-            rows | hf.write.files(str(work / "out"), name="archive"),
+            behind(rows) | hf.write.files(str(work / "out"), name="archive"),
         ]
         if has_extra:
             sinks.append(rows | hf.write.files(str(work / "extra"), name="extra"))

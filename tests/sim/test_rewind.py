@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
@@ -15,16 +16,20 @@ from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_positions
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
+from holdfast.plan.lookups.versions import VersionRecord
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Replay
 from holdfast.resume.graph_record import Graph, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
+from holdfast.resume.restore import Restoration
+from holdfast.resume.rewind import RewindTarget
 from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
+from holdfast.store import checked_json
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
@@ -146,6 +151,23 @@ def test_all_sinks_that_never_can_go_back_are_named_before_one_is_asked_or_a_row
         rewinding.plan("2", ["other"])
     with pytest.raises(InvalidPipeline, match="no sink would go back"):
         rewinding.plan("2", [sink.name for sink in sinks])
+
+
+def test_rows_that_were_looked_up_are_not_computed_again_in_the_table_of_now(tmp_path: Path) -> None:
+    """What an upserted table held is computed from the sources; rows that stay would change."""
+    rows = hf.read.rows([[{"x": 1}]], schema="x BIGINT", name="rows")
+    table = pa.table({"x": [1], "price": [5]})
+    pipeline = hf.Pipeline(
+        "flow",
+        hf.lookup(rows, table, on="x", name="priced")
+        | hf.write.sqlite(tmp_path / "a.db", table="t", mode="upsert", key="x", name="looked_up"),
+        rows | hf.write.sqlite(tmp_path / "b.db", table="t", mode="upsert", key="x", name="plain"),
+    )
+    rewinding = rewind.Rewinding(pipeline, LocalStore(str(tmp_path)), tmp_path, Settings())
+    with pytest.raises(InvalidPipeline, match="sink 'looked_up' cannot") as refused:
+        rewinding.plan("2")
+    assert "computed anew, in tables as they are now: by lookup priced" in refused.value.why
+    assert "--except looked_up" in refused.value.do
 
 
 def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_once_it_is_emptied(tmp_path: Path) -> None:
@@ -492,7 +514,7 @@ def test_a_rewind_that_has_to_evaluate_by_another_graph_is_refused_and_nothing_i
     with_state(flow, "0123", "0123", "counted")
     generations = flow.generations()
     evaluated_by(monkeypatch, "89ab")
-    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then") as refused:
         flow.rewinding().do("4")
     assert "2 epochs after that of epoch 2 have to be evaluated again" in refused.value.why
     assert "rewind with the graph that ran last" in refused.value.do
@@ -508,7 +530,7 @@ def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
     flow = Flow(tmp_path)
     with_state(flow, "0123", "4567", "counted", since=5)
     evaluated_by(monkeypatch, "0123")
-    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then") as refused:
         flow.rewinding().plan("4")
     assert "the graph that ran last has published none before epoch 5" in refused.value.why
     assert "choose a later epoch than 4" in refused.value.do
@@ -516,6 +538,59 @@ def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
     first.write_bytes(replace(read_origin(first), graph_since=3).to_json())
     assert flow.rewinding().do("4").replayed == 2, "the snapshot is of the change point"
     assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).graph_since == 3, "it is known further on"
+
+
+def priced(rows: hf.Stream) -> hf.Stream:
+    table = pa.table({"x": [1], "price": [5]})
+    return hf.lookup(rows, table, on="x", name="priced") | hf.accumulate(by="x", total=hf.sum("price"), name="counted")
+
+
+@pytest.mark.parametrize("recorded", [None, 4, 3])
+def test_epochs_of_which_it_is_not_known_what_they_saw_in_a_table_are_not_evaluated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: int | None
+) -> None:
+    """They saw it as it was; the run of the rewind would look up in the table of now, and say nothing."""
+    flow = Flow(tmp_path, behind=priced)
+    with_state(flow, "0123", "0123", "counted")
+    evaluated = evaluated_by(monkeypatch, "0123")
+    if recorded is not None:
+        flow.store.put(VersionRecord(1, recorded, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+    generations = flow.generations()
+    if recorded == 3:
+        assert flow.rewinding().do("4").replayed == 2
+        assert evaluated == [(3, 4)]
+        return
+    for attempt in (flow.rewinding().plan, flow.rewinding().do):
+        with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then cannot be computed") as told:
+            attempt("4")
+        assert (
+            "The state of counted depends on the time at which epochs were planned, or on what a table"
+            in told.value.why
+        )
+        assert "lookups/ from a copy; or go back to epoch 2, where nothing is evaluated" in told.value.do
+    assert (evaluated, flow.generations()) == ([], generations)
+    assert flow.rewinding().do("2").replayed == 0
+
+
+@pytest.mark.parametrize("has_look_up", [True, False])
+def test_epochs_that_are_known_only_joined_are_evaluated_again_where_state_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_look_up: bool
+) -> None:
+    """One epoch sees one version of a table, and has one time; a sum does not ask."""
+    monkeypatch.setattr(target_state, "require_java", lambda: None)
+    flow = Flow(tmp_path, behind=priced if has_look_up else lambda rows: rows)
+    flow.store.put(VersionRecord(1, 1, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+    ended = EpochEnd(4, 4, {"rows": {"log": 4}}, 4 * MINUTE_US)
+    manifest = Manifest("flow", 1, 0, "", EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US), 2)
+    state = target_state.TargetState(flow.pipeline, flow.store, tmp_path / "checkpoint", Settings(), None)
+    header = DirectoryHeader(base=1, graph=target_state.state_fingerprint(flow.pipeline), graph_since=1)
+    state.check_evaluable("4", RewindTarget(ended, Restoration(manifest, (ended,), ())), header)
+    joined = RewindTarget(ended, Restoration(manifest, (ended,), (), joined_count=1))
+    if has_look_up:
+        with pytest.raises(InvalidPipeline, match="its state of then cannot be computed"):
+            state.check_evaluable("4", joined, header)
+    else:
+        state.check_evaluable("4", joined, header)
 
 
 def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused(tmp_path: Path) -> None:
