@@ -27,6 +27,7 @@ from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.rewind import check_none_holds_withdrawn
+from holdfast.resume.spark_log import begun_log
 from holdfast.sources.files.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.rewind import Rewinding
@@ -94,6 +95,10 @@ class Flow:
     def _epoch(self, coordinator: Coordinator, spark: Path, epoch: int, start: int, batch: int, version: int) -> None:
         before = {"rows": {"log": start}} if start else {}
         positions = {"rows": {"log": start + 1}}
+        planned = begun_log([positions], epoch * MINUTE_US)
+        (spark / "metadata").write_text(planned["metadata"])
+        (spark / "offsets").mkdir(exist_ok=True)
+        (spark / "offsets" / str(batch)).write_text(planned["offsets/0"])
         rows = pa.table({"x": [start * 10, start * 10 + 1], "version": [version] * 2}, SCHEMA)
         claim = coordinator.missing(epoch, positions, before)
         record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
@@ -101,7 +106,7 @@ class Flow:
         ended = EpochEnd(epoch, epoch, positions, epoch * MINUTE_US)
         progress.write(self.store, [EpochSpan(before, ended)], coordinator.generation)
         (spark / "commits").mkdir(exist_ok=True)
-        (spark / "commits" / str(batch)).write_text("v1\n{}")
+        (spark / "commits" / str(batch)).write_text(planned["commits/0"])
 
     def rewinding(self, store: Store | None = None) -> Rewinding:
         """Return what ``holdfast rewind`` works with."""

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_positions
@@ -77,6 +78,29 @@ def test_a_second_rewind_sees_only_what_still_stands(tmp_path: Path) -> None:
     flow.run(6, version=4)
     whole = expected((2, 1), (6, 4))
     assert flow.delivered() == (whole, whole)
+
+
+@pytest.mark.parametrize("second", [None, "3", "8"])
+def test_what_a_rewind_has_withdrawn_does_not_come_back_where_it_died_before_it_had_removed_the_old_directory(
+    tmp_path: Path, second: str | None
+) -> None:
+    """Spark's log of the old directory tells of these epochs still: as targets, and as ends for a replay."""
+    flow = Flow(tmp_path)
+    flow.run(6, version=1)
+    process = Process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewind, "remove_older", lambda directory, below: process.die("remove_older"))
+        with pytest.raises(SimulatedCrash):
+            flow.rewinding().do("3")  # epoch 7
+    assert {path.name for path in (tmp_path / "checkpoint" / "spark").iterdir()} == {"1", "2"}
+    flow.run(5, version=2)  # epochs 8 and 9
+    for gone in ("4", "5", "6", "7"):
+        with pytest.raises(InvalidPipeline, match=f"cannot go back to {gone}"):
+            flow.rewinding().plan(gone)
+    if second is not None:
+        flow.rewinding().do(second)
+    stay = {None: {1, 2, 3, 8, 9}, "3": {1, 2, 3}, "8": {1, 2, 3, 8}}[second]
+    assert {step.ended.epoch for step in progress.read(flow.store)} == stay
 
 
 def test_a_time_means_the_last_epoch_that_was_planned_up_to_then(tmp_path: Path) -> None:

@@ -157,7 +157,9 @@ def reachable(store: Store, pipeline: str, steps: Iterable[EpochSpan]) -> dict[i
 
 
 def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
-    """Return all epochs whose ends are known: from progress records, and Spark's log.
+    """Return all epochs whose ends are known and that stand: from progress records, and Spark's log.
+
+    A rewind removes Spark's older directories last: dead before that, they tell of epochs that it has withdrawn.
 
     Parameters
     ----------
@@ -166,8 +168,10 @@ def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
     logged : iterable of EpochSpan
         Those in Spark's own log.
     """
+    rewinds = _rewinds(store)
     steps = {step.ended.epoch: step for step in (*logged, *progress.read(store))}
-    return [steps[epoch] for epoch in sorted(steps)]
+    ends = ((epoch, steps[epoch].ended.positions) for epoch in sorted(steps))
+    return [steps[epoch] for epoch, positions in ends if _withdrawn_by(rewinds, epoch, positions) is None]
 
 
 def pts_of(store: Store, ended: EpochEnd) -> int | None:
@@ -221,7 +225,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Epoc
         """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
         return covers_all(to, ended.positions)
 
-    progress.add(store, [step for step in steps if stays(step.ended)], generation)
+    progress.add(store, [step for step in known_steps(store, steps) if stays(step.ended)], generation)
     for key in snapshot_keys(store):
         try:
             ended = read_manifest(store, key).ended
@@ -268,7 +272,11 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
 
 def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
     """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
-    later = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
+    return _withdrawn_by(_rewinds(store), epoch, positions)
+
+
+def _withdrawn_by(rewinds: Iterable[tuple[int, Positions]], epoch: int, positions: Positions) -> int | None:
+    later = (number for number, to in rewinds if epoch < number and not covers_all(to, positions))
     return next(later, None)
 
 
