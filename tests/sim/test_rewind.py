@@ -13,6 +13,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
+from holdfast.checkpoint.participation import note_part
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_positions
 from holdfast.config import Settings
@@ -24,7 +25,7 @@ from holdfast.resume.graph_diff import Replay
 from holdfast.resume.graph_record import Graph, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
 from holdfast.resume.restore import Restoration
-from holdfast.resume.rewind import RewindTarget
+from holdfast.resume.rewind import RewindTarget, check_finished
 from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
@@ -364,7 +365,7 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
 def test_what_becomes_of_a_graph_is_not_said_while_a_rewind_is_unfinished(tmp_path: Path) -> None:
     """A start would finish it first, and compare with what is there then."""
     flow = filled(tmp_path / "flow")
-    flow.rewinding().check_finished("nothing")
+    check_finished(flow.store, tmp_path / "flow" / "checkpoint", "flow", "nothing")
     process = Process()
     process.on_write = lambda label: process.die(label) if "/origin.json" in label else None
     with process.counting_points(), pytest.raises(SimulatedCrash):
@@ -642,3 +643,27 @@ def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path, m
     assert read_manifest(flow.store, *snapshot_keys(flow.store)).key.path == origin.seed
     assert noted_shape(flow.store, "spark/2") == StateShape(buckets=2, partitions=2)
     assert read_graph(flow.store, "spark/2").buckets == 2
+
+
+@pytest.mark.parametrize("emptied", [("table",), ("table", "archive")])
+def test_wherever_a_rewind_and_then_a_reset_of_all_sinks_died_no_start_takes_an_emptied_sink_for_a_full_one(
+    tmp_path: Path, emptied: tuple[str, ...]
+) -> None:
+    """Of design/0042, "What a crash leaves"; the checkpoint is set aside last."""
+    for number, crash in enumerate(places(tmp_path)[1::2]):
+        flow = filled(tmp_path / str(number))
+        process = Process(crash)
+        with process.counting_points(), pytest.raises(SimulatedCrash):
+            flow.rewinding(FaultyStore(flow.store, process)).do("3")
+        for node in flow.pipeline.sinks:
+            note_part(flow.store, node.name)
+            if node.name in emptied:
+                node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+        with pytest.raises(Diverged, match=r"holds nothing, and has taken part|cannot go back to the end of epoch 3"):
+            flow.run(7, version=2)
+        for node in flow.pipeline.sinks:
+            node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+        shutil.move(flow.work / "checkpoint", flow.work / "aside")
+        flow = Flow(flow.work)
+        flow.run(7, version=3)
+        assert flow.delivered() == (expected((7, 3)), expected((7, 3))), crash
