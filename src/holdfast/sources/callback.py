@@ -22,6 +22,7 @@ from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows import Row, to_batch
 from holdfast.store import durable, sealed
+from holdfast.types.conversion import check_ranges
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -177,6 +178,7 @@ class CallbackFeed:
         if isinstance(rows, pa.Table):
             try:
                 fitting = rows.select(self.schema.names).cast(self.schema).combine_chunks()
+                check_ranges(fitting)
             except (pa.ArrowException, KeyError, ValueError) as error:
                 raise BadRow(
                     f"the pushed rows do not fit: {error}.",

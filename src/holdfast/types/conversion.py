@@ -130,6 +130,22 @@ def check_range(column: pa.Array) -> None:
             _check_years(leaf.view(pa.int64()), FIRST_SECOND * units, END_SECOND * units)
 
 
+def check_ranges(rows: pa.RecordBatch | pa.Table) -> None:
+    """Check all columns of rows (:func:`check_range`): whatever others have made as Arrow, or by a reader of Arrow's.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a value is out of range: names the column.
+    """
+    for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                check_range(column)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+
+
 def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> None:
     """Check that a Parquet file has no INT96 outside of the years 1 to 9999, in all or some columns and row groups.
 
@@ -147,11 +163,7 @@ def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Seque
         paths = [column.path for column in held if column.physical_type == "INT96"]
         read = [path for path in paths if columns is None or any(f"{path}.".startswith(f"{name}.") for name in columns)]
         for batch in parquet.iter_batches(row_groups=groups, columns=read, use_threads=False) if read else ():
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                try:
-                    check_range(column)
-                except pa.ArrowInvalid as error:
-                    raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+            check_ranges(batch)
 
 
 def leaves(column: pa.Array) -> Iterator[pa.Array]:
