@@ -57,7 +57,7 @@ def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
         return rank_held <= rank_wanted and not (kinds.is_float64(held) and kinds.is_float32(wanted))
     if kinds.is_fixed_size_binary(held):
         return bool(kinds.is_binary(wanted))
-    alike = (_is_text_or_bytes, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
+    alike = (is_text_or_bytes, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(test(held) and test(wanted) for test in alike)
 
 
@@ -235,7 +235,7 @@ def _uuid_texts(storage: pa.Array) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts.tobytes()), valid)
 
 
-def _is_text_or_bytes(kind: pa.DataType) -> bool:
+def is_text_or_bytes(kind: pa.DataType) -> bool:
     """Return whether values are texts or bytes: bytes that are UTF-8 are texts, of which many writers do not say so."""
     kinds = pa.types
     return kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_binary_view(kind) or is_text(kind)
