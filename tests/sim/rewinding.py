@@ -102,7 +102,8 @@ class Flow:
         rows = pa.table({"x": [start * 10, start * 10 + 1], "version": [version] * 2}, SCHEMA)
         claim = coordinator.missing(epoch, positions, before)
         record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
-        coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
+        if claim.sinks:
+            coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
         ended = EpochEnd(epoch, epoch, positions, epoch * MINUTE_US)
         progress.write(self.store, [EpochSpan(before, ended)], coordinator.generation)
         (spark / "commits").mkdir(exist_ok=True)
