@@ -26,7 +26,7 @@ from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import Flow
 
 STEPS = 9
-SEEDS = 24
+SEEDS = 12
 
 
 class Story:
