@@ -22,6 +22,8 @@ from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows import Row, to_batch
 from holdfast.store import durable, sealed
+from holdfast.types.casting import fitted
+from holdfast.types.conversion import check_ranges
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -176,7 +178,10 @@ class CallbackFeed:
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
             try:
-                fitting = rows.select(self.schema.names).cast(self.schema).combine_chunks()
+                chosen = rows.select(self.schema.names)
+                batches = [fitted(batch, self.schema) for batch in chosen.to_batches()]
+                fitting = pa.Table.from_batches(batches, self.schema).cast(self.schema).combine_chunks()
+                check_ranges(fitting)
             except (pa.ArrowException, KeyError, ValueError) as error:
                 raise BadRow(
                     f"the pushed rows do not fit: {error}.",

@@ -19,6 +19,7 @@ from holdfast.sources.identified import ROWS_MAX, KnownPlace, Numbered, numbered
 from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.rows_given import Given
+from holdfast.types.conversion import check_range
 from holdfast.types.units import time_us
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
             if pa.types.is_timestamp(column.type):
                 values = [_moment(each, column.name) if isinstance(each, str) else each for each in values]
             array = pa.array(values, column.type)
+            check_range(array)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise InvalidPipeline(
                 f"column {column.name!r} cannot be made of the rows: {error}.",

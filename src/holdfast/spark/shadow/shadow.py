@@ -220,7 +220,7 @@ class Shadow:
             for node in self.pipeline.sources
         }
         whole = {name: wanted.get(name, at) for name, at in beginnings.items()}
-        return [*Backfill(self.pipeline, self.checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
+        return [*Backfill(self.pipeline, self.checkpoint, has_state=True).cuts(whole, {})[1:]] or [wanted]
 
     def _check_sources(self) -> None:
         # Also without state: rows of the sink whose source is gone would be taken for rows that are too many.
