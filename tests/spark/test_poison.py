@@ -34,7 +34,14 @@ from tests.spark.running import die_at, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
-SETTINGS = Settings(on_poison="isolate", poison_attempts=1, retry_attempts=2, buckets=2, checkpoint_freq=86_400_000)
+SETTINGS = Settings(
+    on_poison="isolate",
+    poison_attempts=1,
+    retry_attempts=2,
+    buckets=2,
+    checkpoint_freq=86_400_000,
+    first_epoch_max="0 B",  # all that is there is one epoch
+)
 BAD = (3, 4)
 LISTS = [[0, 1], [2, 3, 4, 5], [6]]
 

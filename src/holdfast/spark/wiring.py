@@ -30,6 +30,7 @@ from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookups.versions import LookupVersions, look_ups_of
 from holdfast.plan.pressure import BackPressure, limited_operators
+from holdfast.plan.ramp import Ramp, limit_file
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
@@ -127,6 +128,7 @@ class Wiring:
             ),
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
+            ramp=Ramp(limit_file(self.context.stop_file), self.asked.settings.first_epoch_max_bytes),
             auditor=auditor,
             lookups=lookups,
             note_parts=self.participation.note,
