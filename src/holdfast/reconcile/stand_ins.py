@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
@@ -53,7 +54,7 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
     InvalidPipeline
         Naming the sink and the reason.
     """
-    why = _obstacle(node)
+    why = obstacle(node)
     if why:
         raise InvalidPipeline(
             f"sink {node.name!r} ({node.kind}) of pipeline {pipeline!r} cannot be compared with what it should hold.",
@@ -62,6 +63,50 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
             pipeline=pipeline,
             participant=node.name,
         )
+
+
+def check_some_comparable(pipeline: Pipeline, wanted: Collection[str] = ()) -> dict[str, str]:
+    """Refuse to compare the sinks of a pipeline where none of them can be, or not one that was asked for by its name.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    wanted : collection of str
+        Names; none of them: whichever can be compared.
+
+    Returns
+    -------
+    dict of str to str
+        Sink -> why it is not compared.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming a sink, or all with their reasons.
+    """
+    names = [node.name for node in pipeline.sinks]
+    unknown = sorted({*wanted} - {*names})
+    if unknown:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} has no sink {', '.join(map(repr, unknown))} that could be compared.",
+            why=f"its sinks: {', '.join(names)}.",
+            do="name some of these, or none for all that can be compared.",
+            pipeline=pipeline.name,
+        )
+    for node in pipeline.sinks:
+        if node.name in wanted:
+            check_comparable(node, pipeline.name)
+    found = {node.name: obstacle(node) for node in pipeline.sinks}
+    if all(found.values()):
+        raise InvalidPipeline(
+            f"no sink of pipeline {pipeline.name!r} can be compared with what it should hold.",
+            why=" ".join(f"{name}: {why}" for name, why in found.items()),
+            do=f"go on without a comparison; sinks of these kinds can be compared: {', '.join(COMPARABLE)}.",
+            pipeline=pipeline.name,
+        )
+    asked = wanted or names
+    return {name: why or "it was not asked for." for name, why in found.items() if why or name not in asked}
 
 
 def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
@@ -73,7 +118,8 @@ def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
     return True
 
 
-def _obstacle(node: SinkNode) -> str:
+def obstacle(node: SinkNode) -> str:
+    """Return why a sink cannot be compared with what it should hold; empty where it can."""
     if node.kind not in COMPARABLE or not isinstance(node.spec, LedgerSpec):
         return "it does not say which rows it holds."
     if node.guarantee is not Guarantee.EXACTLY_ONCE:

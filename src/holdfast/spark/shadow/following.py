@@ -132,6 +132,14 @@ class Following:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return directory
 
+    def copy_checkpoint(self) -> Path:
+        """Make the same of a copy: what the sinks should hold stays, and can go on to where each of them is."""
+        directory = self._shadow.directory / "beginning"
+        shutil.rmtree(directory, ignore_errors=True)  # a crash has left a part of it
+        top = str(self._shadow.checkpoint)
+        shutil.copytree(top, directory, ignore=lambda at, names: NOT_KEPT if at == top else ())
+        return directory
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:

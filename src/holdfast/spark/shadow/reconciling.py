@@ -43,6 +43,11 @@ def shadow_directory(checkpoint: Path, sink: str) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}-shadow") / sink
 
 
+def start_shadow(checkpoint: Path) -> Path:
+    """Return where a start computes what its sinks should hold, and a start after a crash goes on."""
+    return checkpoint.with_name(f"{checkpoint.name}-compared")
+
+
 def replica_shadow(checkpoint: Path) -> Path:
     """Return where a replica with this checkpoint keeps its shadow."""
     return checkpoint / "shadow"
@@ -72,6 +77,8 @@ class Reconciling:
         Use this session's context.
     rest : callable
         Called when there is nothing to compute for the next while: memory may be given back.
+    together : sequence of SinkNode
+        The sinks whose expected content is computed in one run; none: this one alone.
     """
 
     pipeline: Pipeline
@@ -83,6 +90,7 @@ class Reconciling:
     examples: int = EXAMPLES
     session: SparkSession | None = None
     rest: Callable[[], None] = lambda: None
+    together: Sequence[SinkNode] = ()
     _asked_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
 
     @property
@@ -124,6 +132,23 @@ class Reconciling:
         found, repair = self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)
         return self._repaired(sink, found, repair)
 
+    def prepare(self) -> None:
+        """Compute what the sink should hold now, and compare nothing: less is left to be done in a takeover."""
+        ledger = self._ledger()
+        self.shadow_up_to(ledger.explanations, ledger.held.positions)
+
+    def mend(self, sink: Sink) -> Reconciled:
+        """Compare a sink of a pipeline that is taken over, and repair it.
+
+        Parameters
+        ----------
+        sink : Sink
+            Opened.  Whoever has opened it since may have published: the expected content goes where its view is.
+        """
+        ledger = self._ledger()
+        found, repair = self._compared(sink, self.shadow_up_to(ledger.explanations, ledger.held.positions))
+        return self._repaired(sink, found, repair)
+
     def repair(self) -> Reconciled:
         """Compare, and give the sink what it lacks and take away what it has too many, in one transaction.
 
@@ -139,8 +164,7 @@ class Reconciling:
             if found.is_equal:
                 return replace(found, repaired_count=0)
         with self._taken_over(shadow) as sink:
-            found, repair = self._compared(sink, shadow)
-            return self._repaired(sink, found, repair)
+            return self.mend(sink)
 
     def shadow_up_to(self, explanations: Iterable[Explanation], positions: Positions) -> Shadow:
         """Return the expected content, computed up to some positions.
@@ -160,7 +184,7 @@ class Reconciling:
         self.check_computable()
         shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
         if not shadow.is_what_was_kept:
-            shadow = self._shadow([self.sink])
+            shadow = self._shadow(self.together or [self.sink])
         shadow.check_nobody_runs()
         self.tell(f"computing what the sink should hold, in {self.shadow_directory}")
         shadow.learn(agreed({self.sink.name: explanations}))
@@ -311,8 +335,8 @@ class Reconciling:
 
     def _ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""
-        ledger = cast("LedgerSpec", self.sink.spec).ledger(self.sink.name, self.pipeline.name)
-        if ledger is None or not ledger.held.epoch:
+        ledger = ledger_of(self.sink, self.pipeline.name)
+        if ledger is None:
             raise InvalidPipeline(
                 f"sink {self.sink.name!r} holds nothing of pipeline {self.pipeline.name!r}.",
                 why="its ledger is not there, or says nothing: up to where it is to be compared nobody knows.",
@@ -347,3 +371,9 @@ class Reconciling:
             pipeline=self.pipeline.name,
             participant=self.sink.name,
         )
+
+
+def ledger_of(sink: SinkNode, pipeline: str) -> SinkLedger | None:
+    """Return what a sink says it holds; None where that is nothing."""
+    found = cast("LedgerSpec", sink.spec).ledger(sink.name, pipeline)
+    return None if found is None or not found.held.epoch else found
