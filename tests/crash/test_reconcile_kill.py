@@ -101,6 +101,15 @@ def test_a_start_that_is_killed_while_it_compares_loses_and_doubles_nothing(
     assert held(postgres_plain) == expected + Counter([(-1, 1.0)])
 
 
+def test_digests_that_were_killed_while_they_were_counted_count_each_row_once(
+    tmp_path: Path, postgres_plain: str
+) -> None:
+    filled(tmp_path, postgres_plain)
+    for fault in ("after-stage", "publish-uncommitted", "after-publish"):
+        assert reconcile(tmp_path, "--digests-only", fault=fault) == -signal.SIGKILL, fault
+    assert reconcile(tmp_path, "--digests-only") == 0
+
+
 @pytest.mark.nightly
 def test_a_rebuild_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, postgres_plain: str) -> None:
     expected = filled(tmp_path, postgres_plain)

@@ -151,6 +151,33 @@ def test_a_promotion_makes_the_main_the_replica(pair: Pair) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("keeps_state", [False, True], ids=["no state", "state"])
+@pytest.mark.parametrize("more", [(), ("--digests-only",)], ids=["rows", "digests"])
+def test_a_replica_mends_what_was_done_to_the_table_before_it_goes_on(
+    tmp_path: Path, postgres_plain: str, more: tuple[str, ...], keeps_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRASH_STATE", str(int(keeps_state)))
+    with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:
+        first = pair.start("a")
+        pair.until_more_is_there("a")
+        pair.start("b", "--replica", "--compare-on-start", *more)
+        pair.until_said("b", "holds term 1 with generation", "shadow at epoch")
+        pair.until_more_is_there("a")
+        send(first, signal.SIGKILL)
+        with psycopg.connect(postgres_plain, autocommit=True) as connection:
+            before = connection.execute("SELECT * FROM rows ORDER BY id").fetchall()
+            connection.execute("DELETE FROM rows WHERE id % 50 = 1")
+            connection.execute("INSERT INTO rows SELECT * FROM rows WHERE id % 50 = 3")
+        pair.until_more_is_there("b")
+        with psycopg.connect(postgres_plain) as connection:
+            after = connection.execute("SELECT * FROM rows ORDER BY id").fetchall()
+        assert after[: len(before)] == before, "each row as it was, and once"
+        assert [row[0] for row in after] == [*range(pair.files * ROWS_PER_FILE)]
+        count = len(before) // 50
+        pair.until_said("b", f"{count} missing, {count} extra, 0 changed; {2 * count} repaired")
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["", "a"], ids=["own checkpoint", "shared checkpoint"])
 def test_state_goes_on_in_the_replica(tmp_path: Path, postgres_plain: str, place: str) -> None:
     with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:

@@ -137,3 +137,27 @@ def test_a_sink_that_was_asked_for_and_cannot_be_compared_is_refused_before_anyt
     with pytest.raises(InvalidPipeline, match="cannot be computed from its sources"):
         start(pipeline, tmp_path, spark, compare_on_start=True)
     assert asked(tmp_path / "rows.db", "SELECT generation FROM holdfast_ledger") == generation, "nobody was fenced"
+
+
+def test_with_digests_alone_the_same_rows_are_found_and_mended(tmp_path: Path, spark: SparkSession) -> None:
+    """What is computed first has no rows; then there are those of the buckets that differ."""
+    kept = source(tmp_path) | hf.row_id("id", name="identified")
+    sums = kept | hf.reduce(by="k", n=hf.count(), total=hf.sum("v"), name="sums")
+    pipeline = hf.Pipeline(
+        "spread",
+        kept | hf.write.sqlite(tmp_path / "rows.db", table="t", name="rows"),
+        sums | hf.write.sqlite(tmp_path / "sums.db", table="t", mode="upsert", key="k", name="by_key"),
+    )
+    give(tmp_path, 0, 1)
+    start(pipeline, tmp_path, spark)
+    asked(tmp_path / "rows.db", "DELETE FROM t WHERE id IN (7, 108)")
+    asked(tmp_path / "rows.db", "INSERT INTO t SELECT * FROM t WHERE id = 44")
+    asked(tmp_path / "sums.db", "UPDATE t SET total = -1 WHERE k = 2")
+    asked(tmp_path / "sums.db", "DELETE FROM t WHERE k = 3")
+    give(tmp_path, 2)
+    run = start(pipeline, tmp_path, spark, compare_on_start=True, digests_only=True)
+    assert found(run) == {"rows": (2, 1, 0, 3), "by_key": (1, 0, 1, 2)}
+    ids = Counter(expected_ids(3))
+    assert Counter(number for (number,) in asked(tmp_path / "rows.db", "SELECT id FROM t")) == ids
+    by_key = {k: (n, total) for k, n, total in asked(tmp_path / "sums.db", "SELECT k, n, total FROM t")}
+    assert by_key == expected_sums(3)

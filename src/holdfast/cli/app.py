@@ -23,6 +23,7 @@ from holdfast.cli.frame import (
     Checkpoint,
     CompareOnStart,
     CompareSink,
+    DigestsOnly,
     DropState,
     EndAt,
     FromCheckpoint,
@@ -116,6 +117,7 @@ def run(
     rebuild_state: RebuildState = False,
     compare_on_start: CompareOnStart = False,
     compare_sink: CompareSink = None,
+    digests_only: DigestsOnly = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     until: EndAt = None,
@@ -172,6 +174,7 @@ def run(
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
             flags |= {"--rebuild-state": rebuild_state, "--compare-on-start": compare_on_start}
+            flags["--digests-only"] = digests_only
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
@@ -194,6 +197,7 @@ def run(
             "drop_state": drop_state or None,
             "rebuild_state": rebuild_state or None,
             "compare_on_start": compare_sink or compare_on_start or None,
+            "digests_only": digests_only or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
             "settings": settings,

@@ -82,6 +82,12 @@ CompareSink = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="As --compare-on-start, for one sink; refused if it cannot be compared."),
 ]
+DigestsOnly = Annotated[
+    bool,
+    typer.Option(
+        "--digests-only", help="Keep digests of what sinks should hold instead of its rows: they take little disk."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
+from holdfast.reconcile.digests.reduction import Wanted
+from holdfast.reconcile.digests.sink import DigestSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.sql import APPEND
+from holdfast.sinks.sql import APPEND, TableMode
 from holdfast.sinks.sqlite.spec import SqliteSpec
 
 COMPARABLE = ("postgres", "sqlite", "files", "segments")
@@ -31,19 +33,51 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     directory : str
         Belongs to the stand-in alone.
     """
-    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    mode = _mode(node)
     spec: SinkSpec
     if mode.mode == "upsert":
-        spec = SqliteSpec(os.path.join(directory, "content.db"), "content", replace(mode, rewindable=False))
+        spec = SqliteSpec(os.path.join(directory, "content.db"), "content", mode)
     else:
         spec = FilesSinkSpec(directory, compression="lz4", compact=True)  # a replica's goes on for months
     return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def stand_in_of_digests(node: SinkNode, directory: str, wanted: Wanted | None = None) -> SinkNode:
+    """Return a sink in the place of one that keeps no rows: digests alone, or the rows of some buckets.
+
+    Parameters
+    ----------
+    node, directory
+        As for :func:`stand_in`.
+    wanted : Wanted, optional
+        Buckets whose rows are kept.
+    """
+    mode = _mode(node)
+    of = None if obstacle(node) else node.spec
+    spec = DigestSpec(os.path.join(directory, "digests.db"), of, mode, known_by(node, mode.key), wanted)
+    return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def in_place(*, digests_only: bool) -> Callable[[SinkNode, str], SinkNode]:
+    """Return what makes the stand-ins of a shadow: with all rows, or with digests."""
+    return stand_in_of_digests if digests_only else stand_in
+
+
+def known_by(node: SinkNode, key: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns by which a row of a sink is the same row with other values: its key, or its id."""
+    ids = None if node.stream is None else node.stream.shape.ids
+    return tuple(key) or (() if ids is None else (ids.column,))
 
 
 def followed(pipeline: Pipeline) -> list[SinkNode]:
     """Return the sinks whose ledgers say where a pipeline is: those that a replica's shadow stands in for."""
     exact = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
     return [node for node in exact if isinstance(node.spec, LedgerSpec)]
+
+
+def _mode(node: SinkNode) -> TableMode:
+    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    return replace(mode, rewindable=False)
 
 
 def check_comparable(node: SinkNode, pipeline: str) -> None:

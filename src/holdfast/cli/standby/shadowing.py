@@ -55,7 +55,8 @@ class Shadowing:
         if not (self._place / "checkpoint" / FILE_NAME).exists():  # a crash has left it on its way into the checkpoint
             shutil.rmtree(self._place, ignore_errors=True)
         self._directory = directory
-        self._following: Following = module.Following(pipeline, self._place, settings)
+        keeps_digests = bool(options.get("digests_only"))
+        self._following: Following = module.Following(pipeline, self._place, settings, digests_only=keeps_digests)
         log.info("the state of pipeline %r is computed beside the main", pipeline.name)
         self._following.start()
 

@@ -61,6 +61,8 @@ class StartOptions:
     """Whether sinks are compared with what they should hold, and mended, before the run goes on."""
     compared_sinks: tuple[str, ...] = ()
     """Which ones; none: all that can be."""
+    digests_only: bool = False
+    """Whether what they should hold is kept as digests."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 

@@ -43,6 +43,7 @@ def start(
     drop_state: Sequence[str] | None = None,
     rebuild_state: bool = False,
     compare_on_start: bool | Sequence[str] = False,
+    digests_only: bool = False,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
     until: str | datetime | int | None = None,
@@ -95,6 +96,9 @@ def start(
         Compare the sinks with what they should hold, computed from the sources, and write and remove the rows in which
         they differ, before the run goes on: ``docs/reconcile.md``.  True compares all that can be, and says which
         cannot; with names of sinks the start is refused where one of them cannot.
+    digests_only : bool
+        With ``compare_on_start``: keep digests of what the sinks should hold instead of the rows, for sinks that are
+        larger than the disk.  Where something differs the sources are read once more.
     from_checkpoint : str, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
@@ -169,6 +173,7 @@ def start(
         rebuild_state=rebuild_state,
         compares=bool(compare_on_start),
         compared_sinks=_names(compare_on_start),
+        digests_only=digests_only,
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()

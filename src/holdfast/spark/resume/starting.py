@@ -85,7 +85,7 @@ class Starting:
         from holdfast.spark.shadow.comparing import StartComparison  # a shadow is a start itself
 
         asked = self.asked
-        found = StartComparison(asked.pipeline, asked.compared_sinks, asked.settings, asked.session)
+        found = StartComparison(asked.pipeline, asked.compared_sinks, asked.settings, asked.session, asked.digests_only)
         for name, why in found.obstacles.items():
             log.warning("sink %r will not be compared: %s", name, why)
         return found

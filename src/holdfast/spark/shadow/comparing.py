@@ -27,7 +27,7 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Sink
 from holdfast.reconcile.report import Reconciled
-from holdfast.reconcile.stand_ins import check_some_comparable, followed
+from holdfast.reconcile.stand_ins import check_some_comparable, followed, in_place
 from holdfast.spark.shadow.reconciling import Reconciling, ledger_of, replica_shadow, start_shadow
 from holdfast.spark.shadow.shadow import Shadow
 from holdfast.status import ComparedSink
@@ -49,12 +49,15 @@ class StartComparison:
         Names of sinks: the start is refused where one of them cannot be compared.  None of them: all that can be.
     settings, session
         Of the start.
+    digests_only : bool
+        Whether what the sinks should hold is kept as digests.
     """
 
     pipeline: Pipeline
     wanted: tuple[str, ...]
     settings: Settings
     session: SparkSession | None
+    digests_only: bool = False
 
     @cached_property
     def obstacles(self) -> Mapping[str, str]:
@@ -73,7 +76,7 @@ class StartComparison:
         Raises
         ------
         InvalidPipeline
-            If nobody can compute it.  Nothing was changed.
+            If nobody can compute it.  The pipeline was not taken over.
         """
         ledgers = {node.name: ledger_of(node, self.pipeline.name) for node in self._compared}
         held = {name: ledger.held for name, ledger in ledgers.items() if ledger is not None}
@@ -148,13 +151,15 @@ class StartComparison:
             examples=0,
             session=self.session,
             together=self._compared,
+            digests_only=self.digests_only,
         )
 
     def _place(self, checkpoint: Path) -> Path:
         """Return where the expected content is: a replica has kept it while it waited."""
         kept = replica_shadow(checkpoint)
-        is_kept = Shadow(self.pipeline, followed(self.pipeline), kept, self.settings).is_what_was_kept
-        return kept if is_kept else start_shadow(checkpoint)
+        stand_in = in_place(digests_only=self.digests_only)
+        shadow = Shadow(self.pipeline, followed(self.pipeline), kept, self.settings, stand_in=stand_in)
+        return kept if shadow.is_what_was_kept else start_shadow(checkpoint)
 
 
 def _told(found: Reconciled) -> ComparedSink:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +28,15 @@ from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair,
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import read_letters
 from holdfast.reconcile.comparison import ContentComparison
+from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.report import Differences, Reconciled, differences, left_out
-from holdfast.reconcile.stand_ins import check_comparable, followed
+from holdfast.reconcile.stand_ins import (
+    check_comparable,
+    followed,
+    in_place,
+    known_by,
+    stand_in_of_digests,
+)
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.in_doubt import coordinator_alone
 from holdfast.spark.shadow.shadow import Shadow
@@ -79,6 +87,8 @@ class Reconciling:
         Called when there is nothing to compute for the next while: memory may be given back.
     together : sequence of SinkNode
         The sinks whose expected content is computed in one run; none: this one alone.
+    digests_only : bool
+        Whether the expected content is kept as digests: then rows of the buckets that differ are computed once more.
     """
 
     pipeline: Pipeline
@@ -91,6 +101,7 @@ class Reconciling:
     session: SparkSession | None = None
     rest: Callable[[], None] = lambda: None
     together: Sequence[SinkNode] = ()
+    digests_only: bool = False
     _asked_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
 
     @property
@@ -186,12 +197,15 @@ class Reconciling:
         if not shadow.is_what_was_kept:
             shadow = self._shadow(self.together or [self.sink])
         shadow.check_nobody_runs()
-        self.tell(f"computing what the sink should hold, in {self.shadow_directory}")
+        self.tell(f"computing what the sink should hold, in {shadow.directory}")
+        self._go(shadow, explanations, positions)
+        return shadow
+
+    def _go(self, shadow: Shadow, explanations: Iterable[Explanation], positions: Positions) -> None:
         shadow.learn(agreed({self.sink.name: explanations}))
         if self.checkpoint.is_dir():
             shadow.leave_out(open_store(str(self.checkpoint)))
         shadow.go_to(positions)
-        return shadow
 
     def check_computable(self) -> None:
         """Refuse a sink of which nobody can compute what it should hold: by the graph, and how the pipeline began.
@@ -206,8 +220,20 @@ class Reconciling:
             self._check_recomputable()
 
     def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
-        at_us = self._began_at()
-        return Shadow(self.pipeline, sinks, self.shadow_directory, self.settings, at_us=at_us, session=self.session)
+        return self._shadow_in(self.shadow_directory, sinks, in_place(digests_only=self.digests_only))
+
+    def _shadow_in(
+        self, directory: Path, sinks: Sequence[SinkNode], stand_in: Callable[[SinkNode, str], SinkNode]
+    ) -> Shadow:
+        return Shadow(
+            self.pipeline,
+            sinks,
+            directory,
+            self.settings,
+            at_us=self._began_at(),
+            session=self.session,
+            stand_in=stand_in,
+        )
 
     @property
     def expected_from(self) -> str:
@@ -280,20 +306,37 @@ class Reconciling:
             if at is None:
                 self._follow(actual, shadow)
             with shadow.content(self.sink.name) as expected:
-                known_by = self._known_by(actual)
-                compared = ContentComparison(expected, actual, by=known_by)
+                columns = self._known_by(actual)
+                compared = ContentComparison(expected, actual, by=columns)
                 self.rest()
                 self.tell("asking both sides for digests")
                 wanted, there = compared.row_counts
                 if not compared.is_equal:
-                    self.tell(
-                        f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
-                    )
-                found = differences(compared, known_by, self.refused(), key=actual.key)
+                    self.tell(f"comparing the rows of {len(compared.differing)} buckets")
+                with self._rows_expected(compared, actual) if self.digests_only else nullcontext():
+                    found = differences(compared, columns, self.refused(), key=actual.key)
                 report = self._report(compared, found, actual, (wanted, there))
                 if report.is_equal:
                     return report, None
                 return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
+
+    @contextmanager
+    def _rows_expected(self, compared: ContentComparison, actual: Content) -> Iterator[None]:
+        """Compute the rows of the buckets that differ, and let them be fetched in the block."""
+        if compared.is_equal:
+            yield
+            return
+        directory = self.shadow_directory / "rows"
+        wanted = Wanted(compared.digests[0].bits, tuple(compared.differing.tolist()))
+        shadow = self._shadow_in(directory, [self.sink], partial(stand_in_of_digests, wanted=wanted))
+        self.tell(f"computing the rows of these buckets, in {directory}")
+        try:
+            self._go(shadow, self._ledger().explanations, actual.held.positions)
+            with shadow.content(self.sink.name) as rows:
+                compared.fetch_from(rows)
+                yield
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _follow(self, actual: Content, shadow: Shadow) -> None:
         """Let the shadow go where the view of the sink is: the pipeline may have published meanwhile."""
@@ -327,11 +370,7 @@ class Reconciling:
 
     def _known_by(self, content: Content) -> Sequence[str]:
         """Return the columns by which a row is the same row with other values."""
-        if content.key:
-            return content.key
-        stream = self.sink.stream
-        ids = None if stream is None else stream.shape.ids
-        return (ids.column,) if ids is not None and ids.column in content.schema.names else ()
+        return [name for name in known_by(self.sink, content.key) if name in content.schema.names]
 
     def _ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""
