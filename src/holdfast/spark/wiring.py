@@ -48,6 +48,7 @@ from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
+from holdfast.status import ComparedSink
 from holdfast.types.units import duration_us
 
 
@@ -73,6 +74,8 @@ class Wiring:
         Where Spark's directory begins.
     participation : Participation
         Records the sinks that take part.
+    compared : sequence of ComparedSink
+        What the start has compared.
     """
 
     asked: StartOptions
@@ -83,6 +86,7 @@ class Wiring:
     coordinator: Coordinator
     header: DirectoryHeader
     participation: Participation
+    compared: Sequence[ComparedSink] = ()
 
     def begun(self, timed: Sequence[str], held: Collection[Held]) -> Run:
         """Isolate what killed earlier runs, if that is asked for and due; create a run, and begin it.
@@ -223,6 +227,7 @@ class Wiring:
             requests=RequestReader(context.store, paced) if paced else None,
             has_passed=self._has_passed if self.asked.until is not None else None,
             sweep_interval_s=self.asked.settings.sweep_interval_s,
+            compared=self.compared,
         )
 
     def _has_passed(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -61,6 +61,8 @@ class Shadow:
         Where the pipeline began that was not to begin at the beginning of its sources.
     session : SparkSession, optional
         Use this session's context.
+    stand_in : callable
+        Returns the sink in the place of one, in a directory of its own.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Shadow:
         *,
         at_us: int | None = None,
         session: SparkSession | None = None,
+        stand_in: Callable[[SinkNode, str], SinkNode] = stand_in,
     ) -> None:
         self.directory = directory
         self.pipeline = pipeline.with_sinks([stand_in(node, str(directory / "content" / node.name)) for node in sinks])
