@@ -25,16 +25,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.lives import cpu_s, life_of, memory_mb, until
+from bench.lives import cpu_s, life_of, make_archive, memory_mb, until
 from bench.sides import WORK, median, print_result
-from holdfast.spark.launch import class_archive
-from holdfast.spark.launch.java import require_java
 
 SIDES = ("plain", "function")
 COURIERS = 50
 SMALL = 100
 """Rows of a file; an epoch takes one of each stream."""
 
+DATABASE = "out.db"
 RIDE = "courier BIGINT, n BIGINT, metres BIGINT, t BIGINT"
 
 
@@ -46,17 +45,14 @@ def ride(courier: int, rows: list[dict[str, Any]], state: Any) -> Iterator[dict[
     yield {"courier": courier, "n": n, "metres": metres, "t": max(row["t"] for row in rows)}
 
 
-def pipeline_of(side: str, inputs: Path, out: Path) -> Any:
-    """Return the graph; the side says what ``rides`` is."""
+def streams_of(side: str, inputs: Path) -> dict[str, Any]:
+    """Return what comes out of the graph, by name; the side says what ``rides`` is."""
     import holdfast as hf
 
     def stream(name: str, columns: str) -> hf.Stream:
         schema = f"{columns}, t BIGINT NOT NULL"
         at = {"timestamp": "t", "max_files_per_epoch": 1, "name": name}
         return hf.read.files(inputs / name, format="json", schema=schema, **at)
-
-    def table(name: str, **options: Any) -> hf.SinkNode:
-        return hf.write.sqlite(out / "out.db", table=name, name=f"{name}_table", **options)
 
     orders = stream("orders", "order_id BIGINT, courier BIGINT, cents BIGINT")
     scans = stream("scans", "order_id BIGINT, courier BIGINT, metres BIGINT, kind STRING")
@@ -82,14 +78,20 @@ def pipeline_of(side: str, inputs: Path, out: Path) -> Any:
     totals = delivered | hf.reduce(by="courier", orders=hf.count(), cents=hf.sum("cents"), name="totals")
     known = totals | hf.filter("orders > 0", name="known")
     rates = known | hf.select("courier", "orders", "cents - orders AS net", name="rates")
-    return hf.Pipeline(
-        "bench",
-        rides | table("rides", mode="upsert", key=["courier"]),
-        notes | table("notes", mode="upsert", key=["courier"]),
-        rates | table("rates", mode="upsert", key=["courier"]),
-        due | table("due"),
-        moves | hf.write.files(out / "moves", name="moves_files"),
-    )
+    return {"rides": rides, "notes": notes, "rates": rates, "due": due, "moves": moves}
+
+
+def pipeline_of(side: str, inputs: Path, out: Path) -> Any:
+    """Return the graph with its sinks."""
+    import holdfast as hf
+
+    def table(name: str, **options: Any) -> hf.SinkNode:
+        return hf.write.sqlite(out / DATABASE, table=name, name=f"{name}_table", **options)
+
+    streams = streams_of(side, inputs)
+    keyed = [streams[name] | table(name, mode="upsert", key=["courier"]) for name in ("rides", "notes", "rates")]
+    files = streams["moves"] | hf.write.files(out / "moves", name="moves_files")
+    return hf.Pipeline("bench", *keyed, streams["due"] | table("due"), files)
 
 
 def side_run(side: str, inputs: str, out: str) -> dict[str, Any]:
@@ -102,11 +104,16 @@ def side_run(side: str, inputs: str, out: str) -> dict[str, Any]:
 
 
 class Day:
-    """What arrives in one experiment, and what has come of it."""
+    """What arrives in one experiment, and what has come of it.
 
-    def __init__(self, side: str) -> None:
-        self.side = side
-        self.inputs, self.out = WORK / f"apply-{side}-in", WORK / f"apply-{side}"
+    Parameters
+    ----------
+    name : str
+        Of the directories.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.inputs, self.out = WORK / f"{name}-in", WORK / name
         self.moves = 0
         self._files = 0
         for directory in (self.inputs, self.out):
@@ -115,9 +122,9 @@ class Day:
             (self.inputs / stream).mkdir(parents=True)
         self.out.mkdir(parents=True)
 
-    def life(self) -> Any:
+    def life(self, side: str) -> Any:
         """Begin a life of the pipeline."""
-        arguments = {"side": self.side, "inputs": str(self.inputs), "out": str(self.out)}
+        arguments = {"side": side, "inputs": str(self.inputs), "out": str(self.out)}
         return life_of("bench.apply", "run", arguments, self.out)
 
     def arrive(self, rows: int = SMALL) -> None:
@@ -142,7 +149,7 @@ class Day:
     def has_all(self) -> bool:
         """Tell whether every move has had its effect."""
         try:
-            with sqlite3.connect(f"file:{self.out}/out.db?mode=ro", uri=True) as connection:
+            with sqlite3.connect(f"file:{self.out / DATABASE}?mode=ro", uri=True) as connection:
                 return connection.execute("SELECT sum(n) FROM rides").fetchone()[0] == self.moves
         except sqlite3.OperationalError:
             return False
@@ -150,11 +157,11 @@ class Day:
 
 def measured(side: str, epochs: int, large: int) -> dict[str, float]:
     """Run one life with small epochs and a large one, kill it, and measure the next one to its first new row."""
-    day = Day(side)
+    day = Day(f"apply-{side}")
     found: dict[str, float] = {}
     times, cpu = [], []
     day.arrive()
-    with day.life() as process:
+    with day.life(side) as process:
         until(day.has_all, process)
         for number in range(epochs):
             used, began = cpu_s(process), time.perf_counter()
@@ -170,7 +177,7 @@ def measured(side: str, epochs: int, large: int) -> dict[str, float]:
         found["rows_per_s"] = 2 * large / (time.perf_counter() - began)
     killed = time.perf_counter()
     day.arrive()
-    with day.life() as process:
+    with day.life(side) as process:
         until(day.has_all, process)
         found["restart_s"], found["restart_cpu_s"] = time.perf_counter() - killed, cpu_s(process)
         found["memory_mb"] = memory_mb(process)
@@ -184,12 +191,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=400_000, help="of each stream, in the large epoch")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    os.environ["XDG_CACHE_HOME"] = str(WORK / "apply-cache")  # the user's archive of classes stays as it is
-    require_java()
-    archive = class_archive.path_for(os.environ)
-    if archive is not None:
-        print("making an archive of Spark's classes", flush=True)
-        class_archive.make(archive)
+    make_archive(WORK / "apply-cache")
     sides: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for number in range(options.rounds):
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:

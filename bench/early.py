@@ -24,6 +24,7 @@ from typing import Any
 
 ROWS = 100
 FILE_EVERY_S = 0.1
+FIRST_S = 300.0
 SIDES = ("decided", "early", "grouped_decided", "grouped_early")
 
 
@@ -48,11 +49,13 @@ def side(name: str, scratch: Path, keys: int, warm_s: float, seconds: float) -> 
     given = scratch / "in"
     given.mkdir(parents=True)
     waits: list[tuple[float, list[float]]] = []
+    is_called = threading.Event()
 
     def save(df: Any, epoch: int) -> None:
         called = time.time()
         created = df.select("created").toArrow()["created"]
         waits.append((called, [(called - at.timestamp()) * 1e3 for at in created.to_pylist()]))
+        is_called.set()
 
     schema = "k BIGINT, created TIMESTAMP"
     rows = hf.read.files(given, format="json", schema=schema, timestamp="created", name="rows")
@@ -75,13 +78,16 @@ def side(name: str, scratch: Path, keys: int, warm_s: float, seconds: float) -> 
         **options,
     )
     try:
-        time.sleep(warm_s + seconds)
+        if not is_called.wait(FIRST_S):  # with every key, and what has arrived meanwhile
+            raise RuntimeError(f"{name}: no epoch was done within {FIRST_S} s")
+        time.sleep(warm_s)
+        begun = time.time()
+        time.sleep(seconds)
     finally:
         stop.set()
         writer.join()
         run.stop()
-    begun = time.time() - seconds
-    return [wait for called, several in waits if called >= begun and len(several) < keys for wait in several]
+    return [wait for called, several in waits if called >= begun for wait in several]
 
 
 def main(arguments: list[str] | None = None) -> None:

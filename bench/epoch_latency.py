@@ -81,7 +81,7 @@ def watch_holdfast(run: Any) -> dict[str, Any]:
         if epoch is not None:
             seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
 
-    _until_told(look)
+    until_told(look)
     run.stop()
     run.wait()
     return {"epochs": list(seen.values())}
@@ -96,12 +96,12 @@ def watch_spark(query: Any) -> dict[str, Any]:
             if progress.numInputRows:
                 seen[progress.batchId] = {"rows": progress.numInputRows, **progress.durationMs}
 
-    _until_told(look)
+    until_told(look)
     query.stop()
     return {"epochs": list(seen.values())}
 
 
-def _until_told(look: Callable[[], None]) -> None:
+def until_told(look: Callable[[], None]) -> None:
     """Say that the side is ready, and look until the parent closes our standard input.
 
     Seldom: a look takes milliseconds of the process that is measured.

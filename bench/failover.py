@@ -31,13 +31,12 @@ from typing import Any
 import psutil
 import psycopg
 
+from bench.lives import make_archive
 from bench.sides import WORK, median, print_result
 from holdfast.cli.target import load_target
 from holdfast.replica.keeper import BEATS
 from holdfast.replica.places import lease_of
 from holdfast.replica.tenure import Holder, take
-from holdfast.spark.launch import class_archive
-from holdfast.spark.launch.java import require_java
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 OUT = WORK / "failover"
@@ -272,13 +271,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("failover", "overhead"))
     options = parser.parse_args()
-    # Not the user's archive: the benchmark leaves nothing behind, and finds nothing.
-    os.environ["XDG_CACHE_HOME"] = str(WORK / "failover-cache")
-    require_java()
-    archive = class_archive.path_for(os.environ)
-    if archive is not None and not archive.exists():
-        print("making an archive of Spark's classes", flush=True)
-        class_archive.make(archive)
+    make_archive(WORK / "failover-cache")
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     result: dict[str, Any] = {}

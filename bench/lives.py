@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 
 from bench.sides import WORK
+from holdfast.spark.launch import class_archive
+from holdfast.spark.launch.java import require_java
 
 
 class Life:
@@ -41,6 +43,19 @@ class Life:
         self.process.wait()
 
 
+def make_archive(cache: Path) -> None:
+    """Make an archive of Spark's classes, as an earlier run makes it, for all lives that begin from here on.
+
+    Not the user's: a benchmark leaves nothing behind, and finds nothing.
+    """
+    os.environ |= {"XDG_CACHE_HOME": str(cache), "HOLDFAST_CLASS_ARCHIVE": "auto"}
+    require_java()
+    archive = class_archive.path_for(os.environ)
+    if archive is not None:
+        print("making an archive of Spark's classes", flush=True)
+        class_archive.make(archive)
+
+
 def life_of(module: str, side: str, arguments: Mapping[str, Any], out: Path) -> Life:
     """Begin the life of a side (:mod:`bench.sides`)."""
     return Life([sys.executable, "-m", "bench.sides", module, side, json.dumps(arguments)], out)
@@ -56,7 +71,7 @@ def cpu_s(process: subprocess.Popen[bytes]) -> float:
     return total
 
 
-def until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     """Wait until something holds.
 
     Raises

@@ -32,9 +32,8 @@ from typing import Any
 import psutil
 
 from bench.checkpoint import LOADING, pipeline_of, write_file, write_input
-from bench.lives import Life, life_of, until
+from bench.lives import Life, life_of, make_archive, until
 from bench.sides import WORK, median, print_result
-from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
 
 SIDES = ("holdfast", "spark")
@@ -215,15 +214,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("stateless", "loaded", "state", "cold", "spare"))
     parser.add_argument("--without-archive", action="store_true", help="as the first start on a machine")
     options = parser.parse_args()
-    # Not the user's archive: the benchmark leaves nothing behind, and finds nothing.
-    os.environ["XDG_CACHE_HOME"] = str(WORK / "restart-cache")
-    require_java()
-    archive = class_archive.path_for(os.environ)
     if options.without_archive:
+        require_java()
         os.environ["HOLDFAST_CLASS_ARCHIVE"] = "off"
-    elif archive is not None:
-        print("making an archive of Spark's classes", flush=True)
-        class_archive.make(archive)
+    else:
+        make_archive(WORK / "restart-cache")
     measured: dict[str, tuple[str, Callable[[str, str, int], float]]] = {
         "stateless": ("stateless", restarted),
         "loaded": ("stateless", restarted_beside_others),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+
+from bench.sides import MARK
 
 COMMANDS = {
     "full": (
@@ -22,6 +26,7 @@ COMMANDS = {
         ("bench.checkpoint",),
         ("bench.restart",),
         ("bench.apply",),
+        ("bench.footprint",),
         ("bench.plan",),
         ("bench.segments",),
         ("bench.bad_input",),
@@ -47,6 +52,7 @@ COMMANDS = {
         ("bench.checkpoint", "--keys", "20000", "--rows", "5000", "--epochs", "6", "--rounds", "2"),
         ("bench.restart", "--keys", "20000", "--rounds", "2"),
         ("bench.apply", "--epochs", "6", "--rows", "20000", "--rounds", "2"),
+        ("bench.footprint", "--seconds", "10", "--rows", "20000", "--rounds", "2"),
         ("bench.plan", "--rounds", "2"),
         ("bench.segments", "--rows", "100000", "--files", "8", "--rounds", "2", "--epochs", "6"),
         ("bench.bad_input", "--rows", "20000", "--fields", "20000", "--gzip-mb", "100", "--rounds", "2"),
@@ -60,18 +66,48 @@ COMMANDS = {
 }
 
 
-def main() -> int:
-    """Run them; return 1 when one failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.run_all", description=__doc__)
-    parser.add_argument("--scale", choices=sorted(COMMANDS), default="full")
+def failure_of(command: Sequence[str]) -> str:
+    """Run a benchmark, its output going to ours line by line; return what is wrong with how it ended, or nothing."""
+    has_result = False
+    with subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            has_result |= line.startswith(MARK) and is_result(line.removeprefix(MARK))
+    if process.returncode != 0:
+        return f"exit code {process.returncode}"
+    return "" if has_result else "no RESULT"
+
+
+def is_result(text: str) -> bool:
+    """Tell whether a text is figures: a JSON object, all of whose numbers are numbers."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)  # NaN, Infinity: a division by what took no time, or by nothing
+
+    try:
+        return bool(json.loads(text, parse_constant=refuse)) and text.startswith("{")
+    except ValueError:
+        return False
+
+
+def run(commands: Iterable[Sequence[str]]) -> int:
+    """Run benchmarks, each whatever became of those before it; return 1 when one failed, which is named."""
     failed = []
-    for command in COMMANDS[parser.parse_args().scale]:
+    for command in commands:
         print(f"--- {' '.join(command)}", flush=True)
-        if subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0:
-            failed.append(command[0])
+        if failure := failure_of(command):
+            failed.append(f"{command[0]} ({failure})")
     if failed:
         print(f"bench: failed: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def main() -> int:
+    """Run them all."""
+    parser = argparse.ArgumentParser(prog="python -m bench.run_all", description=__doc__)
+    parser.add_argument("--scale", choices=sorted(COMMANDS), default="full")
+    return run(COMMANDS[parser.parse_args().scale])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 WORK = Path(__file__).resolve().parent / "out"
+MARK = "RESULT "
+"""What the line begins with that has the figures of a benchmark."""
+
 _MARK = "SIDE "
 
 
@@ -60,7 +63,7 @@ def figures_in(output: str, exit_code: int, side: str) -> dict[str, Any]:
 
 def print_result(result: Mapping[str, Any]) -> None:
     """Print the one line that says what came out."""
-    print("RESULT " + json.dumps(result), flush=True)
+    print(MARK + json.dumps(result), flush=True)
 
 
 def median(numbers: list[float]) -> float:

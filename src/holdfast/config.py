@@ -125,6 +125,14 @@ class Settings(BaseSettings):
         "are written; beyond 16 MB the workers' parallelism wins.  With state four times as much: only what comes out "
         "is held.  Where functions take long, less.  0 B stages everything.",
     )
+    first_epoch_max: Annotated[str, _size("0 B", "1 TB")] = _setting(
+        "16 MB",
+        "The first epoch after a start takes at most so much of each source, and one row for each 80 bytes of it "
+        "(200 000); each of the next ones twice as much, or more where the trigger leaves time between them.  So a run "
+        "that is killed again and again gets on, however much waits in its sources.  The least that an epoch takes is "
+        "one block of a file; `read.spark` is not limited.  `0 B`: there is no limit but `max_rows_per_epoch` and "
+        "`max_files_per_epoch` of the sources.",
+    )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",
         "Epochs up to this size are read by the planning process itself and handed to the JVM with the plan, so that "
@@ -329,6 +337,11 @@ class Settings(BaseSettings):
     def carry_max_bytes(self) -> int:
         """Largest carried epoch, bytes."""
         return size_bytes(self.carry_max)
+
+    @property
+    def first_epoch_max_bytes(self) -> int:
+        """What the first epoch of a run takes of each source, bytes."""
+        return size_bytes(self.first_epoch_max)
 
     @property
     def prefetch_max_bytes(self) -> int:

@@ -29,6 +29,7 @@ POINTS: dict[str, str] = {
     "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
     "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, not yet published",
     "repair-uncommitted": "inside the repair of a sink: everything is written, its COMMIT is not sent",
+    "repaired": "a start has compared a sink and repaired it, and the run has not gone on",
     "columns-uncommitted": "columns are added to a sink's table, its COMMIT is not sent",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
@@ -39,7 +40,7 @@ SNAPSHOT_POINTS = ("before-state", "snapshot-files", "snapshot-manifest")
 RESOLVE_POINTS = ("rejected-kept", "rejected-decided")
 """Those that only ``holdfast resolve --reject-rows`` reaches."""
 
-REPAIR_POINTS = ("repair-uncommitted",)
+REPAIR_POINTS = ("repair-uncommitted", "repaired")
 """Those that only the repair of a sink reaches."""
 
 COLUMN_POINTS = ("columns-uncommitted",)

@@ -276,6 +276,60 @@ class CheckpointStatus(_Picture):
     last_error: str = ""
 
 
+@dataclass(frozen=True)
+class ComparedSink(_Picture):
+    """A sink that the start of the run has compared with what it should hold, and mended.
+
+    Parameters
+    ----------
+    sink : str
+        Its name.
+    epoch : int
+        Up to where; 0 where it was not compared.
+    expected, actual : int
+        Rows that it should have held, and rows that it held.
+    missing, extra, changed : int
+        Rows that it lacked, that were too many, and that were there with other values.
+    repaired : int
+        Rows that were written and removed.
+    why_not : str
+        Why it was not compared; empty where it was.
+    """
+
+    sink: str
+    epoch: int = 0
+    expected: int = 0
+    actual: int = 0
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    repaired: int = 0
+    why_not: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it was compared, and held what it should."""
+        return not (self.why_not or self.missing or self.extra or self.changed)
+
+    @property
+    def text(self) -> str:
+        """What was found, for people.
+
+        Examples
+        --------
+        >>> ComparedSink("table", 7, expected=1_000, actual=998, missing=2, repaired=2).text
+        "sink 'table' at epoch 7: 998 rows compared with 1,000: 2 missing, 0 extra, 0 changed; 2 repaired"
+        >>> ComparedSink("topic", why_not="it does not say which rows it holds.").text
+        "sink 'topic' is not compared: it does not say which rows it holds."
+        """
+        if self.why_not:
+            return f"sink {self.sink!r} is not compared: {self.why_not}"
+        counts = f"{self.missing:,} missing, {self.extra:,} extra, {self.changed:,} changed"
+        found = "equal" if self.is_equal else f"{counts}; {self.repaired:,} repaired"
+        at = f"sink {self.sink!r} at epoch {self.epoch}"
+        return f"{at}: {self.actual:,} rows compared with {self.expected:,}: {found}"
+
+
 @dataclass(frozen=True, repr=False)
 class Status(_Picture):
     """A run at one moment.
@@ -316,6 +370,8 @@ class Status(_Picture):
         What failed and is tried again after a wait; empty while nothing is waited for.
     doing : str
         What the run does now, in words: ``waiting for files``, ``replaying epoch 7``; empty when it has ended.
+    compared : tuple of ComparedSink
+        What the start has compared and mended, in the order of the graph; empty where it was not asked for.
     """
 
     pipeline: str
@@ -336,6 +392,7 @@ class Status(_Picture):
     filters: tuple[FilterStatus, ...] = ()
     waits_for: str = ""
     doing: str = ""
+    compared: tuple[ComparedSink, ...] = ()
 
     @property
     def is_final(self) -> bool:

@@ -82,6 +82,21 @@ class LeaseContract:
         taken(opened(), "replica")
         assert not Watch(opened()).is_free()
 
+    def test_a_comparison_stays_asked_for_until_a_run_of_another_holder_has_begun(self, opened: Opened) -> None:
+        main = taken(opened())
+        assert main.renew(generation=4)
+        assert ask(opened(), compares=True)
+        assert main.renew(generation=4), "a beat of who is to go"
+        dies = taken(opened(), "replica", ttl_us=0)
+        assert dies.lease.compares
+        assert dies.renew(), "a beat before its run begins"
+        second = taken(opened(), "another")
+        assert second.lease.compares, "what died before its run began has not compared"
+        assert second.renew(generation=5)
+        assert not second.lease.compares
+        assert second.give_back()
+        assert not taken(opened(), "third").lease.compares
+
     def test_without_a_lease_nobody_can_be_asked(self, opened: Opened) -> None:
         assert not ask(opened())
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from holdfast.limits import ReadLimit
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions, covers
 from holdfast.sources.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec, TraceableSpec, position_key
@@ -62,10 +63,12 @@ def rows_between(source: Source, start: SourcePositions, end: SourcePositions, p
     ]
 
 
-def drain(source: Source, start: SourcePositions, *, bounded: bool = False) -> list[SourcePositions]:
+def drain(
+    source: Source, start: SourcePositions, *, bounded: bool = False, limit: ReadLimit | None = None
+) -> list[SourcePositions]:
     """Return the positions of one epoch after the other until there is nothing new, ``start`` first."""
     positions = [start]
-    while (end := source.latest(positions[-1], bounded=bounded)) != positions[-1]:
+    while (end := source.latest(positions[-1], bounded=bounded, limit=limit)) != positions[-1]:
         positions.append(end)
     return positions
 
@@ -111,6 +114,24 @@ class SourceContract:
         assert after
         assert rows_between(source, source.initial(), end) == before + after
         assert len({repr(row) for row in before + after}) == len(before + after)
+
+    @pytest.mark.parametrize("bounded", [False, True])
+    def test_a_limit_of_the_run_makes_epochs_small_and_changes_no_row(self, origin: Origin, bounded: bool) -> None:
+        """design/0014, section 5."""
+        source, limit = origin.open(), ReadLimit(1, 1)
+        origin.grow()
+        if bounded:
+            source.freeze()
+        positions = drain(source, source.initial(), bounded=bounded, limit=limit)
+        epochs = [rows_between(source, *pair) for pair in pairwise(positions)]
+        assert sum(map(bool, epochs)) > 1
+        whole = origin.open()
+        end = drain(whole, whole.initial())[-1]
+        if not any("/" in segment for segment in end):  # of several segments each epoch has a part
+            assert [row for rows in epochs for row in rows] == rows_between(whole, whole.initial(), end)
+        assert positions[-1] == end
+        begin = positions[1]
+        assert origin.open().latest(begin, bounded=False, limit=limit) == positions[2], "another process cuts the same"
 
     @pytest.mark.parametrize("parallelism", [1, 2, 7])
     def test_spans_partition_the_interval(self, origin: Origin, parallelism: int) -> None:

@@ -1,4 +1,7 @@
-"""A pipeline whose every row depends on all rows before it: ``draw`` numbers the rows of each key."""
+"""A pipeline whose every row depends on all rows before it: ``draw`` numbers the rows of each key.
+
+With ``CRASH_STATE=0`` one without state, whose rows can be computed again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ source = hf.read.files(
     name="source",
 )
 keyed = source | hf.select("id", "at", k="id % 7", name="keyed")
-numbered = keyed | hf.accumulate(by="k", draw=hf.count(), name="numbered")
+if os.environ.get("CRASH_STATE", "1") == "1":
+    numbered = keyed | hf.accumulate(by="k", draw=hf.count(), name="numbered")
+else:
+    numbered = keyed | hf.select("id", "k", draw="CAST(id AS DOUBLE)", name="numbered")
 pipeline = hf.Pipeline(
     "numbered", numbered | hf.write.postgres(os.environ["CRASH_DSN"], table="rows", name="postgres_rows")
 )

@@ -83,6 +83,33 @@ def test_a_repair_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, postg
     assert held(postgres_plain) == expected
 
 
+def test_a_start_that_is_killed_while_it_compares_loses_and_doubles_nothing(
+    tmp_path: Path, postgres_plain: str
+) -> None:
+    """In the repair, and between the repair and the first epoch; then there is a row that the table never had."""
+    expected = filled(tmp_path, postgres_plain)
+    with psycopg.connect(postgres_plain, autocommit=True) as connection:
+        connection.execute("DELETE FROM killed WHERE id % 40 = 1")
+        connection.execute("INSERT INTO killed SELECT * FROM killed WHERE id % 40 = 3")
+    spoilt = held(postgres_plain)
+    (tmp_path / "in" / f"{FILES}.json").write_text(json.dumps({"id": -1, "v": 1.0}) + "\n")
+    words = ("run", f"{tmp_path / 'program.py'}:pipeline", "--available-now", "--compare-on-start")
+    for fault, then in (("repair-uncommitted", spoilt), ("repaired", expected)):
+        assert command(tmp_path, *words, fault=fault) == -signal.SIGKILL, fault
+        assert held(postgres_plain) == then, fault
+    assert command(tmp_path, *words) == 0
+    assert held(postgres_plain) == expected + Counter([(-1, 1.0)])
+
+
+def test_digests_that_were_killed_while_they_were_counted_count_each_row_once(
+    tmp_path: Path, postgres_plain: str
+) -> None:
+    filled(tmp_path, postgres_plain)
+    for fault in ("after-stage", "publish-uncommitted", "after-publish"):
+        assert reconcile(tmp_path, "--digests-only", fault=fault) == -signal.SIGKILL, fault
+    assert reconcile(tmp_path, "--digests-only") == 0
+
+
 @pytest.mark.nightly
 def test_a_rebuild_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, postgres_plain: str) -> None:
     expected = filled(tmp_path, postgres_plain)

@@ -59,8 +59,9 @@ class Pair:
             return int(row[0])
         return 0
 
-    def promote(self) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast", "promote", f"{ROOT}/tests/crash/{self.program}:pipeline"]
+    def promote(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        target = f"{ROOT}/tests/crash/{self.program}:pipeline"
+        command = [sys.executable, "-m", "holdfast", "promote", target, *arguments]
         return subprocess.run(command, env=self.case.variables, capture_output=True, text=True, check=False)
 
     def check(self) -> None:
@@ -148,6 +149,52 @@ def test_a_promotion_makes_the_main_the_replica(pair: Pair) -> None:
     pair.until_said("a", "becomes the replica", "holds term 2 with generation")
     pair.until_more_is_there("b")
     pair.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("keeps_state", [False, True], ids=["no state", "state"])
+@pytest.mark.parametrize("more", [(), ("--digests-only",)], ids=["rows", "digests"])
+def test_a_replica_mends_what_was_done_to_the_table_before_it_goes_on(
+    tmp_path: Path, postgres_plain: str, more: tuple[str, ...], keeps_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRASH_STATE", str(int(keeps_state)))
+    with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:
+        first = pair.start("a")
+        pair.until_more_is_there("a")
+        pair.start("b", "--replica", "--compare-on-start", *more)
+        pair.until_said("b", "holds term 1 with generation", "shadow at epoch")
+        pair.until_more_is_there("a")
+        send(first, signal.SIGKILL)
+        with psycopg.connect(postgres_plain, autocommit=True) as connection:
+            before = connection.execute("SELECT * FROM rows ORDER BY id").fetchall()
+            connection.execute("DELETE FROM rows WHERE id % 50 = 1")
+            connection.execute("INSERT INTO rows SELECT * FROM rows WHERE id % 50 = 3")
+        pair.until_more_is_there("b")
+        with psycopg.connect(postgres_plain) as connection:
+            after = connection.execute("SELECT * FROM rows ORDER BY id").fetchall()
+        assert after[: len(before)] == before, "each row as it was, and once"
+        assert [row[0] for row in after] == [*range(pair.files * ROWS_PER_FILE)]
+        count = len(before) // 50
+        pair.until_said("b", f"{count} missing, {count} extra, 0 changed; {2 * count} repaired")
+
+
+@pytest.mark.nightly
+def test_a_promotion_that_asks_for_it_lets_any_replica_compare(
+    tmp_path: Path, postgres_plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRASH_STATE", "0")
+    with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:
+        pair.start("a")
+        pair.until_more_is_there("a")
+        pair.start("b", "--replica")
+        pair.until_said("b", "holds term 1 with generation")
+        with psycopg.connect(postgres_plain, autocommit=True) as connection:
+            connection.execute("DELETE FROM rows WHERE id % 50 = 1")
+        asked = pair.promote("--compare", "--wait", "120s")
+        assert asked.returncode == 0, asked.stdout
+        assert pair.row_count() == pair.files * ROWS_PER_FILE, "it has compared before its run begins"
+        pair.until_said("b", "8 missing, 0 extra, 0 changed; 8 repaired")
+        pair.until_more_is_there("b")
 
 
 @pytest.mark.nightly

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.rewind import check_none_holds_withdrawn
+from holdfast.resume.spark_log import begun_log
 from holdfast.sources.files.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.rewind import Rewinding
@@ -37,14 +39,24 @@ MINUTE_US = 60_000_000
 
 
 class Flow:
-    """A pipeline with a table and a directory, in a folder of its own."""
+    """A pipeline with a table and a directory, in a folder of its own.
 
-    def __init__(self, work: Path, *, rewindable: bool = True, has_extra: bool = False) -> None:
+    ``behind`` is what stands between the source and the directory: not evaluated, looked at by what asks the graph.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        *,
+        rewindable: bool = True,
+        has_extra: bool = False,
+        behind: Callable[[hf.Stream], hf.Stream] = lambda rows: rows,
+    ) -> None:
         self.work = work
         rows = hf.read.files(str(work / "in"), schema="x BIGINT, version BIGINT", name="rows")
         sinks = [
             rows | hf.write.sqlite(work / "t.db", table="t", rewindable=rewindable, name="table"),
-            rows | hf.write.files(str(work / "out"), name="archive"),
+            behind(rows) | hf.write.files(str(work / "out"), name="archive"),
         ]
         if has_extra:
             sinks.append(rows | hf.write.files(str(work / "extra"), name="extra"))
@@ -83,14 +95,19 @@ class Flow:
     def _epoch(self, coordinator: Coordinator, spark: Path, epoch: int, start: int, batch: int, version: int) -> None:
         before = {"rows": {"log": start}} if start else {}
         positions = {"rows": {"log": start + 1}}
+        planned = begun_log([positions], epoch * MINUTE_US)
+        (spark / "metadata").write_text(planned["metadata"])
+        (spark / "offsets").mkdir(exist_ok=True)
+        (spark / "offsets" / str(batch)).write_text(planned["offsets/0"])
         rows = pa.table({"x": [start * 10, start * 10 + 1], "version": [version] * 2}, SCHEMA)
         claim = coordinator.missing(epoch, positions, before)
         record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
-        coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
+        if claim.sinks:
+            coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
         ended = EpochEnd(epoch, epoch, positions, epoch * MINUTE_US)
         progress.write(self.store, [EpochSpan(before, ended)], coordinator.generation)
         (spark / "commits").mkdir(exist_ok=True)
-        (spark / "commits" / str(batch)).write_text("v1\n{}")
+        (spark / "commits" / str(batch)).write_text(planned["commits/0"])
 
     def rewinding(self, store: Store | None = None) -> Rewinding:
         """Return what ``holdfast rewind`` works with."""

@@ -6,25 +6,32 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
+from holdfast.checkpoint.participation import note_part
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_positions
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
+from holdfast.plan.lookups.versions import VersionRecord
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Replay
 from holdfast.resume.graph_record import GraphRecord, described, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
+from holdfast.resume.restore import Restoration
+from holdfast.resume.rewind import RewindTarget, check_finished
 from holdfast.spark.resume import rewind
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
+from holdfast.store import checked_json
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
@@ -72,6 +79,29 @@ def test_a_second_rewind_sees_only_what_still_stands(tmp_path: Path) -> None:
     flow.run(6, version=4)
     whole = expected((2, 1), (6, 4))
     assert flow.delivered() == (whole, whole)
+
+
+@pytest.mark.parametrize("second", [None, "3", "8"])
+def test_what_a_rewind_has_withdrawn_does_not_come_back_where_it_died_before_it_had_removed_the_old_directory(
+    tmp_path: Path, second: str | None
+) -> None:
+    """Spark's log of the old directory tells of these epochs still: as targets, and as ends for a replay."""
+    flow = Flow(tmp_path)
+    flow.run(6, version=1)
+    process = Process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewind, "remove_older", lambda directory, below: process.die("remove_older"))
+        with pytest.raises(SimulatedCrash):
+            flow.rewinding().do("3")  # epoch 7
+    assert {path.name for path in (tmp_path / "checkpoint" / "spark").iterdir()} == {"1", "2"}
+    flow.run(5, version=2)  # epochs 8 and 9
+    for gone in ("4", "5", "6", "7"):
+        with pytest.raises(InvalidPipeline, match=f"cannot go back to {gone}"):
+            flow.rewinding().plan(gone)
+    if second is not None:
+        flow.rewinding().do(second)
+    stay = {None: {1, 2, 3, 8, 9}, "3": {1, 2, 3}, "8": {1, 2, 3, 8}}[second]
+    assert {step.ended.epoch for step in progress.read(flow.store)} == stay
 
 
 def test_a_time_means_the_last_epoch_that_was_planned_up_to_then(tmp_path: Path) -> None:
@@ -146,6 +176,23 @@ def test_all_sinks_that_never_can_go_back_are_named_before_one_is_asked_or_a_row
         rewinding.plan("2", ["other"])
     with pytest.raises(InvalidPipeline, match="no sink would go back"):
         rewinding.plan("2", [sink.name for sink in sinks])
+
+
+def test_rows_that_were_looked_up_are_not_computed_again_in_the_table_of_now(tmp_path: Path) -> None:
+    """What an upserted table held is computed from the sources; rows that stay would change."""
+    rows = hf.read.rows([[{"x": 1}]], schema="x BIGINT", name="rows")
+    table = pa.table({"x": [1], "price": [5]})
+    pipeline = hf.Pipeline(
+        "flow",
+        hf.lookup(rows, table, on="x", name="priced")
+        | hf.write.sqlite(tmp_path / "a.db", table="t", mode="upsert", key="x", name="looked_up"),
+        rows | hf.write.sqlite(tmp_path / "b.db", table="t", mode="upsert", key="x", name="plain"),
+    )
+    rewinding = rewind.Rewinding(pipeline, LocalStore(str(tmp_path)), tmp_path, Settings())
+    with pytest.raises(InvalidPipeline, match="sink 'looked_up' cannot") as refused:
+        rewinding.plan("2")
+    assert "computed anew, in tables as they are now: by lookup priced" in refused.value.why
+    assert "--except looked_up" in refused.value.do
 
 
 def test_a_sink_that_is_left_out_keeps_its_rows_and_is_new_to_the_next_graph_once_it_is_emptied(tmp_path: Path) -> None:
@@ -318,7 +365,7 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
 def test_what_becomes_of_a_graph_is_not_said_while_a_rewind_is_unfinished(tmp_path: Path) -> None:
     """A start would finish it first, and compare with what is there then."""
     flow = filled(tmp_path / "flow")
-    flow.rewinding().check_finished("nothing")
+    check_finished(flow.store, tmp_path / "flow" / "checkpoint", "flow", "nothing")
     process = Process()
     process.on_write = lambda label: process.die(label) if "/origin.json" in label else None
     with process.counting_points(), pytest.raises(SimulatedCrash):
@@ -492,7 +539,7 @@ def test_a_rewind_that_has_to_evaluate_by_another_graph_is_refused_and_nothing_i
     with_state(flow, "0123", "0123", "counted")
     generations = flow.generations()
     evaluated_by(monkeypatch, "89ab")
-    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then") as refused:
         flow.rewinding().do("4")
     assert "2 epochs after that of epoch 2 have to be evaluated again" in refused.value.why
     assert "rewind with the graph that ran last" in refused.value.do
@@ -508,7 +555,7 @@ def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
     flow = Flow(tmp_path)
     with_state(flow, "0123", "4567", "counted", since=5)
     evaluated_by(monkeypatch, "0123")
-    with pytest.raises(InvalidPipeline, match="cannot go back to 4 with this graph") as refused:
+    with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then") as refused:
         flow.rewinding().plan("4")
     assert "the graph that ran last has published none before epoch 5" in refused.value.why
     assert "choose a later epoch than 4" in refused.value.do
@@ -516,6 +563,59 @@ def test_epochs_of_a_graph_before_the_last_change_are_evaluated_by_none(
     first.write_bytes(replace(read_origin(first), graph_since=3).to_json())
     assert flow.rewinding().do("4").replayed == 2, "the snapshot is of the change point"
     assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).graph_since == 3, "it is known further on"
+
+
+def priced(rows: hf.Stream) -> hf.Stream:
+    table = pa.table({"x": [1], "price": [5]})
+    return hf.lookup(rows, table, on="x", name="priced") | hf.accumulate(by="x", total=hf.sum("price"), name="counted")
+
+
+@pytest.mark.parametrize("recorded", [None, 4, 3])
+def test_epochs_of_which_it_is_not_known_what_they_saw_in_a_table_are_not_evaluated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: int | None
+) -> None:
+    """They saw it as it was; the run of the rewind would look up in the table of now, and say nothing."""
+    flow = Flow(tmp_path, behind=priced)
+    with_state(flow, "0123", "0123", "counted")
+    evaluated = evaluated_by(monkeypatch, "0123")
+    if recorded is not None:
+        flow.store.put(VersionRecord(1, recorded, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+    generations = flow.generations()
+    if recorded == 3:
+        assert flow.rewinding().do("4").replayed == 2
+        assert evaluated == [(3, 4)]
+        return
+    for attempt in (flow.rewinding().plan, flow.rewinding().do):
+        with pytest.raises(InvalidPipeline, match="cannot go back to 4: its state of then cannot be computed") as told:
+            attempt("4")
+        assert (
+            "The state of counted depends on the time at which epochs were planned, or on what a table"
+            in told.value.why
+        )
+        assert "lookups/ from a copy; or go back to epoch 2, where nothing is evaluated" in told.value.do
+    assert (evaluated, flow.generations()) == ([], generations)
+    assert flow.rewinding().do("2").replayed == 0
+
+
+@pytest.mark.parametrize("has_look_up", [True, False])
+def test_epochs_that_are_known_only_joined_are_evaluated_again_where_state_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_look_up: bool
+) -> None:
+    """One epoch sees one version of a table, and has one time; a sum does not ask."""
+    monkeypatch.setattr(target_state, "require_java", lambda: None)
+    flow = Flow(tmp_path, behind=priced if has_look_up else lambda rows: rows)
+    flow.store.put(VersionRecord(1, 1, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+    ended = EpochEnd(4, 4, {"rows": {"log": 4}}, 4 * MINUTE_US)
+    manifest = Manifest("flow", 1, 0, "", EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US), 2)
+    state = target_state.TargetState(flow.pipeline, flow.store, tmp_path / "checkpoint", Settings(), None)
+    header = DirectoryHeader(base=1, graph=target_state.state_fingerprint(flow.pipeline), graph_since=1)
+    state.check_evaluable("4", RewindTarget(ended, Restoration(manifest, (ended,), ())), header)
+    joined = RewindTarget(ended, Restoration(manifest, (ended,), (), joined_count=1))
+    if has_look_up:
+        with pytest.raises(InvalidPipeline, match="its state of then cannot be computed"):
+            state.check_evaluable("4", joined, header)
+    else:
+        state.check_evaluable("4", joined, header)
 
 
 def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -543,3 +643,27 @@ def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path, m
     assert read_manifest(flow.store, *snapshot_keys(flow.store)).key.path == origin.seed
     assert noted_shape(flow.store, "spark/2") == StateShape(buckets=2, partitions=2)
     assert read_graph(flow.store, "spark/2").buckets == 2
+
+
+@pytest.mark.parametrize("emptied", [("table",), ("table", "archive")])
+def test_wherever_a_rewind_and_then_a_reset_of_all_sinks_died_no_start_takes_an_emptied_sink_for_a_full_one(
+    tmp_path: Path, emptied: tuple[str, ...]
+) -> None:
+    """Of design/0042, "What a crash leaves"; the checkpoint is set aside last."""
+    for number, crash in enumerate(places(tmp_path)[1::2]):
+        flow = filled(tmp_path / str(number))
+        process = Process(crash)
+        with process.counting_points(), pytest.raises(SimulatedCrash):
+            flow.rewinding(FaultyStore(flow.store, process)).do("3")
+        for node in flow.pipeline.sinks:
+            note_part(flow.store, node.name)
+            if node.name in emptied:
+                node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+        with pytest.raises(Diverged, match=r"holds nothing, and has taken part|cannot go back to the end of epoch 3"):
+            flow.run(7, version=2)
+        for node in flow.pipeline.sinks:
+            node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+        shutil.move(flow.work / "checkpoint", flow.work / "aside")
+        flow = Flow(flow.work)
+        flow.run(7, version=3)
+        assert flow.delivered() == (expected((7, 3)), expected((7, 3))), crash

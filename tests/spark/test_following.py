@@ -86,3 +86,29 @@ def test_where_a_source_was_pruned_the_shadow_of_a_replica_says_what_a_sink_shou
     found = asked.look()
     assert (found.is_equal, found.actual_count) == (True, 180)
     assert found.expected_from.startswith("the shadow of a replica")
+
+
+def test_a_shadow_that_keeps_digests_says_what_differs_as_one_that_keeps_rows(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = counted(tmp_path)
+    kept = replica_shadow(tmp_path / "replica")
+    following = Following(pipeline, kept, Settings(), session=spark, digests_only=True)
+    following.start()  # the sink holds nothing, and is not there
+    give(tmp_path, 0, 1)
+    pipeline.run(checkpoint=str(tmp_path / "main"), trigger=hf.available_now(), session=spark)
+    wait_for(lambda: following.error or (following.lag.is_level and following.lag.epoch == 2))
+    following.stop()
+    assert following.error is None
+    assert not [*(kept / "content").rglob("*.parquet")], "no row is kept"
+    (node,) = pipeline.sinks
+    asked = Reconciling(pipeline, node, tmp_path / "replica", kept, Settings(), session=spark, digests_only=True)
+    found = asked.look()
+    assert (found.is_equal, found.actual_count) == (True, 180)
+    assert found.expected_from.startswith("the shadow of a replica")
+    with closing(sqlite3.connect(tmp_path / "out.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM t WHERE k = 2 AND n IN (3, 4)")
+        connection.execute("UPDATE t SET n = 999 WHERE k = 5 AND n = 1")
+    found = asked.look()
+    assert (found.missing_count, found.extra_count, found.changed_count) == (3, 1, 0)
+    assert not (kept / "rows").exists()

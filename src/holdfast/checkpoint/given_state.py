@@ -17,7 +17,7 @@ from holdfast.graph.building import a_type
 from holdfast.operators.stateful.spec import is_alike
 from holdfast.state import checks, joins, tables
 from holdfast.state.step import StateTable
-from holdfast.types.conversion import check_int96
+from holdfast.types.conversion import check_int96, check_ranges
 
 Fill = Callable[[str, pa.Table], "pa.Table | None"]
 """A table's name and a part of its columns -> the whole table; None where the others cannot be filled in."""
@@ -88,6 +88,10 @@ class GivenState:
         if reasons:
             raise self._refused(f"of table {name!r}: {'; '.join(reasons)}.", _CURE, wanted)
         part = tables.united([_plain(rows) for rows in parts], pa.schema(known))
+        try:
+            check_ranges(part)
+        except pa.ArrowInvalid as error:
+            raise self._refused(f"of table {name!r}: {error}.", _CURE) from error
         if len(known) < len(wanted):
             whole = fill(name, part) if {*table.key} <= {*part.schema.names} else None
             if whole is None:

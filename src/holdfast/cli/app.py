@@ -21,6 +21,9 @@ from holdfast.cli.frame import (
     BeginAt,
     BeginState,
     Checkpoint,
+    CompareOnStart,
+    CompareSink,
+    DigestsOnly,
     DropState,
     EndAt,
     FromCheckpoint,
@@ -113,6 +116,9 @@ def run(
     ] = False,
     drop_state: DropState = None,
     rebuild_state: RebuildState = False,
+    compare_on_start: CompareOnStart = False,
+    compare_sink: CompareSink = None,
+    digests_only: DigestsOnly = False,
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     until: EndAt = None,
@@ -168,10 +174,12 @@ def run(
                 "--lease": lease,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
-            flags["--rebuild-state"] = rebuild_state
+            flags |= {"--rebuild-state": rebuild_state, "--compare-on-start": compare_on_start}
+            flags["--digests-only"] = digests_only
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
+            arguments += [part for name in compare_sink or () for part in ("--compare-sink", name)]
             arguments += [part for each in state or () for part in ("--state", each)]
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
@@ -189,6 +197,8 @@ def run(
             "force": force or None,
             "drop_state": drop_state or None,
             "rebuild_state": rebuild_state or None,
+            "compare_on_start": compare_sink or compare_on_start or None,
+            "digests_only": digests_only or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
             "settings": settings,
@@ -201,13 +211,13 @@ def run(
             if waiting is not None:
                 waiting.until_needed(pipeline, options)
 
-        start = partial(pipeline.start, checkpoint=str(directory), trigger=trigger, **options)
         standby = None
         if replica or settings.lease_us:
             from holdfast.cli.standby.standby import Standby
 
             standby = Standby(pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json)
             standby.take(options)
+        start = partial(pipeline.start, checkpoint=str(directory), trigger=trigger, **options)
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)

@@ -72,6 +72,22 @@ RebuildState = Annotated[
     bool,
     typer.Option("--rebuild-state", help="Compute state that is lost again from the sources: see holdfast plan."),
 ]
+CompareOnStart = Annotated[
+    bool,
+    typer.Option(
+        "--compare-on-start", help="Compare the sinks with their sources, and mend what differs, before going on."
+    ),
+]
+CompareSink = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="As --compare-on-start, for one sink; refused if it cannot be compared."),
+]
+DigestsOnly = Annotated[
+    bool,
+    typer.Option(
+        "--digests-only", help="Keep digests of what sinks should hold instead of its rows: they take little disk."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
 

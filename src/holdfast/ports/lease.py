@@ -29,6 +29,9 @@ class Lease:
         Of the holder's run; 0 while it has none.
     asked_term : int
         The term at which somebody asked for a promotion: that term's lease may be taken before it expires.
+    compares : bool
+        Whether the next run is to compare the sinks with what they should hold before it goes on: somebody asked for
+        that, and no run has begun since.
     """
 
     term: int
@@ -39,6 +42,7 @@ class Lease:
     ttl_us: int
     generation: int = 0
     asked_term: int = 0
+    compares: bool = False
 
 
 @dataclass(frozen=True)

@@ -344,7 +344,8 @@ class Content(Protocol):
         """Return about how many rows there are, without looking at their values."""
 
     def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
-        """Return count and sum for each of ``2**bits`` buckets, computed where the rows are.
+        """Return count and sum for each of ``2**bits`` buckets, computed where the rows are; or of fewer buckets, if
+        no more are known.
 
         May be called on any thread, on one at a time.
 

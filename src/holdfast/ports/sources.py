@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from holdfast.limits import ReadLimit
 from holdfast.positions import SourcePositions
 from holdfast.values import Explanation, Guarantee, SegmentLag, Span
 
@@ -21,10 +22,11 @@ class Source(Protocol):
     def initial(self) -> SourcePositions:
         """Positions before the first row."""
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End positions of the next epoch from ``start``: what is there now, limited by ``max_rows_per_epoch`` and
         ``max_files_per_epoch``; equal to ``start`` when nothing is.  With ``bounded`` only what was there when
-        :meth:`freeze` was called.  Durable when it returns.
+        :meth:`freeze` was called.  With ``limit`` no more than that either, but always the smallest part that an epoch
+        can take.  Durable when it returns.
         """
 
     def freeze(self) -> None:

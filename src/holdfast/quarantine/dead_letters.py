@@ -34,10 +34,10 @@ from holdfast.positions import Positions
 from holdfast.quarantine.mask import ADDED, LETTERS, Address, Mask
 from holdfast.quarantine.passing import OUTLET, Passing, digest_of
 from holdfast.quarantine.refit import refitted
-from holdfast.sources.formats.convert import Unfit
 from holdfast.store import checked_json, records
 from holdfast.store.numbered import numbered
 from holdfast.store.records import Base64
+from holdfast.types.from_text import Unfit
 
 log = logging.getLogger("holdfast.poison")
 

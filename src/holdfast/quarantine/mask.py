@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, invariant
+from holdfast.limits import ReadLimit
 from holdfast.ports import Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSource
@@ -162,9 +163,9 @@ class LetteredSource(WrappedSource):
         super().__init__(source)
         self.mask = mask
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End positions of the next epoch: what is sent again is part of the first one."""
-        return self._with_letters(self.source.latest(start, bounded=bounded), start)
+        return self._with_letters(self.source.latest(start, bounded=bounded, limit=limit), start)
 
     def newest(self) -> SourcePositions | None:
         """Positions after everything that is known now."""

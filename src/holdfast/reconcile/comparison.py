@@ -99,7 +99,19 @@ class ContentComparison:
         return found if needed <= bits + COARSER_MAX else self._digests(needed)
 
     def _digests(self, bits: int) -> tuple[Digests, Digests]:
-        return self._of_both(lambda content: content.digests(bits, self.losses, self._by))
+        one, other = self._of_both(lambda content: content.digests(bits, self.losses, self._by))
+        known = min(one.bits, other.bits)
+        return one.coarser(known), other.coarser(known)
+
+    @cached_property
+    def differing(self) -> np.ndarray:
+        """The buckets in which the two differ, ascending."""
+        expected, actual = self.digests
+        return expected.differing(actual)
+
+    def fetch_from(self, expected: Content) -> None:
+        """Fetch expected rows from another content, which has those of the buckets that differ."""
+        self._expected = expected
 
     @property
     def row_counts(self) -> tuple[int, int]:
@@ -110,15 +122,13 @@ class ContentComparison:
     @property
     def is_equal(self) -> bool:
         """Whether both sides hold the same rows."""
-        expected, actual = self.digests
-        return not len(expected.differing(actual))
+        return not len(self.differing)
 
     def differences(self) -> Iterator[RowDifference]:
         """Yield what differs, some buckets at a time; nothing where the contents are equal."""
         expected, actual = self.digests
-        differing = expected.differing(actual)
-        sizes = expected.counts[differing] + actual.counts[differing]
-        for buckets in _parts(differing, sizes, self._rows_max):
+        sizes = expected.counts[self.differing] + actual.counts[self.differing]
+        for buckets in _parts(self.differing, sizes, self._rows_max):
             yield self._difference(buckets)
 
     def _difference(self, buckets: np.ndarray) -> RowDifference:

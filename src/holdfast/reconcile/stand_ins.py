@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
+from holdfast.reconcile.digests.reduction import Wanted
+from holdfast.reconcile.digests.sink import DigestSpec
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.object_files.spec import ObjectFilesSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.sql import APPEND
+from holdfast.sinks.sql import APPEND, TableMode
 from holdfast.sinks.sqlite.spec import SqliteSpec
 
 COMPARABLE = ("postgres", "sqlite", "files", "segments")
@@ -30,19 +33,51 @@ def stand_in(node: SinkNode, directory: str) -> SinkNode:
     directory : str
         Belongs to the stand-in alone.
     """
-    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    mode = _mode(node)
     spec: SinkSpec
     if mode.mode == "upsert":
-        spec = SqliteSpec(os.path.join(directory, "content.db"), "content", replace(mode, rewindable=False))
+        spec = SqliteSpec(os.path.join(directory, "content.db"), "content", mode)
     else:
         spec = FilesSinkSpec(directory, compression="lz4", compact=True)  # a replica's goes on for months
     return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def stand_in_of_digests(node: SinkNode, directory: str, wanted: Wanted | None = None) -> SinkNode:
+    """Return a sink in the place of one that keeps no rows: digests alone, or the rows of some buckets.
+
+    Parameters
+    ----------
+    node, directory
+        As for :func:`stand_in`.
+    wanted : Wanted, optional
+        Buckets whose rows are kept.
+    """
+    mode = _mode(node)
+    of = None if obstacle(node) else node.spec
+    spec = DigestSpec(os.path.join(directory, "digests.db"), of, mode, known_by(node, mode.key), wanted)
+    return replace(node, spec=spec, backfill=False, pace=None)
+
+
+def in_place(*, digests_only: bool) -> Callable[[SinkNode, str], SinkNode]:
+    """Return what makes the stand-ins of a shadow: with all rows, or with digests."""
+    return stand_in_of_digests if digests_only else stand_in
+
+
+def known_by(node: SinkNode, key: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns by which a row of a sink is the same row with other values: its key, or its id."""
+    ids = None if node.stream is None else node.stream.shape.ids
+    return tuple(key) or (() if ids is None else (ids.column,))
 
 
 def followed(pipeline: Graph) -> list[SinkNode]:
     """Return the sinks whose ledgers say where a pipeline is: those that a replica's shadow stands in for."""
     exact = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
     return [node for node in exact if isinstance(node.spec, LedgerSpec)]
+
+
+def _mode(node: SinkNode) -> TableMode:
+    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    return replace(mode, rewindable=False)
 
 
 def check_comparable(node: SinkNode, pipeline: str) -> None:
@@ -53,7 +88,7 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
     InvalidPipeline
         Naming the sink and the reason.
     """
-    why = _obstacle(node)
+    why = obstacle(node)
     if why:
         raise InvalidPipeline(
             f"sink {node.name!r} ({node.kind}) of pipeline {pipeline!r} cannot be compared with what it should hold.",
@@ -62,6 +97,50 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
             pipeline=pipeline,
             participant=node.name,
         )
+
+
+def check_some_comparable(pipeline: Graph, wanted: Collection[str] = ()) -> dict[str, str]:
+    """Refuse to compare the sinks of a pipeline where none of them can be, or not one that was asked for by its name.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        The graph.
+    wanted : collection of str
+        Names; none of them: whichever can be compared.
+
+    Returns
+    -------
+    dict of str to str
+        Sink -> why it is not compared.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming a sink, or all with their reasons.
+    """
+    names = [node.name for node in pipeline.sinks]
+    unknown = sorted({*wanted} - {*names})
+    if unknown:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} has no sink {', '.join(map(repr, unknown))} that could be compared.",
+            why=f"its sinks: {', '.join(names)}.",
+            do="name some of these, or none for all that can be compared.",
+            pipeline=pipeline.name,
+        )
+    for node in pipeline.sinks:
+        if node.name in wanted:
+            check_comparable(node, pipeline.name)
+    found = {node.name: obstacle(node) for node in pipeline.sinks}
+    if all(found.values()):
+        raise InvalidPipeline(
+            f"no sink of pipeline {pipeline.name!r} can be compared with what it should hold.",
+            why=" ".join(f"{name}: {why}" for name, why in found.items()),
+            do=f"go on without a comparison; sinks of these kinds can be compared: {', '.join(COMPARABLE)}.",
+            pipeline=pipeline.name,
+        )
+    asked = wanted or names
+    return {name: why or "it was not asked for." for name, why in found.items() if why or name not in asked}
 
 
 def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
@@ -73,7 +152,8 @@ def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
     return True
 
 
-def _obstacle(node: SinkNode) -> str:
+def obstacle(node: SinkNode) -> str:
+    """Return why a sink cannot be compared with what it should hold; empty where it can."""
     if node.kind not in COMPARABLE or not isinstance(node.spec, LedgerSpec):
         return "it does not say which rows it holds."
     if node.guarantee is not Guarantee.EXACTLY_ONCE:

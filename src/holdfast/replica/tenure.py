@@ -92,7 +92,7 @@ class Tenure:
         place's, and the next call finds out.
         """
         wanted = self.lease.generation if generation is None else generation
-        return self._written(lambda found: replace(found, generation=wanted))
+        return self._written(lambda found: _with_generation(found, wanted))
 
     def give_back(self) -> bool:
         """Let another process take it at once; False where it is lost already."""
@@ -127,21 +127,37 @@ def take(place: LeasePlace, seen: SeenLease | None, holder: Holder, ttl_us: int)
         How long a beat is good for, microseconds.
     """
     term = 1 if seen is None else seen.lease.term + 1
-    lease = Lease(term, holder.token, holder.name, holder.host, holder.pid, ttl_us)
+    compares = seen is not None and seen.lease.compares
+    lease = Lease(term, holder.token, holder.name, holder.host, holder.pid, ttl_us, compares=compares)
     if not place.write(seen, lease):
         return None
     return Tenure(place, SeenLease(1 if seen is None else seen.beat + 1, lease))
 
 
-def ask(place: LeasePlace) -> bool:
+def _with_generation(lease: Lease, generation: int) -> Lease:
+    """Return a lease whose holder has a run: its start has compared the sinks, if somebody had asked for that."""
+    has_begun = generation > 0 and not lease.generation
+    return replace(lease, generation=generation, compares=lease.compares and not has_begun)
+
+
+def ask(place: LeasePlace, *, compares: bool = False) -> bool:
     """Ask for a promotion: whoever watches may take the lease now.  False where there is no lease.
 
     The time of the lease begins anew with that, which delays nobody who watches.
+
+    Parameters
+    ----------
+    place : LeasePlace
+        Where it is kept.
+    compares : bool
+        Whether whoever takes it is to compare the sinks before its run goes on.  That stays asked for until a run of
+        another holder has begun: one that dies before is followed by one that compares, too.
     """
     for _ in range(_TRIES):
         seen = place.read()
         if seen is None:
             return False
-        if place.write(seen, replace(seen.lease, asked_term=seen.lease.term)):
+        asked = replace(seen.lease, asked_term=seen.lease.term, compares=compares or seen.lease.compares)
+        if place.write(seen, asked):
             return True
     return False

@@ -45,10 +45,16 @@ class Backfill:
     checkpoint: Path
     has_state: bool
 
-    def obstacles(self) -> Iterator[tuple[str, str]]:
-        """Yield each source that cannot go back, and why."""
+    def obstacles(self, end: Positions | None = None) -> Iterator[tuple[str, str]]:
+        """Yield each source that cannot go back, and why.
+
+        Parameters
+        ----------
+        end : Positions, optional
+            Up to where its rows are needed.  Without it nobody has looked whether they are still there.
+        """
         for node in self.pipeline.sources:
-            why = self._obstacle(node)
+            why = self._obstacle(node, None if end is None else plain(end[node.name])[0])
             if why:
                 yield node.name, why
 
@@ -67,7 +73,7 @@ class Backfill:
         InvalidPipeline
             If a source cannot go back, or sources come or go at the same time.
         """
-        self._check({node.name for node in self.pipeline.sources} ^ set(change_point))
+        self._check({node.name for node in self.pipeline.sources} ^ set(change_point), change_point)
         return self.cuts(change_point, held)
 
     def cuts(self, end: Positions, held: Mapping[str, Held]) -> tuple[Positions, ...]:
@@ -93,7 +99,7 @@ class Backfill:
         return tuple(self._through([*stops, end], held))
 
     def check(self, change: GraphChange) -> None:
-        """Raise what :meth:`seek` would, before anything runs."""
+        """Raise what :meth:`seek` would, before anything runs, as far as the change point does not decide it."""
         self._check(
             {
                 node.name
@@ -104,13 +110,13 @@ class Backfill:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _check(self, moved: Collection[str]) -> None:
+    def _check(self, moved: Collection[str], end: Positions | None = None) -> None:
         for name in sorted(moved):
             raise self._refused(
                 f"source {name!r} comes or goes at the same time.",
                 "change the sources first and run that; then add the sink.",
             )
-        for name, why in self.obstacles():
+        for name, why in self.obstacles(end):
             raise self._refused(
                 f"source {name!r} cannot go back: {why}",
                 "leave backfill=True out: the sink then begins at the present; or fill it from a copy of the rows with "
@@ -141,13 +147,13 @@ class Backfill:
         )
         return found
 
-    def _obstacle(self, node: Node) -> str:
+    def _obstacle(self, node: Node, end: SourcePositions | None) -> str:
         spec = cast("SourceSpec", node.spec)
         workspace = self._workspace(node)
         nothing: dict[str, Position] = {}
-        why = spec.obstacle(node.name, workspace, nothing)
+        why = spec.obstacle(node.name, workspace, nothing, end)
         if why and not self.has_state and spec.kind != "spark":  # without state what is left will do
-            why = spec.obstacle(node.name, workspace, self._opened(node).initial())
+            why = spec.obstacle(node.name, workspace, self._opened(node).initial(), end)
         return why
 
     def _workspace(self, node: Node) -> str:

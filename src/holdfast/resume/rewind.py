@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
@@ -19,6 +20,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
 from holdfast.ports import Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
+from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.restore import Restoration, restoration
 from holdfast.store import checked_json
 from holdfast.types.units import time_us
@@ -157,7 +159,9 @@ def reachable(store: Store, pipeline: str, steps: Iterable[EpochSpan]) -> dict[i
 
 
 def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
-    """Return all epochs whose ends are known: from progress records, and Spark's log.
+    """Return all epochs whose ends are known and that stand: from progress records, and Spark's log.
+
+    A rewind removes Spark's older directories last: dead before that, they tell of epochs that it has withdrawn.
 
     Parameters
     ----------
@@ -166,8 +170,10 @@ def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
     logged : iterable of EpochSpan
         Those in Spark's own log.
     """
+    rewinds = _rewinds(store)
     steps = {step.ended.epoch: step for step in (*logged, *progress.read(store))}
-    return [steps[epoch] for epoch in sorted(steps)]
+    ends = ((epoch, steps[epoch].ended.positions) for epoch in sorted(steps))
+    return [steps[epoch] for epoch, positions in ends if _withdrawn_by(rewinds, epoch, positions) is None]
 
 
 def pts_of(store: Store, ended: EpochEnd) -> int | None:
@@ -179,22 +185,54 @@ def pts_of(store: Store, ended: EpochEnd) -> int | None:
     return ended.pts
 
 
-def unfinished(store: Store, base: int) -> Decided | Done | None:
+def unfinished(store: Store, directory: Path) -> Decided | Done | None:
     """Return the rewind that was decided, and after which no directory was begun yet; None when there is none.
 
     Parameters
     ----------
-    store : Store
-        The checkpoint.
-    base : int
-        First epoch of the directory that counts; 0 when there is none.
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
     """
     newest: Decided | Done | None = None
     for entry in survey(store):
         if entry.content is not None and entry.standing in (Standing.OPEN, Standing.DONE):
             newest = entry.content
-    is_rewind = newest is not None and newest.record.rewound_to is not None and base <= newest.record.epoch
-    return newest if is_rewind else None
+    if newest is None or newest.record.rewound_to is None:
+        return None
+    number = newest_directory(store)
+    try:
+        base = read_origin(directory / f"spark/{number}" / FILE_NAME).base if number else 0
+    except Corrupt:
+        return None  # a start leaves such a directory, for one that begins where the sinks are
+    return newest if base <= newest.record.epoch else None
+
+
+def check_finished(store: Store, directory: Path, pipeline: str, what: str) -> None:
+    """Refuse to answer, or to change a sink, while a rewind is unfinished: it changes what there is.
+
+    Parameters
+    ----------
+    store, directory
+        As for :func:`unfinished`.
+    pipeline : str
+        Its name.
+    what : str
+        What cannot be told now.
+
+    Raises
+    ------
+    InvalidPipeline
+        Says that ``what`` is not known before it is finished.
+    """
+    rewind = unfinished(store, directory)
+    if rewind is not None:
+        interrupted = rewind.record
+        raise InvalidPipeline(
+            f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
+            why=f"{what} is not known before that.",
+            do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
+            pipeline=pipeline,
+        )
 
 
 def take_back(store: Store, to: Positions, generation: int, steps: Iterable[EpochSpan]) -> None:
@@ -221,7 +259,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Epoc
         """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
         return covers_all(to, ended.positions)
 
-    progress.add(store, [step for step in steps if stays(step.ended)], generation)
+    progress.add(store, [step for step in known_steps(store, steps) if stays(step.ended)], generation)
     for key in snapshot_keys(store):
         try:
             ended = read_manifest(store, key).ended
@@ -268,7 +306,11 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
 
 def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
     """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
-    later = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
+    return _withdrawn_by(_rewinds(store), epoch, positions)
+
+
+def _withdrawn_by(rewinds: Iterable[tuple[int, Positions]], epoch: int, positions: Positions) -> int | None:
+    later = (number for number, to in rewinds if epoch < number and not covers_all(to, positions))
     return next(later, None)
 
 

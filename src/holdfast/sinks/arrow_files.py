@@ -143,22 +143,35 @@ class ArrowStaging:
         Diverged
             If the file is gone or does not hold the rows that its handle promises.
         """
-        file = part.reference.get("file")
-        if file is None:
+        if "file" not in part.reference:
             return
         every = refusals.left_out(part)
         row_count = 0
-        try:
-            with pa.memory_map(os.path.join(self.directory, os.path.basename(file))) as mapped:
-                for batch in pa.ipc.open_stream(mapped):
-                    first, row_count = row_count, row_count + batch.num_rows
-                    gone = [number - first for number in every if first <= number < row_count]
-                    yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
+        for batch in self.whole(part):
+            first, row_count = row_count, row_count + batch.num_rows
+            gone = [number - first for number in every if first <= number < row_count]
+            yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
         promised = part.row_count + len(every)
         if row_count != promised:
-            raise rows_gone(self._node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}.")
+            why = f"{part.reference['file']} holds {row_count} rows, its handle promises {promised}."
+            raise rows_gone(self._node, part.name, why)
+
+    def whole(self, part: Staged) -> Iterator[pa.RecordBatch]:
+        """Read the file of a staged part, whatever its handle promises.
+
+        Raises
+        ------
+        Diverged
+            If it cannot be read.
+        """
+        file = part.reference.get("file")
+        if file is None:
+            return
+        try:
+            with pa.memory_map(os.path.join(self.directory, os.path.basename(file))) as mapped:
+                yield from pa.ipc.open_stream(mapped)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts that cannot be read any more as they were staged."""

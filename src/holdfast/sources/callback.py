@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import journal
@@ -22,6 +23,8 @@ from holdfast.sources.owing import log as owing
 from holdfast.sources.owing.source import OwingSource
 from holdfast.sources.row_batches import Row, to_batch
 from holdfast.store import durable, sealed
+from holdfast.types.casting import fitted
+from holdfast.types.conversion import check_ranges
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
@@ -176,7 +179,10 @@ class CallbackFeed:
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
             try:
-                fitting = rows.select(self.schema.names).cast(self.schema).combine_chunks()
+                chosen = rows.select(self.schema.names)
+                batches = [fitted(batch, self.schema) for batch in chosen.to_batches()]
+                fitting = pa.Table.from_batches(batches, self.schema).cast(self.schema).combine_chunks()
+                check_ranges(fitting)
             except (pa.ArrowException, KeyError, ValueError) as error:
                 raise BadRow(
                     f"the pushed rows do not fit: {error}.",
@@ -296,13 +302,13 @@ class CallbackSource:
         """Positions before the oldest entry."""
         return {SEGMENT: journal.bounds(self._directory)[0]}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: the entries that are there, within the limit."""
         first = _number(start)
         if bounded and self._frozen is None:
             self.freeze()
         known = self._known(first, self._frozen if bounded else None)
-        count, _ = within_limits(known, 0, None, self.spec.max_rows_per_epoch)
+        count, _ = within_limits(known, 0, EpochRoom(None, self.spec.max_rows_per_epoch, limit))
         self._make_durable(first + count)
         return {SEGMENT: first + count}
 

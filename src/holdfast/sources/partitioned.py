@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.limits import ReadLimit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SeekableSpec, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import OWN, MarkedSpec, unmarked
@@ -141,9 +142,9 @@ class BoundingSource(WrappedSource):
         super().__init__(source)
         self.spec = spec
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch, with the bound that holds after it."""
-        found = self.source.latest(of_partitions(start), bounded=bounded)
+        found = self.source.latest(of_partitions(start), bounded=bounded, limit=limit)
         knows = innermost(self.source)
         assert isinstance(knows, Partitioned)
         return with_bound(found, start, knows.bound_after(found, self.spec.disorder))

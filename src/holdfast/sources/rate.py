@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
+from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Clock, Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.identified import KnownPlace, Numbered, numbered
@@ -124,14 +125,15 @@ class RateSource:
             return {SEGMENT: 0}
         return {SEGMENT: max(0, (self.spec.from_us - self.start_us) * self.spec.rows_per_second // _SECOND)}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: the rows whose time has come, within the limit."""
         first = _value(start)
         if bounded and self._frozen is None:
             self.freeze()
         end = self._due() if not bounded or self._frozen is None else self._frozen
-        if self.spec.max_rows_per_epoch is not None:
-            end = min(end, first + self.spec.max_rows_per_epoch)
+        count = end - first
+        most = rows_within(self.spec.max_rows_per_epoch, limit, count, lambda: count * _ROW_SIZE)
+        end = end if most is None else min(end, first + most)
         return {SEGMENT: max(first, end)}  # a clock that was set back takes nothing back
 
     def has_passed(self, positions: SourcePositions) -> bool:

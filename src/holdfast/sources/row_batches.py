@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.types.conversion import check_range
 from holdfast.types.units import time_us
 
 Row = Mapping[str, Any]
@@ -37,6 +38,7 @@ def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
             if pa.types.is_timestamp(column.type):
                 values = [_moment(each, column.name) if isinstance(each, str) else each for each in values]
             array = pa.array(values, column.type)
+            check_range(array)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise InvalidPipeline(
                 f"column {column.name!r} cannot be made of the rows: {error}.",

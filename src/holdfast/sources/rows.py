@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from holdfast.limits import ReadLimit
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
@@ -96,7 +97,7 @@ class RowsSource:
         """Positions before the first epoch."""
         return {SEGMENT: 0}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: one list of rows further, until there are no more."""
         self._given.check(_index(start))
         end = min(_index(start) + 1, len(self.spec.epochs))

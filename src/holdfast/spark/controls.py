@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.limits import ReadLimit
 from holdfast.plan.chunks import SCHEMA
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
@@ -84,7 +85,7 @@ class ControlSource:
         """No source has ended."""
         return {}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """Return the sources that have ended."""
         ended = [name for name in self._spec.sources if os.path.exists(mark_of(self._spec.directory, name))]
         return {**start, **dict.fromkeys(ended, 1)}

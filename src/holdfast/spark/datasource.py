@@ -34,6 +34,7 @@ from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
 from holdfast.plan.levels.due import due_file, is_due
+from holdfast.plan.ramp import limit_file, read_limit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
@@ -242,7 +243,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
             return self._held(start)
         known = self.source.newest() if self.reading.notes_silence else None
-        until = self.source.latest(start["positions"], bounded=self.bounded)
+        limit = read_limit(limit_file(self.reading.stop_file))
+        until = self.source.latest(start["positions"], bounded=self.bounded, limit=limit)
         if dict(until) == start["positions"]:
             if self.reading.passed_mark and has_passed(self.source, until):
                 Path(self.reading.passed_mark).touch()

@@ -28,6 +28,7 @@ from holdfast.plan.counting.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.lookups.versions import LookupVersions
 from holdfast.plan.pressure import BackPressure
+from holdfast.plan.ramp import Ramp
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
@@ -95,6 +96,8 @@ class EpochLoop:
         Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
+    ramp : Ramp, optional
+        Limits the first epochs.
     auditor : Auditor, optional
         Holds the counts of each epoch to the audit.
     lookups : LookupVersions, optional
@@ -123,6 +126,7 @@ class EpochLoop:
         unrecorded: Callable[[], Sequence[EpochSpan]] | None = None,
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
+        ramp: Ramp | None = None,
         auditor: Auditor | None = None,
         lookups: LookupVersions | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
@@ -137,6 +141,7 @@ class EpochLoop:
         self._limits = limits
         self._reports = reports
         self._dues = Dues(due_file)
+        self._ramp = ramp
         self._explanations = explanations
         self._pressure = pressure
         self._auditor = auditor
@@ -255,6 +260,8 @@ class EpochLoop:
         # NB retried here: a repetition of the epoch would have no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
+        if self._ramp is not None and not is_replay:
+            self._ramp.note(committed - started)
         self._note(end, report.observed)
         if self._auditor is not None:
             self._auditor.note(epoch, report, rows)

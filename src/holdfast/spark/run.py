@@ -39,7 +39,7 @@ from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.status.followers import Followers
 from holdfast.spark.status.sight import Sight
-from holdfast.status import State, Status
+from holdfast.status import ComparedSink, State, Status
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.run")
@@ -69,6 +69,7 @@ class Run:
         requests: RequestReader | None = None,
         has_passed: Callable[[], bool] | None = None,
         sweep_interval_s: float,
+        compared: Sequence[ComparedSink] = (),
     ) -> None:
         self.pipeline = pipeline
         self._followers = Followers(pipeline)
@@ -86,7 +87,14 @@ class Run:
         self._stop_directory = stop_directory
         self._reports = reports
         self._sight = Sight(
-            pipeline, sinks, coordinator, reports, counted_filters, time.time_ns() // 1000, checkpointer=checkpointer
+            pipeline,
+            sinks,
+            coordinator,
+            reports,
+            counted_filters,
+            time.time_ns() // 1000,
+            checkpointer=checkpointer,
+            compared=tuple(compared),
         )
         self._state: State = "starting"
         self._error: HoldfastError | None = None

@@ -30,6 +30,7 @@ from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookups.versions import LookupVersions, look_ups_of
 from holdfast.plan.pressure import BackPressure, limited_operators
+from holdfast.plan.ramp import Ramp, limit_file
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
@@ -47,6 +48,7 @@ from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
+from holdfast.status import ComparedSink
 from holdfast.types.units import duration_us
 
 
@@ -72,6 +74,8 @@ class Wiring:
         Where Spark's directory begins.
     participation : Participation
         Records the sinks that take part.
+    compared : sequence of ComparedSink
+        What the start has compared.
     """
 
     asked: StartOptions
@@ -82,6 +86,7 @@ class Wiring:
     coordinator: Coordinator
     header: DirectoryHeader
     participation: Participation
+    compared: Sequence[ComparedSink] = ()
 
     def begun(self, timed: Sequence[str], held: Collection[Held]) -> Run:
         """Isolate what killed earlier runs, if that is asked for and due; create a run, and begin it.
@@ -127,6 +132,7 @@ class Wiring:
             ),
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
+            ramp=Ramp(limit_file(self.context.stop_file), self.asked.settings.first_epoch_max_bytes),
             auditor=auditor,
             lookups=lookups,
             note_parts=self.participation.note,
@@ -221,6 +227,7 @@ class Wiring:
             requests=RequestReader(context.store, paced) if paced else None,
             has_passed=self._has_passed if self.asked.until is not None else None,
             sweep_interval_s=self.asked.settings.sweep_interval_s,
+            compared=self.compared,
         )
 
     def _has_passed(self) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.types.canonical import is_text
+from holdfast.types.conversion import is_text_or_bytes
+from holdfast.types.from_text import from_text
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -58,6 +61,8 @@ def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_map(kind) and pa.types.is_map(column.type):
         pairs = [fitted_column(column.keys, kind.key_type), fitted_column(column.items, kind.item_type)]
         return _with_children(column, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field]))
+    if is_text(column.type) and not is_text_or_bytes(kind):
+        return from_text(column, kind)
     return column.cast(kind)
 
 

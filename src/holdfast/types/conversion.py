@@ -57,7 +57,7 @@ def is_convertible(held: pa.DataType, wanted: pa.DataType) -> bool:
         return rank_held <= rank_wanted and not (kinds.is_float64(held) and kinds.is_float32(wanted))
     if kinds.is_fixed_size_binary(held):
         return bool(kinds.is_binary(wanted))
-    alike = (_is_text_or_bytes, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
+    alike = (is_text_or_bytes, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(test(held) and test(wanted) for test in alike)
 
 
@@ -130,6 +130,22 @@ def check_range(column: pa.Array) -> None:
             _check_years(leaf.view(pa.int64()), FIRST_SECOND * units, END_SECOND * units)
 
 
+def check_ranges(rows: pa.RecordBatch | pa.Table) -> None:
+    """Check all columns of rows (:func:`check_range`): whatever others have made as Arrow, or by a reader of Arrow's.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a value is out of range: names the column.
+    """
+    for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                check_range(column)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+
+
 def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> None:
     """Check that a Parquet file has no INT96 outside of the years 1 to 9999, in all or some columns and row groups.
 
@@ -147,11 +163,7 @@ def check_int96(source: Any, columns: Sequence[str] | None = None, groups: Seque
         paths = [column.path for column in held if column.physical_type == "INT96"]
         read = [path for path in paths if columns is None or any(f"{path}.".startswith(f"{name}.") for name in columns)]
         for batch in parquet.iter_batches(row_groups=groups, columns=read, use_threads=False) if read else ():
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                try:
-                    check_range(column)
-                except pa.ArrowInvalid as error:
-                    raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+            check_ranges(batch)
 
 
 def leaves(column: pa.Array) -> Iterator[pa.Array]:
@@ -223,7 +235,7 @@ def _uuid_texts(storage: pa.Array) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts.tobytes()), valid)
 
 
-def _is_text_or_bytes(kind: pa.DataType) -> bool:
+def is_text_or_bytes(kind: pa.DataType) -> bool:
     """Return whether values are texts or bytes: bytes that are UTF-8 are texts, of which many writers do not say so."""
     kinds = pa.types
     return kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_binary_view(kind) or is_text(kind)

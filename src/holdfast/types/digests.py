@@ -46,6 +46,19 @@ class Digests:
             self.counts[:] += np.bincount(buckets, minlength=len(self.counts))
         np.add.at(self.sums, buckets, hashes)
 
+    def coarser(self, bits: int) -> Digests:
+        """Return those of fewer buckets; the same where there are no more than ``2**bits``.
+
+        Examples
+        --------
+        >>> found = Digests(2, np.array([1, 2, 0, 4]), np.array([10, 20, 0, 40], np.uint64)).coarser(1)
+        >>> found.counts.tolist(), found.sums.tolist()
+        ([3, 4], [30, 40])
+        """
+        if bits >= self.bits:
+            return self
+        return Digests(bits, *(each.reshape(1 << bits, -1).sum(axis=1) for each in (self.counts, self.sums)))
+
     def differing(self, other: Digests) -> np.ndarray:
         """Return the buckets, ascending, in which two holders differ."""
         return np.flatnonzero((self.counts != other.counts) | (self.sums != other.sums))

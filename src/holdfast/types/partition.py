@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.types.destinations import refused_destination
+from holdfast.types.from_text import from_text
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The directory of null, and, as in Spark, of the empty string."""
@@ -259,16 +260,9 @@ def partition_values(directory: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
         if place >= 0:
             kind = schema.field(place).type
             found[schema.field(place).name] = (
-                pa.scalar(None, kind) if text == NULL_NAME else _value(unquote(text), kind)
+                pa.scalar(None, kind) if text == NULL_NAME else from_text(pa.array([unquote(text)]), kind)[0]
             )
     return found
-
-
-def _value(text: str, kind: pa.DataType) -> pa.Scalar:
-    value = pa.scalar(text)
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pc.assume_timezone(value.cast(pa.timestamp(kind.unit)), "UTC").cast(kind)
-    return value.cast(kind)
 
 
 def _escape(text: str) -> str:

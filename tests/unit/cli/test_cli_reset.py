@@ -18,7 +18,7 @@ from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.owner import this_process
-from holdfast.commit.records import Decided
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
 from holdfast.sinks.files.spec import FilesSinkSpec
@@ -158,6 +158,25 @@ def test_of_one_sink_it_is_refused_while_an_epoch_is_not_in_every_sink():
     assert code == 2
     assert "epoch 2 is decided and not in every sink" in error
     assert held() == {"table": 1, "files": 1}
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_of_one_sink_it_is_refused_while_a_rewind_was_interrupted_and_of_all_it_leaves_nothing_of_that(is_done):
+    """Whether the emptied sink is to go back, or has gone back, nobody could tell any more."""
+    ledger = Ledger(open_store("ckpt"), "trips")
+    generation = ledger.take_generation(3, 0)
+    ledger.fence()
+    record = EpochRecord("trips", 2, generation, {"rides": {"": 1}}, rewound_to=1)
+    key = ledger.decide(Decided(record, {"table": (), "files": ()}))
+    if is_done:
+        ledger.forget(key, Done(record, {"table": 0, "files": 0}))
+    code, _, error = asked("--sink", "table", "--yes")
+    assert code == 2
+    assert "the rewind to epoch 1 was interrupted" in error
+    assert "finish it: holdfast rewind --to 1" in error
+    assert held() == {"table": 1, "files": 1}
+    assert asked("--yes", "--force")[0] == 0  # this process is the last run
+    assert (held(), Path("ckpt").exists()) == ({"table": 0, "files": 0}, False)
 
 
 def test_a_sink_that_is_not_there_is_named():

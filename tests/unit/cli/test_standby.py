@@ -86,6 +86,31 @@ def test_a_dry_run_says_who_holds_it_and_asks_nobody(program: str, tmp_path: Pat
     assert seen(tmp_path).lease.asked_term == 0
 
 
+def test_a_comparison_is_asked_for_with_the_promotion(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+    code, said = told("promote", program, "--compare", "--wait", "0s", "--json")
+    assert code == 0, said
+    assert json.loads(said)["not_compared"] == {}
+    lease = seen(tmp_path).lease
+    assert (lease.asked_term, lease.compares) == (1, True)
+
+
+def test_a_comparison_of_sinks_that_nobody_can_compare_is_refused_and_nobody_is_asked(
+    tmp_path: Path,
+) -> None:
+    written = PROGRAM.format(file=str(tmp_path / "out.db")).replace('table="trips"', 'table="trips", control="told"')
+    written = written.replace(
+        'name="rows")', 'name="rows") | hf.select("value", told="cast(null AS STRING)", name="s")'
+    )
+    (tmp_path / "program.py").write_text(written)
+    taken(tmp_path)
+    code, said = told("promote", f"{tmp_path}/program.py:pipeline", "--compare")
+    assert code == 2
+    assert "no sink of pipeline 'trips' can be compared" in said
+    assert "table: commands among its rows" in said
+    assert seen(tmp_path).lease.asked_term == 0
+
+
 # --- inspect ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +289,25 @@ def test_a_main_that_is_started_again_waits_for_the_lease_of_the_one_that_died(t
         made.take({})  # without Spark: not as a replica
         with made:
             assert seen(tmp_path).lease.term == 2
+
+
+def test_who_takes_a_lease_with_which_a_comparison_was_asked_for_compares(tmp_path: Path) -> None:
+    taken(tmp_path)
+    ask(place(tmp_path), compares=True)
+    options: dict[str, Any] = {}
+    with standby(tmp_path, Remembered()) as made:
+        made.take(options)
+        with made:
+            assert options == {"compare_on_start": True}
+    taken(tmp_path).renew(7)
+    seen_before = seen(tmp_path)
+    assert not seen_before.lease.compares, "its run has begun"
+
+
+def test_sinks_that_are_to_be_compared_and_cannot_be_are_refused_before_the_lease_is_taken(tmp_path: Path) -> None:
+    with standby(tmp_path, Remembered()) as made, pytest.raises(InvalidPipeline, match="has no sink 'tabel'"):
+        made.take({"compare_on_start": ["tabel"]})
+    assert place(tmp_path).read() is None
 
 
 def test_one_that_was_told_where_to_begin_becomes_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

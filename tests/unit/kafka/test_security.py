@@ -18,7 +18,7 @@ from holdfast import read
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import sink as kafka_sink
+from holdfast.sinks.kafka import topics as kafka_topics
 from holdfast.sinks.kafka.form import MessageForm
 from holdfast.sinks.kafka.spec import KafkaSpec
 from holdfast.testing.servers.kafka import NoKafka
@@ -199,7 +199,7 @@ def test_another_protocol_than_that_of_the_listener_is_a_cluster_that_does_not_a
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, listener: str, protocol: str
 ) -> None:
     """Nothing tells it from a broker that is away; so it is asked again, and the message names the protocol."""
-    monkeypatch.setattr(kafka_sink, "CONNECT_S", 1.0)
+    monkeypatch.setattr(kafka_topics, "CONNECT_S", 1.0)
     with pytest.raises(Unavailable, match=r"the protocol in security="):
         written(secured.server.address(listener), {"protocol": protocol}, "protocol", 1)
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.reconcile.stand_ins import check_comparable, stand_in
+from holdfast.reconcile.stand_ins import check_comparable, check_some_comparable, stand_in
 from holdfast.sinks.files.spec import FilesSinkSpec
 
 
@@ -38,3 +38,19 @@ def test_these_cannot(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidPipeline, match=why):
             check_comparable(node, "p")
+
+
+def test_of_several_sinks_those_that_cannot_be_compared_are_named_with_the_reason(tmp_path: Path) -> None:
+    rows = hf.read.rate(rows_per_second=10, name="rows")
+    table = rows | hf.write.sqlite(tmp_path / "a.db", table="t", name="table")
+    lines = rows | hf.write.files(tmp_path / "b", format="json", name="lines")
+    both = hf.Pipeline("p", table, lines)
+    assert {name: "JSON" in why for name, why in check_some_comparable(both).items()} == {"lines": True}
+    assert check_some_comparable(both, ["table"]).keys() == {"lines"}
+    with pytest.raises(InvalidPipeline, match=r"sink 'lines' .* cannot be compared"):
+        check_some_comparable(both, ["table", "lines"])
+    with pytest.raises(InvalidPipeline, match="no sink 'tables'"):
+        check_some_comparable(both, ["tables"])
+    with pytest.raises(InvalidPipeline, match="no sink of pipeline 'p' can be compared") as refused:
+        check_some_comparable(hf.Pipeline("p", lines))
+    assert "lines: lines of JSON" in refused.value.why

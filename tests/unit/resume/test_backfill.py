@@ -14,6 +14,7 @@ from holdfast.ports import Held
 from holdfast.resume.backfill import STOPS_MAX, Backfill
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
 from holdfast.resume.graph_record import Role, described
+from holdfast.sources.files.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import backfilled
 from holdfast.store.local import LocalStore
@@ -76,6 +77,28 @@ def test_who_cannot_go_back_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline) as refused:
         Backfill(pipeline(rows(3), rows(3, "more"), new=True), tmp_path, has_state=False).seek(at(given=1), {})
     assert "source 'more' comes or goes at the same time" in refused.value.why
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_source_of_which_files_are_gone_is_named_with_them_before_the_new_directory_is_begun(
+    tmp_path: Path, has_state: bool
+) -> None:
+    """It was refused as a checkpoint that is another one; and what was to be done was to start over."""
+    (tmp_path / "in").mkdir()
+    log = FileLog(str(tmp_path / "sources" / "files" / "log"))
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.json").write_text('{"k": 1}\n')
+        log.append([whole(f"{number}.json", 9)])
+    files = hf.read.files(str(tmp_path / "in"), schema="k BIGINT", name="files")
+    filled = Backfill(pipeline(files, old=False, new=True), tmp_path, has_state)
+    end = {"files": {"log": 3}}
+    assert filled.seek(end, {})[-1] == end
+    (tmp_path / "in" / "1.json").unlink()
+    with pytest.raises(InvalidPipeline, match="a sink is to get everything from the beginning") as refused:
+        filled.seek(end, {})
+    assert "1 of its 3 files are gone" in refused.value.why
+    assert "leave backfill=True out" in refused.value.do
+    assert filled.seek({"files": {"log": 1}}, {})[-1] == {"files": {"log": 1}}, "what is not needed may be gone"
 
 
 def test_a_sink_is_filled_when_it_is_new_and_then_no_more(tmp_path: Path) -> None:

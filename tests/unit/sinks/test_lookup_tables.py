@@ -69,6 +69,23 @@ def test_a_number_of_more_digits_than_its_column_is_an_error_and_no_other_number
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "date 'infinity'",
+        "date '10000-01-01'",
+        "date '0044-03-15 BC'",
+        "timestamptz 'infinity'",
+        "timestamp '10000-01-01'",
+    ],
+)
+def test_a_day_or_time_of_other_years_than_spark_s_is_refused(postgres_plain, moment):
+    """It ended with a trace of Arrow's; tests/spec/test_years.py has the other tables."""
+    with pytest.raises(hf.errors.InvalidPipeline, match="cannot be loaded"):
+        hf.lookup_table.postgres(postgres_plain, f"SELECT 1 AS id, {moment} AS day").load(["id", "day"])
+
+
+@pytest.mark.postgres
 def test_what_is_wrong_with_a_query_is_said_with_its_cure_and_nothing_is_written(postgres_plain):
     dsn = postgres_plain
     for query, says in (

@@ -58,6 +58,36 @@ def entries(client: Any) -> list[tuple[str, str]]:
     return [(entry["id"], entry["n"]) for _, entry in client.xrange("t")]
 
 
+# --- other sinks of the server --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["orders", "orders:eu"])
+def test_sinks_of_two_pipelines_whose_rows_could_have_one_key_are_refused_when_the_second_is_opened(
+    redis_url: str, client: Any, first: str
+) -> None:
+    """A row "eu:7" of the one was a row "7" of the other; and a reset of the one removed the other's rows."""
+
+    def of(pipeline: str, key: str) -> tuple[RedisSpec, Any]:
+        spec = RedisSpec(redis_url, key, "hash", "id", id_column="id")
+        return spec, spec.connect("out", pipeline, SCHEMA)
+
+    second = {"orders": "orders:eu", "orders:eu": "orders"}[first]
+    spec, sink = of("one", first)
+    sink.open(RunIdentity("one", 1))
+    sink.open(RunIdentity("one", 2))
+    with pytest.raises(InvalidPipeline, match="can name the same rows") as refused:
+        of("two", second)[1].open(RunIdentity("two", 1))
+    assert "'one/out'" in refused.value.what
+    assert "HDEL holdfast:targets one/out" in refused.value.do
+    assert client.hkeys("holdfast:targets") == ["one/out"], "a refused one claims nothing"
+    for pipeline, key in (("three", "orders-eu"), ("four", first)):
+        of(pipeline, key)[1].open(RunIdentity(pipeline, 1))
+        client.hdel("holdfast:targets", f"{pipeline}/out")
+    spec.reset("out", "one", rows=True, is_dry_run=False)
+    of("two", second)[1].open(RunIdentity("two", 1))
+    assert client.hkeys("holdfast:targets") == ["two/out"]
+
+
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 KINDS = pa.schema(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.sources.formats import convert
+from holdfast.types.from_text import Unfit, timestamps_from_text
 
 UTC_TYPE = pa.timestamp("us", tz="UTC")
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
@@ -20,8 +21,8 @@ moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
 def test_a_text_is_the_same_time_with_and_without_utc(given_times: list[tuple[datetime, str, str]]) -> None:
     texts = pa.array([moment.isoformat(sep) + zone for moment, zone, sep in given_times], pa.string())
     expected = [moment.replace(tzinfo=UTC) for moment, *_ in given_times]
-    assert convert.timestamps_from_text(texts, UTC_TYPE).to_pylist() == expected
-    naive = convert.timestamps_from_text(texts, pa.timestamp("us")).to_pylist()
+    assert timestamps_from_text(texts, UTC_TYPE).to_pylist() == expected
+    naive = timestamps_from_text(texts, pa.timestamp("us")).to_pylist()
     assert naive == [moment for moment, *_ in given_times]
 
 
@@ -44,5 +45,5 @@ def test_nested_values_keep_their_nulls() -> None:
 
 @pytest.mark.parametrize("text", ["", "noon", "2024-13-01", "2024-01-01T25:00:00", "1704110400"])
 def test_what_is_no_time_is_unfit(text: str) -> None:
-    with pytest.raises(convert.Unfit):
-        convert.timestamps_from_text(pa.array(["2024-01-01", text]), UTC_TYPE)
+    with pytest.raises(Unfit):
+        timestamps_from_text(pa.array(["2024-01-01", text]), UTC_TYPE)

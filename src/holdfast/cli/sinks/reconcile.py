@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import frame
-from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.frame import AsJson, Checkpoint, DigestsOnly, Target
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import noted_owner
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
 from holdfast.reconcile.report import Reconciled
-from holdfast.reconcile.stand_ins import followed
+from holdfast.reconcile.stand_ins import followed, in_place
 from holdfast.store.paths import open_store, viewed_directory
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ def reconcile(
             metavar="DIR", help="Directory in which the expected content is kept, to continue from it the next time."
         ),
     ] = None,
+    digests_only: DigestsOnly = False,
     examples: Annotated[int, typer.Option(metavar="N", help="How many rows of each kind are shown.", min=0)] = 3,
     as_json: AsJson = False,
 ) -> None:
@@ -57,6 +58,8 @@ def reconcile(
     """
     if dry_run + repair + rebuild > 1:
         raise typer.BadParameter("--dry-run, --repair and --rebuild exclude each other.")
+    if rebuild and digests_only:
+        raise typer.BadParameter("--rebuild writes all rows of a sink, and --digests-only keeps none.")
     with frame.settings(as_json) as settings:
         from holdfast.spark.launch import jvm
         from holdfast.spark.launch.early import begin
@@ -72,12 +75,25 @@ def reconcile(
         kept = None if shadow is None else Path(shadow).absolute()
         node = the_sink(pipeline, sink)
         of_replica = replica_shadow(directory)
-        if kept is None and Shadow(pipeline, followed(pipeline), of_replica, settings).is_what_was_kept:
+        stand_in = in_place(digests_only=digests_only)
+        its_shadow = Shadow(pipeline, followed(pipeline), of_replica, settings, stand_in=stand_in)
+        if kept is None and its_shadow.is_what_was_kept:
             kept = of_replica
         where = kept or shadow_directory(directory, node.name)
         if not where.exists():  # where something is kept, there may be nothing to compute
             begin(pipeline, {"settings": settings})
-        asked = Reconciling(pipeline, node, directory, where, settings, _tell, examples, rest=jvm.end)
+        asked = Reconciling(
+            pipeline,
+            node,
+            directory,
+            where,
+            settings,
+            _tell,
+            examples,
+            # With digests the sources may have to be read once more.
+            rest=(lambda: None) if digests_only else jvm.end,
+            digests_only=digests_only,
+        )
         try:
             found = Rebuilding(asked).do() if rebuild else asked.repair() if repair else asked.look()
         finally:

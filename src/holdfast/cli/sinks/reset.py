@@ -22,6 +22,7 @@ from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.lease import lease_report
 from holdfast.ports import Reset, ResettableSpec
 from holdfast.reconcile.stand_ins import can_be_rebuilt
+from holdfast.resume.rewind import check_finished
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 
@@ -102,6 +103,8 @@ def _checked(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool)
         owner = noted_owner(store)
         inspection = inspect_checkpoint(str(directory), store, directory)
         frame.check_owner(inspection, pipeline)
+        if is_partial:
+            check_finished(store, directory, pipeline.name, "what the other sinks go back to")
         if is_partial and inspection.open_epochs:
             raise InvalidPipeline(
                 f"epoch {inspection.open_epochs[0]} is decided and not in every sink.",

@@ -1,5 +1,7 @@
 """The state of a replica whose checkpoint is not the main's: kept by a shadow, which becomes the checkpoint.
 
+Where sinks are compared it stays beside it, as what they should hold, until they have been.
+
 Order, with the lease taken: 1. the shadow is stopped, which leaves a snapshot; 2. what is in the checkpoint is set
 aside; 3. what is a beginning for the pipeline is moved from the shadow's checkpoint into it.  A crash before 3 leaves
 the shadow, which goes on; in 3, snapshots or the meaning of positions in part: they are computed again.
@@ -53,7 +55,8 @@ class Shadowing:
         if not (self._place / "checkpoint" / FILE_NAME).exists():  # a crash has left it on its way into the checkpoint
             shutil.rmtree(self._place, ignore_errors=True)
         self._directory = directory
-        self._following = Following(pipeline, self._place, settings)
+        keeps_digests = bool(options.get("digests_only"))
+        self._following = Following(pipeline, self._place, settings, digests_only=keeps_digests)
         log.info("the state of pipeline %r is computed beside the main", pipeline.name)
         self._following.start()
 
@@ -86,11 +89,18 @@ class Shadowing:
         """End it; a later one goes on where it was."""
         self._following.stop()
 
-    def become_checkpoint(self, set_aside: Callable[[], object]) -> None:
-        """Stop it, and make it the replica's checkpoint."""
-        self._following.stop()
-        made = self._following.become_checkpoint()
+    def become_checkpoint(self, set_aside: Callable[[], object], *, is_compared: bool) -> None:
+        """Make it the replica's checkpoint, once it is stopped.
+
+        Parameters
+        ----------
+        set_aside : callable
+            Moves what is there out of the way.
+        is_compared : bool
+            Whether the sinks will be compared with what it has kept: then a copy becomes the checkpoint.
+        """
+        made = self._following.copy_checkpoint() if is_compared else self._following.become_checkpoint()
         set_aside()
         for path in made.glob("[!.]*"):
             os.replace(path, self._directory / path.name)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(made if is_compared else self._place, ignore_errors=True)

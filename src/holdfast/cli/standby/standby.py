@@ -1,9 +1,9 @@
 """A run that keeps a lease: it waits as a replica while another process holds it, and becomes one when it is fenced.
 
 Order, once the lease is free: 1. the lease is taken; 2. a checkpoint that another one has overtaken is set aside, and
-with state a shadow becomes the checkpoint; 3. the term is noted in the checkpoint; 4. an ordinary start.  A crash after
-each: the lease expires, and whoever watches begins with 1.  A process that is fenced is replaced by a new one of the
-same command, which watches.
+with state a shadow becomes the checkpoint; 3. the term is noted in the checkpoint; 4. an ordinary start, which compares
+the sinks with the shadow where that is asked for.  A crash after each: the lease expires, and whoever watches begins
+with 1.  A process that is fenced is replaced by a new one of the same command, which watches.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from holdfast.observe.logs import FILE_NAME
 from holdfast.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
 from holdfast.ports import LeasePlace, SeenLease
+from holdfast.reconcile.stand_ins import check_some_comparable
 from holdfast.replica.keeper import Keeper, held_by
 from holdfast.replica.keeper import as_json as lease_json
 from holdfast.replica.places import lease_of
@@ -109,17 +110,20 @@ class Standby:
         Parameters
         ----------
         options : dict of str to Any
-            The arguments of the start.
+            The arguments of the start.  A comparison that was asked for with a promotion is noted in them.
 
         Raises
         ------
         InvalidPipeline
-            If no sink keeps a lease; or state is kept, not in this checkpoint, and cannot be computed here.
+            If no sink keeps a lease; or state is kept, not in this checkpoint, and cannot be computed here; or sinks
+            are to be compared, and cannot be.
         typer.Exit
             If a signal asked for the end.
         """
         self._begins_elsewhere = not _BEGINNINGS.isdisjoint(options)
         self._options = options
+        if wanted := options.get("compare_on_start"):
+            check_some_comparable(self._pipeline, () if wanted is True else wanted)
         place = lease_of(self._pipeline)
         watch = Watch(place)
         if tenure := self._taken_soon(place, watch):
@@ -191,6 +195,9 @@ class Standby:
     def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
         """Make a beginning of what the checkpoint has where another one has led since, and note the term."""
         try:
+            if tenure.lease.compares:
+                log.info("a comparison of the sinks was asked for with the promotion")
+                self._options.setdefault("compare_on_start", True)
             self._make_beginning(seen)
             note_term(open_store(str(self._directory)), tenure.lease.term)
         except BaseException:
@@ -199,14 +206,21 @@ class Standby:
             raise
 
     def _make_beginning(self, seen: SeenLease | None) -> None:
-        if has_state(self._pipeline):
+        keeps_state = has_state(self._pipeline)
+        if keeps_state:
             self._shadow(seen)
-            if self._shadowing is not None:
-                self._shadowing.reach(lambda: self._keeper is None or self._keeper.is_lost)
-                self._shadowing.become_checkpoint(self._set_aside)
-                self._shadowing = None
-        elif self._is_old(seen) and self._set_aside():
+        if self._shadowing is not None:
+            self._shadowing.reach(lambda: self._keeper is None or self._keeper.is_lost)
+            self._shadowing.stop()
+            if keeps_state:
+                self._shadowing.become_checkpoint(self._set_aside, is_compared=self._compares)
+            self._shadowing = None
+        if not keeps_state and self._is_old(seen) and self._set_aside():
             log.warning("another checkpoint has led: what was in this one is set aside, and the sinks are asked")
+
+    @property
+    def _compares(self) -> bool:
+        return bool(self._options.get("compare_on_start"))
 
     def _set_aside(self) -> bool:
         if (address := address_in(self._directory)) is not None:
@@ -228,11 +242,12 @@ class Standby:
             frame.check_nobody_runs(owner, "it has no lease, and what it runs on would be set aside.")
 
     def _shadow(self, seen: SeenLease | None) -> None:
-        """Begin to compute the state beside a holder that runs with another checkpoint, or that ran with one."""
+        """Begin to compute the state, and what the sinks should hold, beside a holder with another checkpoint."""
+        is_wanted = has_state(self._pipeline) or self._compares
         if self._shadowing is not None:
             self._shadowing.check()
         # A holder without a generation may not have noted its term yet.
-        elif seen is not None and seen.lease.generation and has_state(self._pipeline) and self._is_old(seen):
+        elif seen is not None and seen.lease.generation and is_wanted and self._is_old(seen):
             self._shadowing = Shadowing(self._pipeline, self._directory, self._options)
 
     def _is_old(self, seen: SeenLease | None) -> bool:

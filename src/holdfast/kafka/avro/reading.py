@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.kafka.avro.schemas import columns_of, conformed, misfit, parsed, plainer
+from holdfast.types.conversion import check_range
 
 _MARK = "holdfast_mark"
 _MARK_BYTES = 16
@@ -113,7 +114,7 @@ class AvroDecoder:
             if natural is None:
                 found.append(pa.nulls(len(rows), field.type))
             else:
-                found.append(conformed(pa.array([row[field.name] for row in rows], natural), field.type))
+                found.append(_checked(pa.array([row[field.name] for row in rows], natural), field))
         return found
 
     def _together(self, values: Sequence[bytes]) -> pa.Table | None:
@@ -136,7 +137,14 @@ class AvroDecoder:
         if field.name not in self._found:
             return pa.nulls(count, field.type)
         found = table.column(field.name).combine_chunks()
-        return conformed(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks), field.type)
+        return _checked(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks), field)
+
+
+def _checked(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values as those of a column, once each is one of Spark's: Avro counts days and times of any year."""
+    column = conformed(values, field.type)
+    check_range(column)
+    return column
 
 
 def _file_head(record: Mapping[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.building import a_type
 from holdfast.store.damage import is_of_data
-from holdfast.types.conversion import check_int96, convert
+from holdfast.types.conversion import check_int96, check_ranges, convert
 from holdfast.types.partition import is_partition_type, partition_columns, partition_values
 from holdfast.types.schema import to_arrow
 
@@ -50,6 +50,11 @@ class LookupTable(Protocol):
 def as_spark(table: pa.Table) -> pa.Table:
     """Return a table with the types that Spark has for it.
 
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a value is none of Spark's.
+
     Examples
     --------
     >>> as_spark(pa.table({"city": pa.array(["Rome"]).dictionary_encode()})).schema.field("city").type
@@ -60,7 +65,9 @@ def as_spark(table: pa.Table) -> pa.Table:
         pa.chunked_array([convert(chunk, field.type) for chunk in column.chunks], field.type)
         for column, field in zip(table.columns, wanted, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    found = pa.Table.from_arrays(columns, schema=wanted)
+    check_ranges(found)
+    return found
 
 
 def table_of(given: Any) -> LookupTable:
@@ -230,7 +237,14 @@ class FrameTable:
         """Return columns of its rows."""
         found = self._arrow()
         _require(columns, found.schema.names, "the frame")
-        return as_spark(found.select(list(columns)))
+        try:
+            return as_spark(found.select(list(columns)))
+        except pa.ArrowInvalid as error:
+            raise InvalidPipeline(
+                "the frame cannot be looked up in.",
+                why=f"{error}.",
+                do="correct the value, or leave the column out: hf.lookup(..., columns=[...]).",
+            ) from error
 
     def _arrow(self) -> pa.Table:
         if isinstance(self.frame, pa.Table):

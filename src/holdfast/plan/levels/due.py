@@ -6,12 +6,12 @@ that finds out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from holdfast.plan.notes import beside, read_note, write_note
 from holdfast.state.bucket_report import BucketReport
 
 FILE_NAME = "due"
@@ -19,7 +19,7 @@ FILE_NAME = "due"
 
 def due_file(stop_file: str) -> str:
     """Return the path of the file: beside the one that stops a run."""
-    return os.path.join(os.path.dirname(stop_file), FILE_NAME)
+    return beside(stop_file, FILE_NAME)
 
 
 class DueTimes:
@@ -74,19 +74,12 @@ class Dues:
 
 def write_due(path: str, due_us: int | None) -> None:
     """Write when the next epoch is needed, with or without rows; None: when rows arrive."""
-    aside = f"{path}.new"
     with suppress(OSError):  # a full disk: the epochs that it asks for come late, or find nothing
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump(due_us, file)
-        os.replace(aside, path)
+        write_note(path, due_us)
 
 
 def is_due(path: str, now_us: int) -> bool:
     """Return whether an epoch is needed now; true also before the first epoch of a run has written anything."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            due_us = json.load(file)
-    except FileNotFoundError:
-        return True
+    due_us = read_note(path, 0)
     # Spark's batch time is cut to milliseconds: what is due within this one would not be released yet.
     return due_us is not None and now_us // 1000 * 1000 >= due_us

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.sinks.control.commands import AddColumn, Command, DropPartition, Widen, parsed, text_of, type_of, wrong
 from holdfast.sinks.sql import RESERVED_PREFIX, TableMode
+from holdfast.types.from_text import from_text
 
 EXTRA_TYPE = pa.map_(pa.string(), pa.string())
 
@@ -236,7 +237,7 @@ class Columns:
         if pa.types.is_nested(field.type) or pa.types.is_duration(field.type):
             raise wrong(text_of(command), f"column {name!r} is {field.type}: no value of it can be written as text")
         try:
-            return pc.cast(pa.array([text], pa.string()), field.type)[0]
+            return from_text(pa.array([text], pa.string()), field.type)[0]
         except pa.ArrowException as error:
             raise wrong(text_of(command), f"{text!r} is no value of column {name!r}, which is {field.type}") from error
 
@@ -277,7 +278,7 @@ class Columns:
             return own
         texts = pc.map_lookup(extra, pa.scalar(field.name, extra.type.key_type), "last")
         try:
-            given = pc.cast(texts, field.type)
+            given = from_text(texts, field.type)
         except pa.ArrowException as error:
             raise BadRow(
                 f"A row has an extra value for column {field.name!r} that is no {field.type}.",

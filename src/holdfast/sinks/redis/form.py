@@ -30,6 +30,17 @@ COLUMNS_MAX = 1_000
 _TYPES = {"stream": "stream", "hash": "", "fields": "hash"}
 
 
+def is_within(kind: str, key: str, other: str) -> bool:
+    """Return whether a row of a sink could have a key that is another sink's, or begins as its rows do.
+
+    Examples
+    --------
+    >>> is_within("hash", "orders", "orders:eu"), is_within("stream", "orders", "orders:eu")
+    (True, False)
+    """
+    return kind == "hash" and other.startswith(f"{key}:")
+
+
 @dataclass(frozen=True)
 class Form:
     """How a row is kept.  Picklable: tasks pack rows.

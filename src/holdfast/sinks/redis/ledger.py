@@ -3,7 +3,8 @@
 Keys, most of them below ``holdfast:<pipeline>/<sink>``: ``:ledger`` (a hash), ``:sources`` (a set) and
 ``:sources:<source>`` (lists: what its positions mean), ``:staged`` (a set: names of hashes) and
 ``:staged:<generation>.<epoch>.<task>.<attempt>.<token>`` (hashes: number -> chunk).  And ``holdfast:ids:<stream>`` (a
-set): the ids of the entries of a stream, whoever wrote them.
+set): the ids of the entries of a stream, whoever wrote them.  :mod:`holdfast.sinks.redis.targets` has what all sinks
+of a server write.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ class SinkKeys:
     sink: str
 
     @property
+    def name(self) -> str:
+        """Of the sink, among those of all pipelines."""
+        return f"{self.pipeline}/{self.sink}"
+
+    @property
     def base(self) -> str:
         """What they all begin with."""
-        return f"holdfast:{self.pipeline}/{self.sink}"
+        return f"holdfast:{self.name}"
 
     @property
     def ledger(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.ports import Reset
-from holdfast.sinks.redis import ledger, staging
+from holdfast.sinks.redis import ledger, staging, targets
 from holdfast.sinks.redis.form import Kind
 from holdfast.sinks.redis.ledger import SinkKeys
 from holdfast.sinks.redis.session import RedisSession
@@ -20,26 +20,27 @@ def reset(
     """Do it; parameters as of :class:`~holdfast.ports.ResettableSpec`, and the target of the sink.
 
     The durable writes: 1. what is staged, name by name; 2. the ledger and its explanations, in one step: from then on
-    the sink holds nothing; 3. the rows.  After a crash the same call removes the rest.
+    the sink holds nothing; 3. the rows, and the note of which they are.  After a crash the same call removes the rest.
     """
     own = session.ask(lambda client: [key for key in (keys.ledger, keys.sources) if client.exists(key)])
     explained = [f"{keys.sources}:{source}" for source in ledger.explained(session, keys)]
     staged = ledger.staged(session, keys)
-    targets = session.ask(lambda client: _targets(client, key, kind))
+    there = session.ask(lambda client: _targets(client, key, kind))
     removed = [f"{', '.join(own)} at {where}"] if own else []
     removed += [f"{counted(len(staged), 'staged task')} at {where}"] if staged else []
-    what = f"{counted(len(targets), 'key')} of the rows ({key}{':*' if kind == 'hash' else ''}) at {where}"
-    if rows and targets:
+    what = f"{counted(len(there), 'key')} of the rows ({key}{':*' if kind == 'hash' else ''}) at {where}"
+    if rows and there:
         removed.append(what)
-    stays = (f"{what}: {WRITTEN_AGAIN}",) if targets and not rows else ()
+    stays = (f"{what}: {WRITTEN_AGAIN}",) if there and not rows else ()
     if not is_dry_run:
         staging.drop(session, keys, staged)
         session.stage(lambda client: client.unlink(keys.ledger, keys.sources, keys.staged, *explained))
         if rows:
-            for first in range(0, len(targets), _AT_ONCE):
-                several = targets[first : first + _AT_ONCE]
+            for first in range(0, len(there), _AT_ONCE):
+                several = there[first : first + _AT_ONCE]
                 session.stage(lambda client, several=several: client.unlink(*several))  # type: ignore[misc]
             session.stage(lambda client: client.unlink(f"holdfast:ids:{key}"))
+            session.stage(lambda client: targets.forget(client, keys))
     return Reset(tuple(removed), stays)
 
 

@@ -43,6 +43,7 @@ from holdfast.sinks.redis.ledger import ABSENT, RedisLedger, SinkKeys
 from holdfast.sinks.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
 from holdfast.sinks.redis.session import RedisSession
 from holdfast.sinks.redis.staging import RedisWriterFactory
+from holdfast.sinks.redis.targets import claim
 from holdfast.types.casting import fitted_table
 
 ATOMIC_ROWS = 1_000
@@ -98,6 +99,7 @@ class RedisSink:
 
     def open(self, run: RunIdentity) -> Held:
         """Take the sink for this generation, and complete what was begun."""
+        claim(self._session, self._keys, self._form, self._node)
 
         def move(found: RedisLedger) -> _Change | None:
             if found.row.generation == run.generation and found.owner == self._owner:

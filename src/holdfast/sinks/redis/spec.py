@@ -15,7 +15,7 @@ from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Reset, Sink, SinkLedger, SinkSpec
 from holdfast.sinks.control.columns import check_no_control
-from holdfast.sinks.redis.form import KINDS, Form, Kind
+from holdfast.sinks.redis.form import KINDS, Form, Kind, is_within
 from holdfast.sinks.redis.url import RedisUrl
 from holdfast.types import units
 
@@ -166,9 +166,9 @@ class RedisSpec:
 
     def overlap(self, other: SinkSpec) -> str:
         """Say whether a row's id could make its hash one of another sink's, whose key begins with ours."""
-        if not isinstance(other, RedisSpec) or other.url != self.url or self.kind_of != "hash":
+        if not isinstance(other, RedisSpec) or other.url != self.url:
             return ""
-        if not other.key.startswith(f"{self.key}:"):
+        if not is_within(self.kind_of, self.key, other.key):
             return ""
         return f"a row of key={self.key!r} with an id that begins with {other.key[len(self.key) + 1 :]!r} is there"
 

@@ -10,11 +10,48 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.ports import SinkLedger
-from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.ports import EpochRecord, RunIdentity, SinkLedger
+from holdfast.sinks.sql import LEDGER, LedgerRow, fenced, positions_text
 from holdfast.sinks.sqlite.explained import SqliteExplanations
 
 _BUSY_TIMEOUT_S = 5.0
+
+_DDL = f"""
+CREATE TABLE IF NOT EXISTS {LEDGER} (
+    pipeline TEXT NOT NULL, sink TEXT NOT NULL, epoch INTEGER NOT NULL, generation INTEGER NOT NULL,
+    positions TEXT NOT NULL, pts INTEGER, in_progress TEXT, updated_at TEXT NOT NULL,
+    PRIMARY KEY (pipeline, sink))
+"""
+
+
+def claimed(connection: sqlite3.Connection, node: str, sink: str, run: RunIdentity) -> LedgerRow:
+    """Create the ledger when absent, and take a sink for a generation; return the row as it was.
+
+    Raises
+    ------
+    Fenced
+        If another run has opened the sink with this generation, or a higher one.
+    """
+    connection.execute(_DDL)
+    row = ledger_row(connection, run.pipeline, sink) or LedgerRow(0, 0, "{}", None)
+    if row.generation >= run.generation:  # another run took it between our claim and here
+        raise fenced(node, run.pipeline, run.generation, row.generation)
+    connection.execute(
+        f"INSERT INTO {LEDGER} VALUES (?, ?, 0, ?, '{{}}', NULL, NULL, datetime('now'))"
+        " ON CONFLICT (pipeline, sink) DO UPDATE SET generation = excluded.generation,"
+        " updated_at = excluded.updated_at",
+        (run.pipeline, sink, run.generation),
+    )
+    return row
+
+
+def move(connection: sqlite3.Connection, sink: str, to: EpochRecord) -> None:
+    """Let the row of a sink say that it holds everything up to an epoch."""
+    connection.execute(
+        f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
+        " WHERE pipeline = ? AND sink = ?",
+        (to.epoch, positions_text(to.positions), to.pts, to.pipeline, sink),
+    )
 
 
 def ledger_row(connection: sqlite3.Connection, pipeline: str, sink: str) -> LedgerRow | None:

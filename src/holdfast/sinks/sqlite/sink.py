@@ -40,24 +40,17 @@ from holdfast.sinks.comparing.moved import Moved
 from holdfast.sinks.control.columns import ControlColumns
 from holdfast.sinks.control.rows import Awaited
 from holdfast.sinks.refusals import TableRows
-from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sql import LedgerRow
 from holdfast.sinks.sqlite.comparing.content import SqliteContent
 from holdfast.sinks.sqlite.comparing.repairing import repair_rows
 from holdfast.sinks.sqlite.control import SqliteControl
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.explained import SqliteExplanations
 from holdfast.sinks.sqlite.file import DatabaseFile
-from holdfast.sinks.sqlite.ledger import ledger_row
+from holdfast.sinks.sqlite.ledger import claimed, ledger_row, move
 from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
-
-_LEDGER_DDL = f"""
-CREATE TABLE IF NOT EXISTS {LEDGER} (
-    pipeline TEXT NOT NULL, sink TEXT NOT NULL, epoch INTEGER NOT NULL, generation INTEGER NOT NULL,
-    positions TEXT NOT NULL, pts INTEGER, in_progress TEXT, updated_at TEXT NOT NULL,
-    PRIMARY KEY (pipeline, sink))
-"""
 
 
 class SqliteSink:
@@ -106,16 +99,7 @@ class SqliteSink:
     def open(self, run: RunIdentity) -> Held:
         """Create the ledger and take the sink for this generation."""
         with self._transaction() as connection:
-            connection.execute(_LEDGER_DDL)
-            row = self._row(connection) or LedgerRow(0, 0, "{}", None)
-            if row.generation >= run.generation:  # another run took it between our claim and here
-                raise sql.fenced(self._node, self._pipeline, run.generation, row.generation)
-            connection.execute(
-                f"INSERT INTO {LEDGER} VALUES (?, ?, 0, ?, '{{}}', NULL, NULL, datetime('now'))"
-                " ON CONFLICT (pipeline, sink) DO UPDATE SET generation = excluded.generation,"
-                " updated_at = excluded.updated_at",
-                (self._pipeline, self.name, run.generation),
-            )
+            row = claimed(connection, self._node, self.name, run)
             if self._epochs is not None:
                 self._epochs.begin(connection, row)
             self._explanations.begin(connection, row)
@@ -269,11 +253,7 @@ class SqliteSink:
             self._explanations.take(connection, new)
             if new:  # none: it was in doubt whether a COMMIT was kept, it was, and the run publishes again
                 last = new[-1].record
-                connection.execute(
-                    f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
-                    " WHERE pipeline = ? AND sink = ?",
-                    (last.epoch, sql.positions_text(last.positions), last.pts, self._pipeline, self.name),
-                )
+                move(connection, self.name, last)
                 faults.reach("publish-uncommitted", last.epoch)
         # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
         with suppress(Unavailable, InvalidPipeline):

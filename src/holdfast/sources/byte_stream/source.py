@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.dealing import dealt
@@ -52,7 +53,7 @@ class ByteStreamSource:
         """Positions where reading begins, as recorded at the first start."""
         return self._recorded().start
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: what is committed, within the limits."""
         ends = self._up_to(self._ends())
         self._register(start)
@@ -65,7 +66,13 @@ class ByteStreamSource:
             low = self._low(segment, start)
             counts[segment] = self._streams[segment].count_between(low, end)
         found = dict(start)
-        for segment, count in share(counts, self.spec.max_rows_per_epoch).items():
+        most = rows_within(
+            self.spec.max_rows_per_epoch,
+            limit,
+            sum(counts.values()),
+            lambda: self.size_between(start, {**start, **ends}),
+        )
+        for segment, count in share(counts, most).items():
             if count:
                 found[segment] = self._streams[segment].after(self._low(segment, start), count)
         return found

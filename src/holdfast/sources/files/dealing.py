@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.limits import EpochRoom
 from holdfast.sources.files.log import Block
 
 _SPANS_PER_CORE = 4
@@ -11,7 +12,7 @@ _SPAN_SIZE_MIN = 2_000_000
 _COST_OF_OPENING = 64_000  # bytes that could be read while a file is opened
 
 
-def within_limits(blocks: Sequence[Block], start: int, max_files: int | None, max_rows: int | None) -> tuple[int, bool]:
+def within_limits(blocks: Sequence[Block], start: int, room: EpochRoom) -> tuple[int, bool]:
     """Return the end of an epoch from ``start``, and whether a limit (not the end of the log) ended it.
 
     An epoch takes at least one block, even one that is larger than the limit.
@@ -19,24 +20,15 @@ def within_limits(blocks: Sequence[Block], start: int, max_files: int | None, ma
     Examples
     --------
     >>> blocks = [Block("a", 9, 0, 4, 2, 4), Block("a", 9, 4, 9, 2, 5), Block("b", 5, 0, -1, 1, 5)]
-    >>> within_limits(blocks, 0, 1, None), within_limits(blocks, 0, None, 5), within_limits(blocks, 0, None, 4)
-    ((2, True), (3, True), (2, True))
+    >>> [within_limits(blocks, 0, EpochRoom(*most, None)) for most in ((1, None), (None, 5), (None, 4), (None, None))]
+    [(2, True), (3, True), (2, True), (3, False)]
     """
-    if max_files is None and max_rows is None:
-        return len(blocks), False
-    files, rows, last = 0, 0, None
-    for at in range(start, len(blocks)):
-        block = blocks[at]
-        files += block.name != last
-        rows += block.row_count or 0
-        last = block.name
-        too_much = (max_files is not None and files > max_files) or (max_rows is not None and rows > max_rows)
-        if too_much and at > start:
-            return at, True
-    is_full = len(blocks) > start and (
-        (max_files is not None and files >= max_files) or (max_rows is not None and rows >= max_rows)
-    )
-    return len(blocks), is_full
+    if room.is_limited:
+        for at in range(start, len(blocks)):
+            if not room.fits(blocks[at]):
+                return at, True
+            room.take(blocks[at])
+    return len(blocks), len(blocks) > start and room.is_full
 
 
 def grouped(blocks: Sequence[Block], parallelism: int) -> list[Sequence[Block]]:

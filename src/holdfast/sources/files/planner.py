@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt, Unavailable
+from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.sources.files import discovery
 from holdfast.sources.files.access import FilePart, check, is_as_found, shown
 from holdfast.sources.files.dealing import within_limits
@@ -117,7 +118,7 @@ class FilePlanner:
             self._waiting += self._discovery.new_files(known)
         self._is_frozen = True
 
-    def end_of_epoch(self, start: int, *, frozen: bool) -> int:
+    def end_of_epoch(self, start: int, *, frozen: bool, limit: ReadLimit | None = None) -> int:
         """Return the end of the epoch that begins at ``start``: logged blocks first, then new files, within the limits.
 
         With ``frozen`` no file that arrived after :meth:`freeze`.
@@ -125,11 +126,10 @@ class FilePlanner:
         self._check_known(start)
         if frozen and not self._is_frozen:
             self.freeze()
-        limits = (self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch)
-        end, is_full = within_limits(self.log.blocks, start, *limits)
-        while not is_full and (owed := self._owed(self.log.blocks[start:end])):
+        end, is_full = self._end_within(start, limit)
+        while not is_full and (owed := self._owed(self._room(limit, self.log.blocks[start:end]))):
             self.log.append(owed)  # lost to another planner: what it took is not owed any more
-            end, is_full = within_limits(self.log.blocks, start, *limits)
+            end, is_full = self._end_within(start, limit)
         if is_full:
             return end
         if not frozen:
@@ -137,14 +137,23 @@ class FilePlanner:
         misses = 0
         self._index.begin_epoch()
         while self._waiting and not is_full and not (self._index.has_spent_much and end > start):
-            again = self._log_more(self.log.blocks[start:end])
+            again = self._log_more(self._room(limit, self.log.blocks[start:end]))
             misses += bool(again)
             if misses == _MISSES:  # what is found again is some of what was missed before
                 raise self._still_changing(again)
-            end, is_full = within_limits(self.log.blocks, start, *limits)
+            end, is_full = self._end_within(start, limit)
         if self._is_at_its_end and not self.log.is_complete:
             self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
         return end
+
+    def _room(self, limit: ReadLimit | None, taken: Sequence[Block] = ()) -> EpochRoom:
+        room = EpochRoom(self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch, limit)
+        for block in taken:
+            room.take(block)
+        return room
+
+    def _end_within(self, start: int, limit: ReadLimit | None) -> tuple[int, bool]:
+        return within_limits(self.log.blocks, start, self._room(limit))
 
     @property
     def _is_at_its_end(self) -> bool:
@@ -159,24 +168,18 @@ class FilePlanner:
             # What waits is taken first: files are ordered within one discovery.
             self._waiting = self._discovery.new_files(self.log.names)
 
-    def _owed(self, taken: Sequence[Block]) -> list[LoggedFile]:
+    def _owed(self, room: EpochRoom) -> list[LoggedFile]:
         """Return as much as the epoch still takes of what earlier runs have left, and this one reads."""
         files: dict[str, LoggedFile] = {}
-        rows, names = sum(block.row_count or 0 for block in taken), {block.name for block in taken}
         for block in self._index.due(self.log.owed.values()):
-            files_max, rows_max = self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch
-            if files and (
-                (rows_max is not None and rows >= rows_max)
-                or (files_max is not None and block.name not in names and len(names) >= files_max)
-            ):
+            if files and not room.fits(block):
                 break
-            names.add(block.name)
-            rows += block.row_count or 0
+            room.take(block)
             file = files.get(block.name) or LoggedFile(block.name, block.file_size, (), block.identity)
             files[block.name] = file._replace(blocks=(*file.blocks, block))
         return list(files.values())
 
-    def _log_more(self, taken: Sequence[Block]) -> Sequence[Found]:
+    def _log_more(self, room: EpochRoom) -> Sequence[Found]:
         """Cut as many waiting files as the epoch still takes, and log them in one increment.
 
         Returns
@@ -185,19 +188,12 @@ class FilePlanner:
             Files that changed meanwhile, and wait again.
         """
         spec = self.spec
-        file_room = (
-            None if spec.max_files_per_epoch is None else spec.max_files_per_epoch - len({b.name for b in taken})
-        )
-        row_room = None
-        if spec.max_rows_per_epoch is not None:
-            row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
         logged: list[LoggedFile] = []
         skipped: set[str] = set()
         looked_at = read_count = 0
         for found in self._waiting:
-            is_full = (file_room is not None and read_count >= file_room) or (row_room is not None and row_room <= 0)
             # What gives bounds is logged ahead: the times of all that was found hold them back.
-            is_full = (is_full and not spec.has_bounds) or (self._index.has_spent_much and read_count > 0)
+            is_full = (room.is_full and not spec.has_bounds) or (self._index.has_spent_much and read_count > 0)
             if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
                 break
             looked_at += 1
@@ -207,8 +203,8 @@ class FilePlanner:
                 continue
             logged.append(cut)
             read_count += bool(cut.blocks)  # what is passed over fills no epoch
-            if row_room is not None:
-                row_room -= sum(block.row_count or 0 for block in cut.blocks)
+            for block in cut.blocks:
+                room.take(block)
         again: list[Found] = []
         if skipped:
             # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.

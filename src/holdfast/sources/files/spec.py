@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.limits import ReadLimit
 from holdfast.ports import Explanation, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import with_bounds
@@ -195,9 +196,11 @@ class FilesSource:
         """Positions before the first block."""
         return {SEGMENT: 0}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: logged blocks first, then new files, within the limits."""
-        return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
+        if limit is not None:  # it speaks of bytes as rows have them
+            limit = replace(limit, size_bytes=limit.size_bytes // self._growth)
+        return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded, limit=limit)}
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether nothing follows these positions: all of a bounded source is logged and before them."""
@@ -233,8 +236,11 @@ class FilesSource:
         blocks = self.blocks(start, end)
         if any(self.spec.layout.is_compressed(block.name) for block in blocks):
             return None
-        growth = _PARQUET_GROWTH if self.spec.layout.format == "parquet" else 1
-        return growth * sum(block.size_bytes for block in blocks)
+        return self._growth * sum(block.size_bytes for block in blocks)
+
+    @property
+    def _growth(self) -> int:
+        return _PARQUET_GROWTH if self.spec.layout.format == "parquet" else 1
 
     def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Lines or rows between two positions; None unless all of them were counted when they were logged."""

@@ -13,12 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.sources.formats.lines import SHOWN, cut_short
-from holdfast.sources.formats.unfit import trimmed, unfit
 from holdfast.types.conversion import END_SECOND, FIRST_SECOND
+from holdfast.types.from_text import Unfit, may_overflow, numbers_from_text, timestamps_from_text
 
-_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
-_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 BEYOND = (
     "a number in a TIMESTAMP is seconds since 1970, and this one is outside of the years 1 to 9999 (milliseconds? "
     "declare BIGINT and divide)"
@@ -26,55 +23,7 @@ BEYOND = (
 """What is wrong with a number outside of these."""
 
 _UTC = pa.timestamp("us", tz="UTC")
-_DIGITS = 38  # that 128 bits hold, whatever they are
 _NO_ROWS = np.zeros(0, np.int64)
-_PLAIN = np.zeros(256, np.bool_)
-_PLAIN[list(b"0123456789.+-")] = True
-
-
-class Unfit(ValueError):
-    """Some value of a column does not fit its declared type."""
-
-
-def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return texts as timestamps of type ``wanted`` (microseconds, with or without UTC).
-
-    Raises
-    ------
-    Unfit
-        If some text is not a time.
-    """
-    candidate = text
-    for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):
-        if convert is _mixed and unfit(text, wanted).any():
-            break  # the ways that are left cost more than the look
-        if convert is _cut_off:
-            candidate = _cut_off(text)
-            continue
-        try:
-            return convert(candidate).cast(wanted)
-        except pa.ArrowInvalid as error:
-            reason = str(error)
-    raise Unfit(reason.partition(". If")[0])
-
-
-def _zoned(text: pa.Array) -> pa.Array:
-    return text.cast(_UTC)
-
-
-def _zoneless(text: pa.Array) -> pa.Array:
-    return text.cast(pa.timestamp("us")).cast(_UTC)
-
-
-def _cut_off(text: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
-
-
-def _mixed(text: pa.Array) -> pa.Array:
-    has_zone = pc.match_substring_regex(text, _ZONE)
-    nothing = pa.scalar(None, pa.string())
-    zoned = _zoned(pc.if_else(has_zone, text, nothing))
-    return pc.coalesce(zoned, _zoneless(pc.if_else(has_zone, nothing, text)))
 
 
 def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -117,14 +66,6 @@ def _read_field(field: pa.Field, timestamps: pa.DataType | None, dates: pa.DataT
     return pa.field(field.name, read_type(field.type, timestamps=timestamps, dates=dates))
 
 
-def may_overflow(data_type: pa.DataType) -> bool:
-    """Return whether Arrow may read another number into a decimal type than the one that is written.
-
-    It takes as many digits as the type has, then appends those of the scale, modulo 2**128.
-    """
-    return bool(pa.types.is_decimal128(data_type)) and data_type.precision + data_type.scale > _DIGITS
-
-
 def holds_timestamp(data_type: pa.DataType) -> bool:
     """Return whether a type has a timestamp in it."""
     if pa.types.is_struct(data_type):
@@ -156,26 +97,10 @@ def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
     try:
         if pa.types.is_string(array.type) and (pa.types.is_decimal(wanted) or pa.types.is_integer(wanted)):
-            array = _numbers_from_text(array, wanted)
+            array = numbers_from_text(array, wanted)
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise Unfit(str(error)) from error
-
-
-def _numbers_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return texts as integers or decimals; these of more bits where those of the wanted type may overflow.
-
-    Arrow takes hexadecimal digits for integers.  A decimal it scales by a table of powers of ten, and reads past its
-    end where many digits or an exponent lead there: what comes out is any number.  So what is more than plain digits is
-    looked at first.
-    """
-    longest = pc.max(pc.binary_length(text)).as_py() or 0
-    if longest > _DIGITS or not _PLAIN[np.frombuffer(text.buffers()[2] or b"", np.uint8)].all():
-        text = trimmed(text, wanted)
-        is_unfit = unfit(text, wanted)
-        if is_unfit.any():
-            raise Unfit(f"invalid value '{cut_short(text[int(is_unfit.argmax())].as_py(), SHOWN)}'")
-    return text.cast(pa.decimal256(wanted.precision, wanted.scale) if may_overflow(wanted) else wanted)
 
 
 def infinite_rows(values: pa.Array) -> npt.NDArray[np.int64]:

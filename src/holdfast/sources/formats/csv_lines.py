@@ -163,7 +163,7 @@ class CsvParser:
             try:
                 column = convert.to_declared(column, field.type)
                 check_range(column)
-            except (convert.Unfit, pa.ArrowInvalid) as error:
+            except pa.ArrowInvalid as error:
                 raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is empty")

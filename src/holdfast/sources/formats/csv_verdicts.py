@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from holdfast.sources.formats import blocks
 from holdfast.sources.formats.convert import unless_of
 from holdfast.sources.formats.lines import SHOWN, is_utf8, not_encoded
-from holdfast.sources.formats.unfit import all_fit, trimmed, unfit
+from holdfast.types.from_text import all_fit, trimmed, unfit
 
 RETURN = "the line contains a carriage return (lines that end in it alone are not read: write LF, or CR LF)"
 _QUOTE = b'"'

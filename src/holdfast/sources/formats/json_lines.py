@@ -190,7 +190,7 @@ class JsonParser:
             try:
                 column = convert.to_declared(column, field.type)
                 check_range(column)
-            except (convert.Unfit, pa.ArrowInvalid) as error:
+            except pa.ArrowInvalid as error:
                 raise Unreadable(str(error)) from error
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is null or missing")

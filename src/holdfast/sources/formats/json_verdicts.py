@@ -24,8 +24,8 @@ from pydantic_core import from_json
 
 from holdfast.sources.formats import convert
 from holdfast.sources.formats.lines import SHOWN, Unreadable, cut_short, not_encoded
-from holdfast.sources.formats.unfit import limits, unfit
 from holdfast.types.conversion import END_SECOND, FIRST_SECOND
+from holdfast.types.from_text import limits, unfit
 
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"

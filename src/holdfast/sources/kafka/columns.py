@@ -9,6 +9,7 @@ import pyarrow as pa
 from holdfast.kafka.fields import FIELDS, HEADERS
 from holdfast.kafka.native.library import int64s
 from holdfast.kafka.native.messages import MessageBatch
+from holdfast.types.conversion import END_SECOND
 
 
 def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Array:
@@ -26,7 +27,8 @@ def _offsets(messages: MessageBatch) -> pa.Array:
 
 def _timestamps(messages: MessageBatch) -> pa.Array:
     times = messages.timestamps()
-    return int64s(times, times < 0).cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
+    is_none = (times < 0) | (times >= END_SECOND * 1000)  # a producer writes any number
+    return int64s(times, is_none).cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
 
 
 def _headers(messages: MessageBatch) -> pa.Array:

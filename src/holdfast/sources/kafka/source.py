@@ -21,6 +21,7 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.kafka.avro.registry import Registry, schemas_of
 from holdfast.kafka.brokers import Brokers
 from holdfast.kafka.fields import FIELDS
+from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import REJECT_COLUMN, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.byte_stream.recorded import Recorded
@@ -105,7 +106,7 @@ class KafkaSource:
             recorded.put_start({part.segment: at for part, at in self._start(list(parts.values())).items()})
         return recorded.start
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: what is decided now, of each partition the same share of ``max_rows_per_epoch``."""
         ends = self._frozen_ends(start) if bounded else self._new_ends(start)
         self._note_begins(start, ends)
@@ -115,7 +116,13 @@ class KafkaSource:
             if end > low:
                 counts[segment] = end - low
         found = dict(start)
-        for segment, count in share(counts, self.spec.max_rows_per_epoch).items():
+        most = rows_within(
+            self.spec.max_rows_per_epoch,
+            limit,
+            sum(counts.values()),
+            lambda: self.size_between(start, {**start, **ends}),
+        )
+        for segment, count in share(counts, most).items():
             if count:
                 found[segment] = self._low(segment, start) + count
         return found if self._bounds is None else self._with_bound(self._bounds, start, found, ends)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
+from holdfast.limits import ReadLimit
 from holdfast.ports import Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import bounds_for_all
@@ -99,17 +100,17 @@ class OwingSource:
         """Positions before the first entry."""
         return self.source.initial()
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: pieces that are logged, then what is owed, then new entries."""
         log, at = self._log, self._at(start)
         log.refresh()
         if log.is_new and self.before is None:
-            return self.source.latest(start, bounded=bounded)
+            return self.source.latest(start, bounded=bounded, limit=limit)
         if log.base is not None and at < log.base:  # read again, after a loss
-            return {self.segment: min(log.base, self._epoch(at, bounded=False))}
+            return {self.segment: min(log.base, self._epoch(at, bounded=False, limit=limit))}
         ordinal = max(0, at - FIRST)
-        while (end := self._end_of_logged(ordinal, bounded=bounded)) == ordinal:
-            if not self._log_more(at, ordinal, bounded=bounded):
+        while (end := self._end_of_logged(ordinal, bounded=bounded, limit=limit)) == ordinal:
+            if not self._log_more(at, ordinal, bounded=bounded, limit=limit):
                 return start
         return {self.segment: FIRST + end}
 
@@ -203,17 +204,17 @@ class OwingSource:
     def _at(self, positions: SourcePositions) -> int:
         return int(positions.get(self.segment, 0))
 
-    def _epoch(self, entry: int, *, bounded: bool) -> int:
+    def _epoch(self, entry: int, *, bounded: bool, limit: ReadLimit | None = None) -> int:
         """Return the end of an epoch of the source itself."""
-        return self._at(self.source.latest({self.segment: entry}, bounded=bounded))
+        return self._at(self.source.latest({self.segment: entry}, bounded=bounded, limit=limit))
 
-    def _end_of_logged(self, ordinal: int, *, bounded: bool) -> int:
+    def _end_of_logged(self, ordinal: int, *, bounded: bool, limit: ReadLimit | None) -> int:
         """Return the end of an epoch among pieces that are logged: within one of them."""
         piece = next((one for one in self._log.pieces if one.is_behind(ordinal)), None)
         if piece is None or (piece.size is None and self.before is not None):
             return ordinal  # this run has an end, and an open piece none
         entry = piece.entry_at(ordinal)
-        taken = self._epoch(entry, bounded=bounded and piece.size is None) - entry
+        taken = self._epoch(entry, bounded=bounded and piece.size is None, limit=limit) - entry
         return ordinal + (taken if piece.size is None else min(taken, piece.ordinal + piece.size - ordinal))
 
     def _due(self) -> list[Owed]:
@@ -221,7 +222,7 @@ class OwingSource:
         before = self.before
         return [one for one in self._log.owed.values() if before is None or one.low is None or one.low < before]
 
-    def _log_more(self, at: int, ordinal: int, *, bounded: bool) -> bool:
+    def _log_more(self, at: int, ordinal: int, *, bounded: bool, limit: ReadLimit | None) -> bool:
         """Log what is owed, or new entries; return whether there was any."""
         log = self._log
         fresh = at if log.is_new else log.fresh_at(ordinal)
@@ -234,7 +235,7 @@ class OwingSource:
             self._append(at, ordinal, [LoggedPiece(0, fresh, None, None, None)], [], fresh)
             return True
         else:
-            following = self._epoch(fresh, bounded=bounded)
+            following = self._epoch(fresh, bounded=bounded, limit=limit)
             learned = [self._learned(entry) for entry in range(fresh, following)]
             entries = [entry for entry, _ in learned]
             reached = max((bound for _, bound in learned if bound is not None), default=None)

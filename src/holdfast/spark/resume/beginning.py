@@ -85,11 +85,7 @@ class Anew:
 
     def why_unsure(self) -> str:
         """Say why state cannot be recomputed as it was."""
-        return (
-            f"The state of {', '.join(self.unsure)} depends on the time at which epochs were planned, or on what a "
-            "table held then, and neither progress records nor sinks tell that of all epochs that have to be evaluated "
-            "again."
-        )
+        return why_unsure(self.unsure)
 
 
 @dataclass(frozen=True)
@@ -228,9 +224,8 @@ class Beginning:
 
     def _unsure(self, replayed: Sequence[EpochEnd], *, is_exact: bool) -> tuple[str, ...]:
         """Return the operators whose state would be another one once epochs are evaluated again."""
-        if is_exact and (not replayed or not unknown_to(self.store, self.look_ups, replayed[0].step_epoch)):
-            return ()
-        return self.epoch_driven
+        is_known = is_exact and are_versions_known(self.store, self.look_ups, replayed)
+        return () if is_known else self.epoch_driven
 
     def restorable(
         self,
@@ -267,6 +262,19 @@ class Beginning:
             f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
             "graph would evaluate again what the old one has published."
         )
+
+
+def are_versions_known(store: Store, look_ups: Iterable[str], replayed: Sequence[EpochEnd]) -> bool:
+    """Tell whether epochs that are evaluated again see in each table what they saw."""
+    return not replayed or not unknown_to(store, look_ups, replayed[0].step_epoch)
+
+
+def why_unsure(operators: Iterable[str]) -> str:
+    """Say why the state of some operators cannot be computed again as it was."""
+    return (
+        f"The state of {', '.join(operators)} depends on the time at which epochs were planned, or on what a table "
+        "held then, and neither progress records nor sinks tell that of all epochs that have to be evaluated again."
+    )
 
 
 def beginning_of(

@@ -57,6 +57,12 @@ class StartOptions:
     """Whether epochs end at given positions (:mod:`holdfast.reconcile.targets`), and nothing after them is read."""
     spark_checkpoint: str | None = None
     rebuild_state: bool = False
+    compares: bool = False
+    """Whether sinks are compared with what they should hold, and mended, before the run goes on."""
+    compared_sinks: tuple[str, ...] = ()
+    """Which ones; none: all that can be."""
+    digests_only: bool = False
+    """Whether what they should hold is kept as digests."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 

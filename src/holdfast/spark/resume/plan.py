@@ -26,6 +26,7 @@ from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
+from holdfast.resume.rewind import check_finished
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.jvm_options import RowsInJvm
 from holdfast.spark.launch.session import run_session, session_of
@@ -35,7 +36,6 @@ from holdfast.spark.resume.beginning import beginning_of
 from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import Fork, StartAt
 from holdfast.spark.resume.found import look
-from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import ANEW, new_header, prepare, sought
 from holdfast.spark.resume.state_change import compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
@@ -180,7 +180,7 @@ def plan(
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    Rewinding(pipeline, store, checkpoint, settings).check_finished("what happens to the graph after it")
+    check_finished(store, checkpoint, pipeline.name, "what happens to the graph after it")
     begins = _due(begins, pipeline, store)
     asked = Division(settings.buckets, settings.partitions)
     chosen = directory_of(pipeline, store, checkpoint, asked)

@@ -25,7 +25,7 @@ from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, present
+from holdfast.errors import Diverged, InvalidPipeline, Unavailable, present
 from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
@@ -38,6 +38,7 @@ from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
     RewindTarget,
     Rewound,
+    check_finished,
     known_steps,
     note_rewind,
     pts_of,
@@ -177,24 +178,6 @@ class Rewinding:
         """Whether a rewind was decided and then interrupted: the next start finishes it before anything else."""
         return self._unfinished() is not None
 
-    def check_finished(self, what: str) -> None:
-        """Refuse to answer while a rewind is unfinished: it changes what there is.
-
-        Raises
-        ------
-        InvalidPipeline
-            Says that ``what`` is not known before it is finished.
-        """
-        rewind = self._unfinished()
-        if rewind is not None:
-            interrupted = rewind.record
-            raise InvalidPipeline(
-                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
-                why=f"{what} is not known before that.",
-                do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
-                pipeline=self.pipeline.name,
-            )
-
     def check_none_was_resolved(self, resumption: Resumption) -> None:
         """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
 
@@ -218,17 +201,12 @@ class Rewinding:
 
     def _plan(self, to: str, withdrawing: Withdrawing) -> Rewound:
         withdrawing.check_graph()
-        self.check_finished("what a sink would withdraw")
+        check_finished(self.store, self.directory, self.pipeline.name, "what a sink would withdraw")
         with connected_sinks(self.pipeline, self.store) as sinks:
             return self._planned(to, sinks, withdrawing)[1]
 
     def _unfinished(self) -> Decided | Done | None:
-        number = newest_directory(self.store)
-        try:
-            base = read_origin(self.directory / f"spark/{number}" / FILE_NAME).base if number else 0
-        except Corrupt:
-            return None  # a start leaves such a directory, for one that begins where the sinks are
-        return unfinished(self.store, base)
+        return unfinished(self.store, self.directory)
 
     def _planned(self, to: str, sinks: Mapping[str, Sink], withdrawing: Withdrawing) -> tuple[RewindTarget, Rewound]:
         number = newest_directory(self.store)

@@ -41,6 +41,8 @@ def start(
     force: bool | None = None,
     drop_state: Sequence[str] | None = None,
     rebuild_state: bool = False,
+    compare_on_start: bool | Sequence[str] = False,
+    digests_only: bool = False,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
     until: str | datetime | int | None = None,
@@ -89,6 +91,13 @@ def start(
         Compute state that is lost, with all its snapshots, again from the sources: they must still give every row from
         their beginning.  What the sinks hold is muted.  Also where state can be restored, but not exactly as it was.
         No effect where it can.
+    compare_on_start : bool or sequence of str
+        Compare the sinks with what they should hold, computed from the sources, and write and remove the rows in which
+        they differ, before the run goes on: ``docs/reconcile.md``.  True compares all that can be, and says which
+        cannot; with names of sinks the start is refused where one of them cannot.
+    digests_only : bool
+        With ``compare_on_start``: keep digests of what the sinks should hold instead of the rows, for sinks that are
+        larger than the disk.  Where something differs the sources are read once more.
     from_checkpoint : str, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
@@ -161,6 +170,9 @@ def start(
         until=ends_at(pipeline, until, at=begins.at_us),
         spark_checkpoint=spark_checkpoint,
         rebuild_state=rebuild_state,
+        compares=bool(compare_on_start),
+        compared_sinks=_names(compare_on_start),
+        digests_only=digests_only,
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
@@ -172,3 +184,9 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
+
+
+def _names(compare_on_start: bool | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(compare_on_start, bool):
+        return ()
+    return (compare_on_start,) if isinstance(compare_on_start, str) else tuple(compare_on_start)

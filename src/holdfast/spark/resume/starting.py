@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +44,10 @@ from holdfast.spark.resume.state_change import StateChange, compared, lines_of
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
+from holdfast.status import ComparedSink
+
+if TYPE_CHECKING:
+    from holdfast.spark.shadow.comparing import StartComparison
 
 log = logging.getLogger("holdfast.run")
 
@@ -68,12 +72,25 @@ class Starting:
 
     def run(self) -> Run:
         """Start; a second time, if sinks are behind Spark's directory and it is left for that."""
+        comparison = self._comparison()
         try:
-            return self._begun()
+            return self._begun(comparison)
         except DirectoryIsLeft:
-            return self._begun()
+            return self._begun(comparison)
 
-    def _begun(self) -> Run:
+    def _comparison(self) -> StartComparison | None:
+        """Return what the start compares; refuse, before anything is done, what cannot be."""
+        if not self.asked.compares:
+            return None
+        from holdfast.spark.shadow.comparing import StartComparison  # a shadow is a start itself
+
+        asked = self.asked
+        found = StartComparison(asked.pipeline, asked.compared_sinks, asked.settings, asked.session, asked.digests_only)
+        for name, why in found.obstacles.items():
+            log.warning("sink %r will not be compared: %s", name, why)
+        return found
+
+    def _begun(self, comparison: StartComparison | None) -> Run:
         pipeline = self.asked.pipeline
         has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
         timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
@@ -86,6 +103,8 @@ class Starting:
             physical = physical_plan_of(self.asked, context)
             change = self._change(context, physical)
             given_state = self._given_state(context, physical)
+            if comparison is not None:
+                comparison.prepare(context.directory)
             phase.say("asking the sinks")
             sinks = self._connected(context, physical)
             self._resolve_former(context, physical)
@@ -114,8 +133,13 @@ class Starting:
                 coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
                 phase.say("finding where to continue")
                 header = owned.settled(resumption)
+                compared: Sequence[ComparedSink] = ()
+                if comparison is not None:
+                    compared = comparison.mend(context.directory, sinks, resumption.held, coordinator.check_fenced)
                 phase.say("starting the query")
-                parts = Wiring(self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation)
+                parts = Wiring(
+                    self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation, compared
+                )
                 run = parts.begun(timed, resumption.held.values())
             except BaseException:
                 coordinator.close()

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import every
 from holdfast.ports import Held, LedgerSpec, SinkLedger
-from holdfast.reconcile.stand_ins import followed
+from holdfast.reconcile.stand_ins import followed, in_place
 from holdfast.spark.run import Run
 from holdfast.spark.shadow.shadow import Shadow
 
@@ -82,14 +82,23 @@ class Following:
         Of its run.
     session : SparkSession, optional
         Use this session's context.
+    digests_only : bool
+        Whether of rows it keeps digests.
     """
 
     def __init__(
-        self, pipeline: Graph, directory: Path, settings: Settings, *, session: SparkSession | None = None
+        self,
+        pipeline: Graph,
+        directory: Path,
+        settings: Settings,
+        *,
+        session: SparkSession | None = None,
+        digests_only: bool = False,
     ) -> None:
         self._asked = followed(pipeline)
         self._pipeline = pipeline
-        self._shadow = Shadow(pipeline, self._asked, directory, settings, session=session)
+        stand_in = in_place(digests_only=digests_only)
+        self._shadow = Shadow(pipeline, self._asked, directory, settings, session=session, stand_in=stand_in)
         self._run: Run | None = None
         self._thread: threading.Thread | None = None
         self._is_ending = threading.Event()
@@ -99,9 +108,9 @@ class Following:
         """Why it follows no more; None while it does."""
 
     def start(self) -> None:
-        """Begin; returns once the shadow runs."""
+        """Begin; the shadow runs once there is something that it goes to."""
         self._look()
-        self._run = self._shadow.begin(every("0 s"))
+        self._begin()
         self._thread = threading.Thread(target=self._follow, name="holdfast-following", daemon=True)
         self._thread.start()
 
@@ -132,6 +141,15 @@ class Following:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return directory
 
+    def copy_checkpoint(self) -> Path:
+        """Make the same of a copy: what the sinks should hold stays, and can go on to where each of them is."""
+        directory = self._shadow.directory / "beginning"
+        shutil.rmtree(directory, ignore_errors=True)  # a crash has left a part of it
+        self._shadow.checkpoint.mkdir(parents=True, exist_ok=True)  # not there where the sinks have held nothing yet
+        top = str(self._shadow.checkpoint)
+        shutil.copytree(top, directory, ignore=lambda at, names: NOT_KEPT if at == top else ())
+        return directory
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
@@ -140,6 +158,7 @@ class Following:
             began_s = time.monotonic()
             try:
                 self._look()
+                self._begin()
                 if self._run is not None and not self._run.is_active:
                     self._run.wait()
             except HoldfastError as error:
@@ -148,6 +167,11 @@ class Following:
                     return
                 log.info("the sinks do not say where they are: %s", error.what)
             took_s = time.monotonic() - began_s
+
+    def _begin(self) -> None:
+        """Run the shadow where the sinks hold something: before, a sink may not be there that is to be asked."""
+        if self._run is None and self._lag.epoch:
+            self._run = self._shadow.begin(every("0 s"))
 
     def _look(self) -> None:
         """Ask the sinks, and let the shadow go where they all are."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +28,15 @@ from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair,
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import read_letters
 from holdfast.reconcile.comparison import ContentComparison
+from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.report import Differences, Reconciled, differences, left_out
-from holdfast.reconcile.stand_ins import check_comparable, followed
+from holdfast.reconcile.stand_ins import (
+    check_comparable,
+    followed,
+    in_place,
+    known_by,
+    stand_in_of_digests,
+)
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.in_doubt import coordinator_alone
 from holdfast.spark.shadow.shadow import Shadow
@@ -41,6 +49,11 @@ EXAMPLES = 3
 def shadow_directory(checkpoint: Path, sink: str) -> Path:
     """Return where the expected content of a sink is computed, unless the user says where."""
     return checkpoint.with_name(f"{checkpoint.name}-shadow") / sink
+
+
+def start_shadow(checkpoint: Path) -> Path:
+    """Return where a start computes what its sinks should hold, and a start after a crash goes on."""
+    return checkpoint.with_name(f"{checkpoint.name}-compared")
 
 
 def replica_shadow(checkpoint: Path) -> Path:
@@ -72,6 +85,10 @@ class Reconciling:
         Use this session's context.
     rest : callable
         Called when there is nothing to compute for the next while: memory may be given back.
+    together : sequence of SinkNode
+        The sinks whose expected content is computed in one run; none: this one alone.
+    digests_only : bool
+        Whether the expected content is kept as digests: then rows of the buckets that differ are computed once more.
     """
 
     pipeline: Graph
@@ -83,6 +100,8 @@ class Reconciling:
     examples: int = EXAMPLES
     session: SparkSession | None = None
     rest: Callable[[], None] = lambda: None
+    together: Sequence[SinkNode] = ()
+    digests_only: bool = False
     _asked_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
 
     @property
@@ -124,6 +143,23 @@ class Reconciling:
         found, repair = self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)
         return self._repaired(sink, found, repair)
 
+    def prepare(self) -> None:
+        """Compute what the sink should hold now, and compare nothing: less is left to be done in a takeover."""
+        ledger = self._ledger()
+        self.shadow_up_to(ledger.explanations, ledger.held.positions)
+
+    def mend(self, sink: Sink) -> Reconciled:
+        """Compare a sink of a pipeline that is taken over, and repair it.
+
+        Parameters
+        ----------
+        sink : Sink
+            Opened.  Whoever has opened it since may have published: the expected content goes where its view is.
+        """
+        ledger = self._ledger()
+        found, repair = self._compared(sink, self.shadow_up_to(ledger.explanations, ledger.held.positions))
+        return self._repaired(sink, found, repair)
+
     def repair(self) -> Reconciled:
         """Compare, and give the sink what it lacks and take away what it has too many, in one transaction.
 
@@ -139,8 +175,7 @@ class Reconciling:
             if found.is_equal:
                 return replace(found, repaired_count=0)
         with self._taken_over(shadow) as sink:
-            found, repair = self._compared(sink, shadow)
-            return self._repaired(sink, found, repair)
+            return self.mend(sink)
 
     def shadow_up_to(self, explanations: Iterable[Explanation], positions: Positions) -> Shadow:
         """Return the expected content, computed up to some positions.
@@ -160,14 +195,17 @@ class Reconciling:
         self.check_computable()
         shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
         if not shadow.is_what_was_kept:
-            shadow = self._shadow([self.sink])
+            shadow = self._shadow(self.together or [self.sink])
         shadow.check_nobody_runs()
-        self.tell(f"computing what the sink should hold, in {self.shadow_directory}")
+        self.tell(f"computing what the sink should hold, in {shadow.directory}")
+        self._go(shadow, explanations, positions)
+        return shadow
+
+    def _go(self, shadow: Shadow, explanations: Iterable[Explanation], positions: Positions) -> None:
         shadow.learn(agreed({self.sink.name: explanations}))
         if self.checkpoint.is_dir():
             shadow.leave_out(open_store(str(self.checkpoint)))
         shadow.go_to(positions)
-        return shadow
 
     def check_computable(self) -> None:
         """Refuse a sink of which nobody can compute what it should hold: by the graph, and how the pipeline began.
@@ -182,8 +220,20 @@ class Reconciling:
             self._check_recomputable()
 
     def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
-        at_us = self._began_at()
-        return Shadow(self.pipeline, sinks, self.shadow_directory, self.settings, at_us=at_us, session=self.session)
+        return self._shadow_in(self.shadow_directory, sinks, in_place(digests_only=self.digests_only))
+
+    def _shadow_in(
+        self, directory: Path, sinks: Sequence[SinkNode], stand_in: Callable[[SinkNode, str], SinkNode]
+    ) -> Shadow:
+        return Shadow(
+            self.pipeline,
+            sinks,
+            directory,
+            self.settings,
+            at_us=self._began_at(),
+            session=self.session,
+            stand_in=stand_in,
+        )
 
     @property
     def expected_from(self) -> str:
@@ -256,20 +306,37 @@ class Reconciling:
             if at is None:
                 self._follow(actual, shadow)
             with shadow.content(self.sink.name) as expected:
-                known_by = self._known_by(actual)
-                compared = ContentComparison(expected, actual, by=known_by)
+                columns = self._known_by(actual)
+                compared = ContentComparison(expected, actual, by=columns)
                 self.rest()
                 self.tell("asking both sides for digests")
                 wanted, there = compared.row_counts
                 if not compared.is_equal:
-                    self.tell(
-                        f"comparing the rows of {len(compared.digests[0].differing(compared.digests[1]))} buckets"
-                    )
-                found = differences(compared, known_by, self.refused(), key=actual.key)
+                    self.tell(f"comparing the rows of {len(compared.differing)} buckets")
+                with self._rows_expected(compared, actual) if self.digests_only else nullcontext():
+                    found = differences(compared, columns, self.refused(), key=actual.key)
                 report = self._report(compared, found, actual, (wanted, there))
                 if report.is_equal:
                     return report, None
                 return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
+
+    @contextmanager
+    def _rows_expected(self, compared: ContentComparison, actual: Content) -> Iterator[None]:
+        """Compute the rows of the buckets that differ, and let them be fetched in the block."""
+        if compared.is_equal:
+            yield
+            return
+        directory = self.shadow_directory / "rows"
+        wanted = Wanted(compared.digests[0].bits, tuple(compared.differing.tolist()))
+        shadow = self._shadow_in(directory, [self.sink], partial(stand_in_of_digests, wanted=wanted))
+        self.tell(f"computing the rows of these buckets, in {directory}")
+        try:
+            self._go(shadow, self._ledger().explanations, actual.held.positions)
+            with shadow.content(self.sink.name) as rows:
+                compared.fetch_from(rows)
+                yield
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _follow(self, actual: Content, shadow: Shadow) -> None:
         """Let the shadow go where the view of the sink is: the pipeline may have published meanwhile."""
@@ -303,16 +370,12 @@ class Reconciling:
 
     def _known_by(self, content: Content) -> Sequence[str]:
         """Return the columns by which a row is the same row with other values."""
-        if content.key:
-            return content.key
-        stream = self.sink.stream
-        ids = None if stream is None else stream.shape.ids
-        return (ids.column,) if ids is not None and ids.column in content.schema.names else ()
+        return [name for name in known_by(self.sink, content.key) if name in content.schema.names]
 
     def _ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""
-        ledger = cast("LedgerSpec", self.sink.spec).ledger(self.sink.name, self.pipeline.name)
-        if ledger is None or not ledger.held.epoch:
+        ledger = ledger_of(self.sink, self.pipeline.name)
+        if ledger is None:
             raise InvalidPipeline(
                 f"sink {self.sink.name!r} holds nothing of pipeline {self.pipeline.name!r}.",
                 why="its ledger is not there, or says nothing: up to where it is to be compared nobody knows.",
@@ -347,3 +410,9 @@ class Reconciling:
             pipeline=self.pipeline.name,
             participant=self.sink.name,
         )
+
+
+def ledger_of(sink: SinkNode, pipeline: str) -> SinkLedger | None:
+    """Return what a sink says it holds; None where that is nothing."""
+    found = cast("LedgerSpec", sink.spec).ledger(sink.name, pipeline)
+    return None if found is None or not found.held.epoch else found

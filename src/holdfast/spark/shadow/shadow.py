@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -61,6 +61,8 @@ class Shadow:
         Where the pipeline began that was not to begin at the beginning of its sources.
     session : SparkSession, optional
         Use this session's context.
+    stand_in : callable
+        Returns the sink in the place of one, in a directory of its own.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Shadow:
         *,
         at_us: int | None = None,
         session: SparkSession | None = None,
+        stand_in: Callable[[SinkNode, str], SinkNode] = stand_in,
     ) -> None:
         self.directory = directory
         self.pipeline = pipeline.with_sinks([stand_in(node, str(directory / "content" / node.name)) for node in sinks])
@@ -220,7 +223,7 @@ class Shadow:
             for node in self.pipeline.sources
         }
         whole = {name: wanted.get(name, at) for name, at in beginnings.items()}
-        return [*Backfill(self.pipeline, self.checkpoint, has_state=True).seek(whole, {})[1:]] or [wanted]
+        return [*Backfill(self.pipeline, self.checkpoint, has_state=True).cuts(whole, {})[1:]] or [wanted]
 
     def _check_sources(self) -> None:
         # Also without state: rows of the sink whose source is gone would be taken for rows that are too many.

@@ -19,6 +19,7 @@ from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
+from holdfast.plan.lookups.versions import look_ups_of
 from holdfast.ports import Guarantee, Rewindable, RewindableSpec, Sink, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory
@@ -118,6 +119,8 @@ class Withdrawing:
             return OUT_OF_REACH[node.kind]
         declared = _declared(node)
         if declared.is_recomputed:
+            if look_ups := look_ups_of(self.pipeline.with_sinks([node])):
+                return f"its rows of then are computed anew, in tables as they are now: by lookup {', '.join(look_ups)}"
             try:
                 self._reconciling(node).check_computable()
             except InvalidPipeline as error:

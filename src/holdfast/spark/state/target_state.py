@@ -25,15 +25,19 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.trigger import available_now
+from holdfast.plan.cutting import epoch_driven
 from holdfast.plan.levels.journal import JournalReader
 from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.seed import seed_of
+from holdfast.plan.lookups.versions import look_ups_of
 from holdfast.ports import Store
 from holdfast.reconcile.stand_ins import stand_in
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_record import read_graph, state_fingerprint, write_graph
+from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import RewindTarget
 from holdfast.spark.launch.java import require_java
+from holdfast.spark.resume.beginning import are_versions_known, why_unsure
 from holdfast.spark.state.shape import noted_shape
 from holdfast.store.scratch import address_of
 
@@ -75,26 +79,35 @@ class TargetState:
         return batch_id if all(piece.key in there for each in buckets for piece in each.pieces.values()) else None
 
     def check_evaluable(self, to: str, found: RewindTarget, header: DirectoryHeader) -> None:
-        """Refuse to evaluate epochs again by another graph than the one that published them."""
+        """Refuse to evaluate epochs again by another graph than the one that published them, or not as they were."""
         if found.restored is None or not found.replayed:
             return
         nearest = found.restored.manifest.ended.epoch
         if header.graph != state_fingerprint(self.pipeline):
-            why = "this graph is not the one that has published them"
+            why = "this graph is not the one that has published them."
             do = "rewind with the graph that ran last, then change it; or"
         elif any(each.epoch < header.graph_since for each in found.replayed):
-            why = f"the graph that ran last has published none before epoch {header.graph_since}"
+            why = f"the graph that ran last has published none before epoch {header.graph_since}."
             do = f"choose a later epoch than {header.graph_since - 1}; or"
+        elif unsure := self._unsure(found.restored):
+            why = f"not all is known that they decided. {why_unsure(unsure)}"
+            do = "restore the checkpoint's directories progress/ and lookups/ from a copy; or"
         else:
             require_java()
             return
         raise InvalidPipeline(
-            f"pipeline {self.pipeline.name!r} cannot go back to {to} with this graph.",
+            f"pipeline {self.pipeline.name!r} cannot go back to {to}: its state of then cannot be computed.",
             why=f"no snapshot is of that epoch: {len(found.replayed)} epochs after that of epoch {nearest} have to be "
-            f"evaluated again, and {why}. The state would not be that of the rows which stay.",
+            f"evaluated again, and {why} The state would not be that of the rows which stay.",
             do=f"{do} go back to epoch {nearest}, where nothing is evaluated.",
             pipeline=self.pipeline.name,
         )
+
+    def _unsure(self, restored: Restoration) -> Sequence[str]:
+        """Return the operators whose state would be another one: what the epochs decided is not known any more."""
+        look_ups = look_ups_of(self.pipeline)
+        is_known = restored.is_exact and are_versions_known(self.store, look_ups, restored.replayed)
+        return () if is_known else epoch_driven(self.pipeline)
 
     def keep(self, to: str, found: RewindTarget, coordinator: Coordinator) -> None:
         """Make the snapshot of the target that a named checkpoint or the journal has."""

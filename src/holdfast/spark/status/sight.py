@@ -26,7 +26,16 @@ from holdfast.resume.spark_log import MARKS
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.status.behind import BehindSince
-from holdfast.status import EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
+from holdfast.status import (
+    ComparedSink,
+    EpochStatus,
+    FilterStatus,
+    SinkStatus,
+    SourceStatus,
+    State,
+    Status,
+    lag_between,
+)
 
 RATE_S = 10
 """Over how long the rate of rows is taken."""
@@ -52,6 +61,8 @@ class Sight:
         When the run began.
     checkpointer : Checkpointer, optional
         Makes snapshots of state, if any is kept.
+    compared : tuple of ComparedSink
+        What the start has compared.
     """
 
     pipeline: Graph
@@ -61,6 +72,7 @@ class Sight:
     counted_filters: Collection[str]
     started_at_us: int
     checkpointer: Checkpointer | None = None
+    compared: tuple[ComparedSink, ...] = ()
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
     _behind: dict[str, BehindSince] = field(default_factory=dict)
@@ -94,6 +106,7 @@ class Sight:
             checkpoints=None if self.checkpointer is None else self.checkpointer.status,
             waits_for=counted.waits_for,
             doing="" if state in ("stopped", "failed") else self._doing(state, is_idle=is_idle),
+            compared=self.compared,
         )
 
     def _doing(self, state: State, *, is_idle: bool) -> str:

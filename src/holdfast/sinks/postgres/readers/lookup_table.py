@@ -68,8 +68,6 @@ class PostgresLookupTable:
         """Return columns of the rows of the query."""
         from psycopg import sql
 
-        from holdfast.types.csv_text import read_csv
-
         with self._connection() as connection:
             schema = self._described(connection)
             if missing := [name for name in columns if name not in schema.names]:
@@ -82,15 +80,7 @@ class PostgresLookupTable:
             statement = sql.SQL("COPY (SELECT {} FROM ({}) AS looked_up) TO STDOUT (FORMAT csv)")
             with connection.cursor() as cursor, cursor.copy(statement.format(chosen, self._query())) as copy:
                 data = b"".join(copy)
-        wanted = pa.schema([schema.field(name) for name in columns])
-        if not data:
-            return wanted.empty_table()
-        types = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in wanted}
-        table = read_csv(data, columns, types, true_values=["t"], false_values=["f"])
-        for at, field in enumerate(wanted):
-            if pa.types.is_decimal(field.type):
-                table = table.set_column(at, field.name, _numbers(field, table.column(at)))
-        return table.cast(wanted)
+            return _read(data, pa.schema([schema.field(name) for name in columns]))
 
     def _query(self) -> Any:
         from psycopg import sql
@@ -170,6 +160,20 @@ def postgres(dsn: str, query: str) -> PostgresLookupTable:
         if not isinstance(value, str) or not value.strip():
             raise InvalidPipeline(f"{argument}= is no text.", do=f"write for instance {_RIGHT}")
     return PostgresLookupTable(Dsn(dsn), query)
+
+
+def _read(data: bytes, wanted: pa.Schema) -> pa.Table:
+    """Return what COPY has given; ``infinity``, and days of other years than 1 to 9999, are no values of Spark's."""
+    from holdfast.types.csv_text import read_csv
+
+    if not data:
+        return wanted.empty_table()
+    types = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in wanted}
+    table = read_csv(data, wanted.names, types, true_values=["t"], false_values=["f"])
+    for at, field in enumerate(wanted):
+        if pa.types.is_decimal(field.type):
+            table = table.set_column(at, field.name, _numbers(field, table.column(at)))
+    return table.cast(wanted)
 
 
 def _numbers(field: pa.Field, texts: pa.ChunkedArray) -> pa.ChunkedArray:

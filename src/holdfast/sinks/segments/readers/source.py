@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
+from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sinks.segments.journal import PiecesReader
@@ -44,6 +45,11 @@ class _File:
     sealed: tuple[str, ...] = ()
     lowest: int | None = None
     """A time that no row of it is below, where rows have times and it is known."""
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it."""
+        return self.path
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,14 @@ class SegmentsSource:
         """Positions before the first file."""
         return {SEGMENT: 0}
 
-    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: all files, or as many as an epoch may have."""
-        count = len(self._fixed())
-        limit = self.spec.max_files_per_epoch or count
-        return {SEGMENT: min(count, _ordinal(start) + limit)}
+        end, files = _ordinal(start), self._fixed()
+        room = EpochRoom(self.spec.max_files_per_epoch, None, limit)
+        while end < len(files) and room.fits(files[end]):
+            room.take(files[end])
+            end += 1
+        return {SEGMENT: end}
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether these positions are after the last file."""

@@ -1,8 +1,11 @@
-r"""Texts that are surely not values of a declared type, found column by column.
+r"""Texts as values of a declared type: which are surely none, and the values of the others.
 
 Arrow converts a column as a whole or not at all: it names one value that does not fit, and stops there.  Here all
-of them are found at once.  What is found is never a value that Arrow accepts; the few kinds of others that are not
-found are left to Arrow itself.
+of them are found at once (:func:`unfit`).  What is found is never a value that somebody wrote there; the few kinds of
+others that are not found are left to Arrow itself.
+
+Arrow's cast alone takes more than that for values: hexadecimal digits, infinity for what is beyond a type, a year 0,
+and of a decimal with many digits any number.  So nothing outside this module casts a text that others have written.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from holdfast.types.conversion import check_range
 
 Mask = npt.NDArray[np.bool_]
 
@@ -26,9 +31,126 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _SCALABLE = r"^[^.eE]*(\.[^eE]{0,38})?([eE][+-]?0*([0-2]?\d|3[0-8]))?$"
 """What Arrow scales by a power of ten that it knows: where digits and exponent lead past these, it makes any number."""
 _NO_NUMBER = r"^[+-]?(?i:nan(\(\w*\))?|inf(inity)?)$"
+_ODD_NAN = r"^([+-](?i:nan)|(?i:nan)\()"
 _BOOL = "^(true|True|TRUE|1|false|False|FALSE|0)$"
 _FIRST = 10
 _SPACES = " \t"
+_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+_UTC = pa.timestamp("us", tz="UTC")
+_DIGITS = 38  # that 128 bits hold, whatever they are
+_PLAIN = np.zeros(256, np.bool_)
+_PLAIN[list(b"0123456789.+-")] = True
+_SHOWN = 80
+
+
+class Unfit(pa.ArrowInvalid):  # type: ignore[misc]
+    """Some value of a column does not fit its declared type."""
+
+
+def from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as values of a type.
+
+    A time without a zone is UTC, and a TIMESTAMP_NTZ has none; digits after the microseconds are cut off.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a text is none: shows it.
+
+    Examples
+    --------
+    >>> from_text(pa.array(["007", None, "-1"]), pa.int8()).to_pylist()
+    [7, None, -1]
+    >>> from_text(pa.array(["0x10"]), pa.int64())
+    Traceback (most recent call last):
+    holdfast.types.from_text.Unfit: invalid value '0x10'
+    """
+    kinds = pa.types
+    if not kinds.is_string(texts.type):
+        texts = texts.cast(pa.string())
+    if kinds.is_timestamp(kind):
+        if kind.tz is None and _found(texts, _ZONE).any():
+            raise Unfit("a text has a time zone, and its column none")
+        values = timestamps_from_text(texts, kind)
+        check_range(values)
+        return values
+    _check(texts, kind)
+    if kinds.is_floating(kind) and _found(texts, _ODD_NAN).any():
+        raise Unfit("invalid value: NaN has neither a sign nor a payload")
+    if kinds.is_integer(kind) or kinds.is_decimal(kind):
+        return numbers_from_text(texts, kind).cast(kind)
+    return texts.cast(kind)
+
+
+def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return texts as timestamps of type ``wanted`` (microseconds, with or without UTC).
+
+    Raises
+    ------
+    Unfit
+        If some text is not a time.
+    """
+    candidate = text
+    for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):
+        if convert is _mixed and unfit(text, wanted).any():
+            break  # the ways that are left cost more than the look
+        if convert is _cut_off:
+            candidate = _cut_off(text)
+            continue
+        try:
+            return convert(candidate).cast(wanted)
+        except pa.ArrowInvalid as error:
+            reason = str(error)
+    raise Unfit(reason.partition(". If")[0])
+
+
+def _zoned(text: pa.Array) -> pa.Array:
+    return text.cast(_UTC)
+
+
+def _zoneless(text: pa.Array) -> pa.Array:
+    return text.cast(pa.timestamp("us")).cast(_UTC)
+
+
+def _cut_off(text: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
+
+
+def _mixed(text: pa.Array) -> pa.Array:
+    has_zone = pc.match_substring_regex(text, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    zoned = _zoned(pc.if_else(has_zone, text, nothing))
+    return pc.coalesce(zoned, _zoneless(pc.if_else(has_zone, nothing, text)))
+
+
+def numbers_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return texts as integers or decimals; these of more bits where those of the wanted type may overflow.
+
+    Arrow takes hexadecimal digits for integers.  A decimal it scales by a table of powers of ten, and reads past its
+    end where many digits or an exponent lead there: what comes out is any number.  So what is more than plain digits is
+    looked at first.
+    """
+    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    if longest > _DIGITS or not _PLAIN[np.frombuffer(text.buffers()[2] or b"", np.uint8)].all():
+        text = trimmed(text, wanted)
+        _check(text, wanted)
+    return text.cast(pa.decimal256(wanted.precision, wanted.scale) if may_overflow(wanted) else wanted)
+
+
+def may_overflow(data_type: pa.DataType) -> bool:
+    """Return whether Arrow may read another number into a decimal type than the one that is written.
+
+    It takes as many digits as the type has, then appends those of the scale, modulo 2**128.
+    """
+    return bool(pa.types.is_decimal128(data_type)) and data_type.precision + data_type.scale > _DIGITS
+
+
+def _check(texts: pa.Array, kind: pa.DataType) -> None:
+    is_unfit = unfit(texts, kind)
+    if is_unfit.any():
+        text = texts[int(is_unfit.argmax())].as_py()
+        raise Unfit(f"invalid value '{text if len(text) <= _SHOWN else f'{text[: _SHOWN - 3]}...'}'")
 
 
 def unfit(texts: pa.Array, kind: pa.DataType) -> Mask:
