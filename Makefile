@@ -2,7 +2,8 @@
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
-#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties (SEED=n); report: build/nightly.json
+#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
+#                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
@@ -13,6 +14,7 @@ BIN := .venv/bin
 JAVA := sh tools/with_java.sh
 MASTER ?= local
 SCALE ?= full
+TESTS ?= nightly kills unit+fast slow
 
 # Spark's workers must run the interpreter that has Holdfast, whatever "python3" is on the PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -46,7 +48,7 @@ test: lint
 
 nightly: setup
 	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(if $(SEED),HOLDFAST_FIRST_SEED=$(SEED)) \
-		$(JAVA) $(BIN)/python -m tools.run_tests --report build/nightly.json nightly kills unit+fast slow
+		$(JAVA) $(BIN)/python -m tools.run_tests --report build/nightly.json $(TESTS)
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver $(if $(SINK),--sink $(SINK)) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)

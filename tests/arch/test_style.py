@@ -9,13 +9,13 @@ import pytest
 from tests.arch.trees import MODULES, nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", ".ci")
+FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", "changes", ".ci", ".github")
 PLAIN = {"Makefile", "LICENSE", ".gitignore", "run"}
 TEXTS = sorted(
     path
     for place in ROOT.iterdir()
     for path in ([place] if place.is_file() else place.rglob("*") if place.name in FOLDERS else [])
-    if path.suffix in {".py", ".md", ".toml", ".sh", ".txt", ".properties"} or path.name in PLAIN
+    if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".txt", ".properties"} or path.name in PLAIN
     if not {"__pycache__", "out"} & set(path.relative_to(ROOT).parts)
 )
 SOMEBODYS_PLACES = re.compile(r"(?<![\w.*}<])/(home|Users|root|work|workspace)/\w")
