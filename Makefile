@@ -1,6 +1,7 @@
 # The project's commands.  Each makes .venv first when it is missing or out of date.
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
+#   make coverage              which branches of commit/, resume/ and state/ the quick tests take, held to the floors of pyproject.toml
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
@@ -23,7 +24,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast test nightly demo shop bench clean
+.PHONY: help setup check lint fast coverage test nightly demo shop bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -42,6 +43,13 @@ lint: setup
 
 fast: setup
 	$(BIN)/python -m tools.run_tests unit+fast
+
+coverage: setup
+	$(BIN)/coverage erase
+	HOLDFAST_FIRST_SEED=0 $(BIN)/coverage run -m tools.run_tests --report build/coverage/tests.json unit+fast
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet
+	$(BIN)/python -m tools.branch_coverage build/coverage/report.json
 
 test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
