@@ -89,6 +89,25 @@ def test_steps_and_levels_unite_tables_by_names():
     assert wrong == [], "write tables.united(...): holdfast/state/tables.py"
 
 
+READ_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.loads", "private.unpickled"}
+UNPICKLING = {"private", "datasource", "catalyst", "probe_process", "worker", "process"}
+"""Modules of ``spark`` that read pickles: each from a pipe or a plan of the same run."""
+
+
+def test_no_pickle_is_read_from_what_is_kept():
+    """Who could write to a checkpoint could run code (SECURITY.md): what is durable is JSON, Arrow and Parquet."""
+    reading = {
+        path
+        for path in MODULES
+        if "testing" not in path.parts
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if f"{node.value.id}.{node.attr}" in READ_PICKLES
+    }
+    assert {path.stem for path in reading} == UNPICKLING
+    assert [shown(path) for path in reading if "spark" not in path.parts] == []
+
+
 def lines_with(pattern):
     """Every line of every text in which a pattern occurs, with its place."""
     return [

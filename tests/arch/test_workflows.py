@@ -16,6 +16,7 @@ from tools.run_tests import GROUPS, REPORT
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAKEFILE = (ROOT / "Makefile").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github/workflows").glob("*.yml"))}
 EVERY_WORKFLOW = pytest.mark.parametrize("name", WORKFLOWS)
@@ -55,6 +56,15 @@ def test_all_tests_run_with_the_oldest_and_the_newest_of_both() -> None:
     chosen = [(one["python"], one["java"]) for one in jobs("ci")["test"]["strategy"]["matrix"]["include"]]
     assert {(pythons()[0], JAVAS[0]), (pythons()[-1], JAVAS[-1])} <= set(chosen)
     assert all(python in pythons() and java in JAVAS for python, java in chosen)
+
+
+def test_contributing_says_what_is_tested_where() -> None:
+    rows = dict(re.findall(r"^\| push, pull request \| `make ([a-z]+)` \| (.*) \|$", CONTRIBUTING, re.MULTILINE))
+    assert [*rows] == [*jobs("ci")]
+    assert re.findall(r"[\d.]+", rows["check"]) == [*pythons(), *JAVAS]
+    named = re.findall(r"Python ([\d.]+)(?: and ([\d.]+))? with Java (\d+)", rows["test"])
+    chosen = {(one["python"], one["java"]) for one in jobs("ci")["test"]["strategy"]["matrix"]["include"]}
+    assert {(python, java) for *of, java in named for python in of if python} == chosen
 
 
 @EVERY_WORKFLOW
