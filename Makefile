@@ -1,8 +1,10 @@
 # The project's commands.  Each makes .venv first when it is missing or out of date.
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
+#   make coverage              which branches of commit/, resume/ and state/ the quick tests take, held to the floors of pyproject.toml
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
-#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties
+#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
+#                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
@@ -13,6 +15,7 @@ BIN := .venv/bin
 JAVA := sh tools/with_java.sh
 MASTER ?= local
 SCALE ?= full
+TESTS ?= nightly kills unit+fast slow
 
 # Spark's workers must run the interpreter that has Holdfast, whatever "python3" is on the PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -21,7 +24,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast test nightly demo shop bench clean
+.PHONY: help setup check lint fast coverage test nightly demo shop bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,11 +44,19 @@ lint: setup
 fast: setup
 	$(BIN)/python -m tools.run_tests unit+fast
 
+coverage: setup
+	$(BIN)/coverage erase
+	HOLDFAST_FIRST_SEED=0 $(BIN)/coverage run -m tools.run_tests --report build/coverage/tests.json unit+fast
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet
+	$(BIN)/python -m tools.branch_coverage build/coverage/report.json
+
 test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
 
 nightly: setup
-	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills unit+fast slow
+	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(if $(SEED),HOLDFAST_FIRST_SEED=$(SEED)) \
+		$(JAVA) $(BIN)/python -m tools.run_tests --report build/nightly.json $(TESTS)
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver $(if $(SINK),--sink $(SINK)) --master $(MASTER) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe)

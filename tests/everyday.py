@@ -11,6 +11,12 @@ from typing import Any
 
 import pytest
 
+FIRST_SEED = int(os.environ.get("HOLDFAST_FIRST_SEED", "0"))
+"""Where the seeds of this run begin: another number every night tries what no other night has tried."""
+
+SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "10000"))
+"""How many seeds there are in a night."""
+
 _OF_MODULE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)", re.MULTILINE)
 
 
@@ -25,6 +31,27 @@ def everyday(cases: Iterable[str], chosen: Collection[str]) -> list[Any]:
 def examples(every_night: int) -> int:
     """Return how many examples a property is tried with: with ``HOLDFAST_EXAMPLES=all`` every one, else a fifth."""
     return every_night if os.environ.get("HOLDFAST_EXAMPLES") == "all" else max(5, every_night // 5)
+
+
+def seeds(count: int) -> range:
+    """Return the seeds of a simulation.  One of them is replayed alone with ``HOLDFAST_SEED=<seed>``."""
+    return range(FIRST_SEED, FIRST_SEED + count)
+
+
+def part_of_seeds(part: int, parts: int) -> range:
+    """Return one of the parts into which the seeds of a night are divided.
+
+    Examples
+    --------
+    >>> sum(len(part_of_seeds(part, 7)) for part in range(7)) == SEEDS
+    True
+    """
+    return seeds(SEEDS)[part * SEEDS // parts : (part + 1) * SEEDS // parts]
+
+
+def seed_of_kills(usual: int) -> int:
+    """Return the seed of random kills: ``HOLDFAST_SEED``, or that of the night, or the usual one."""
+    return int(os.environ.get("HOLDFAST_SEED") or FIRST_SEED or usual)
 
 
 def is_left_out(path: Path, expression: str) -> bool:

@@ -8,11 +8,19 @@ appears when the first has ended.  ``postgres`` is shared by two workers, each w
 two, each with one Spark session; ``crash`` by three, with a session for each life of every process that is killed: many
 of its tests wait, for the steps of a slow sink or for a database that is away.  All JVMs of tests start from an archive
 of classes (:mod:`tools.class_archive`).
+
+What was tried is written into a report, again after each group: cases and seconds of each, and the seeds that bring the
+same again.  ``HOLDFAST_FIRST_SEED`` chooses those of the simulation, of kills and of the examples of properties;
+without it only the examples differ from run to run.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import platform
+import random
 import re
 import shlex
 import subprocess
@@ -20,11 +28,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from holdfast.testing.servers import kafka as kafka_server
 from tools import class_archive
@@ -35,7 +44,22 @@ KILLING = (
     "tests/crash/test_kafka_cluster.py",
 )
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
+REPORT = ROOT / "build" / "tests.json"
+"""Where the report goes, if no other place is given."""
+
+EXTENT = (
+    "HOLDFAST_EXAMPLES",
+    "HOLDFAST_FIRST_SEED",
+    "HOLDFAST_JVM_KILLS",
+    "HOLDFAST_KAFKA_KILLS",
+    "HOLDFAST_PAIRS_MINUTES",
+    "HOLDFAST_SEED",
+    "HOLDFAST_SEEDS",
+)
+"""Variables that say how much is tried, and with which seeds.  Others may hold a password, and are not reported."""
+
 BESIDE_UNIT = tuple(
     f"tests/{room.name}"
     for room in sorted(TESTS.iterdir())
@@ -68,7 +92,11 @@ GROUPS = {
 WITH_JVM = {"spark", "crash", "nightly", "kills"}
 
 NO_TESTS = 5  # pytest's exit code for an empty selection
+OUTCOMES = ("failed", "passed", "skipped", "xfailed", "error")
+"""What can become of a test, in the order of pytest's closing line."""
+
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)")
+_SECONDS = re.compile(r" in ([\d.]+)s")
 
 
 @dataclass(frozen=True)
@@ -89,16 +117,31 @@ class Result:
         """Outcome -> tests."""
         return Counter({outcome.rstrip("s"): int(number) for number, outcome in _COUNT.findall(self.closing_line)})
 
+    @property
+    def seconds(self) -> float | None:
+        """How long its tests took; None when pytest has not said so."""
+        found = _SECONDS.search(self.closing_line)
+        return float(found[1]) if found else None
 
-def main(groups: Sequence[str]) -> int:
-    """Run the groups, print their closing lines and the sum; return 1 when any failed."""
-    rows = [row.split("+") for row in groups]
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the groups, report them, print their closing lines and the sum; return 1 when any failed."""
+    parser = argparse.ArgumentParser(prog="run_tests", description="Runs the tests in groups.")
+    parser.add_argument("groups", nargs="*", help="one after the other; those joined by + side by side")
+    parser.add_argument("--report", type=Path, default=REPORT, help="where the report goes (%(default)s)")
+    options = parser.parse_args(arguments)
+    rows = [row.split("+") for row in options.groups]
     unknown = [group for row in rows for group in row if group not in GROUPS]
-    if unknown or not groups:
-        print(f"run_tests: groups are {', '.join(GROUPS)}; got {' '.join(groups) or 'none'}", file=sys.stderr)
+    if unknown or not rows:
+        print(f"run_tests: groups are {', '.join(GROUPS)}; got {' '.join(options.groups) or 'none'}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    results = [result for row in rows for result in run(row)]
+    seed = int(os.environ.get("HOLDFAST_FIRST_SEED") or random.SystemRandom().randrange(1 << 32))
+    around = circumstances(seed, os.environ)
+    results: list[Result] = []
+    for row in rows:
+        results += run(row, seed)
+        write_report(options.report, around | outcome(results, time.monotonic() - started))
     print()
     for result in results:
         print(f"{result.group:>9}: {result.closing_line.strip('= ')}")
@@ -106,14 +149,74 @@ def main(groups: Sequence[str]) -> int:
     return 0 if all(result.is_good for result in results) else 1
 
 
-def run(groups: Sequence[str]) -> list[Result]:
+def circumstances(seed: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is tried, how much of it, and by what: known before the first test."""
+    return {
+        "begin": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "seed_of_examples": seed,
+        "extent": {name: environment[name] for name in EXTENT if environment.get(name)},
+    }
+
+
+def outcome(results: Sequence[Result], seconds: float) -> dict[str, Any]:
+    """Return what became of the tests, all together and by group."""
+    return {
+        "is_good": all(result.is_good for result in results),
+        "cases": sum(cases(result) for result in results),
+        "seconds": round(seconds, 1),
+        "groups": {
+            result.group: {
+                "cases": cases(result),
+                "outcomes": {name: result.counts[name] for name in OUTCOMES if result.counts[name]},
+                "seconds": result.seconds,
+                "closing_line": result.closing_line.strip("= "),
+            }
+            for result in results
+        },
+    }
+
+
+def cases(result: Result) -> int:
+    """Return how many tests of a group were run, or skipped.
+
+    Examples
+    --------
+    >>> cases(Result("fast", 1, "== 1 failed, 3 passed, 9 deselected, 1 warning in 1.00s =="))
+    4
+    """
+    return sum(result.counts[outcome] for outcome in OUTCOMES)
+
+
+def commit() -> str | None:
+    """Return the commit of the tree, with a plus sign where files differ from it; None where there is no git."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found + ("+" if changed else "")
+
+
+def write_report(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the report as a whole: who reads it while tests run sees that of the last group."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    half.write_text(json.dumps(content, indent=2) + "\n")
+    half.replace(path)
+
+
+def run(groups: Sequence[str], seed: int) -> list[Result]:
     """Run groups side by side, the output of one after the other going to ours line by line."""
     first, *others = groups
     with ExitStack() as files:
         # NB files and not pipes: nobody reads what the others print while the first one runs.
         outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
-        process = start(first, subprocess.PIPE)
-        beside = [start(group, output) for group, output in zip(others, outputs, strict=True)]
+        process = start(first, seed, subprocess.PIPE)
+        beside = [start(group, seed, output) for group, output in zip(others, outputs, strict=True)]
         assert process.stdout is not None
         results = [finish(first, process, process.stdout)]
         for group, other, output in zip(others, beside, outputs, strict=True):
@@ -123,8 +226,8 @@ def run(groups: Sequence[str]) -> list[Result]:
         return results
 
 
-def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start one group's pytest."""
+def start(group: str, seed: int, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start one group's pytest, with the seed of what Hypothesis tries."""
     # The archive of classes that the tests use is made in this tree, and none in the user's cache directory.
     environment = {
         **os.environ,
@@ -133,7 +236,7 @@ def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     }
     if group in WITH_JVM:
         environment.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
-    command = [sys.executable, "-m", "pytest", *GROUPS[group]]
+    command = [sys.executable, "-m", "pytest", *GROUPS[group], f"--hypothesis-seed={seed}"]
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
@@ -146,7 +249,7 @@ def finish(group: str, process: subprocess.Popen[bytes], output: Iterable[bytes]
         if line.startswith("=") and line.rstrip().endswith("="):
             last = line.rstrip()
     exit_code = process.wait()
-    if not re.search(r" in [\d.]+s", last):
+    if not _SECONDS.search(last):
         last = f"no closing line: pytest ended with exit code {exit_code}"
         exit_code = exit_code or 1
     return Result(group, exit_code, last)
@@ -164,11 +267,7 @@ def closing_line(results: Sequence[Result], seconds: float) -> str:
     total: Counter[str] = sum((result.counts for result in results), Counter())
     silent = sum(1 for result in results if not result.is_good and not result.counts)
     total["error"] += silent
-    words = [
-        f"{total[outcome]} {outcome}"
-        for outcome in ("failed", "passed", "skipped", "xfailed", "error")
-        if total[outcome]
-    ]
+    words = [f"{total[outcome]} {outcome}" for outcome in OUTCOMES if total[outcome]]
     return f"======== {', '.join(words) or 'no tests ran'} in {seconds:.2f}s ========"
 
 

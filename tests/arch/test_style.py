@@ -9,13 +9,13 @@ import pytest
 from tests.arch.trees import MODULES, nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", ".ci")
+FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", "changes", ".ci", ".github")
 PLAIN = {"Makefile", "LICENSE", ".gitignore", "run"}
 TEXTS = sorted(
     path
     for place in ROOT.iterdir()
     for path in ([place] if place.is_file() else place.rglob("*") if place.name in FOLDERS else [])
-    if path.suffix in {".py", ".md", ".toml", ".sh", ".txt", ".properties"} or path.name in PLAIN
+    if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".txt", ".properties"} or path.name in PLAIN
     if not {"__pycache__", "out"} & set(path.relative_to(ROOT).parts)
 )
 SOMEBODYS_PLACES = re.compile(r"(?<![\w.*}<])/(home|Users|root|work|workspace)/\w")
@@ -87,6 +87,25 @@ def test_steps_and_levels_unite_tables_by_names():
         if isinstance(node, ast.Attribute) and node.attr == "concat_tables"
     ]
     assert wrong == [], "write tables.united(...): holdfast/state/tables.py"
+
+
+READ_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.loads", "private.unpickled"}
+UNPICKLING = {"private", "datasource", "catalyst", "probe_process", "worker", "process"}
+"""Modules of ``spark`` that read pickles: each from a pipe or a plan of the same run."""
+
+
+def test_no_pickle_is_read_from_what_is_kept():
+    """Who could write to a checkpoint could run code (SECURITY.md): what is durable is JSON, Arrow and Parquet."""
+    reading = {
+        path
+        for path in MODULES
+        if "testing" not in path.parts
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if f"{node.value.id}.{node.attr}" in READ_PICKLES
+    }
+    assert {path.stem for path in reading} == UNPICKLING
+    assert [shown(path) for path in reading if "spark" not in path.parts] == []
 
 
 def lines_with(pattern):

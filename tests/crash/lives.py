@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast import faults
 from tests.crash.processes import ROOT, jvm_of, kill_tree, wait_for_session
+from tests.everyday import seed_of_kills
 
 LIFE_MAX_S = 300
 """A life takes about ten seconds alone on two cores, and ten times as long where ten others share them."""
@@ -46,7 +47,7 @@ class Lives:
     last_session: int = 0
     arguments: tuple[str, ...] = ()
     checkpoint: str = ""
-    chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
+    chance: random.Random = field(default_factory=lambda: random.Random(str(seed_of_kills(7))))
     missed: list[str] = field(default_factory=list)
     """Deaths that came when the run was over: what they were to do was done."""
 

@@ -7,7 +7,6 @@ same for all of them.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from holdfast.spark.resume.plan import plan
 from holdfast.store.local import LocalStore
 from tests.crash.changing_pipeline import CHANGES, GIVEN, MORE, Change, Memory, Version, pipeline_of
 from tests.crash.lives import Lives
+from tests.everyday import seed_of_kills
 from tests.spark.running import die_at, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -90,7 +90,7 @@ class Story:
             self.work,
             "changing_pipeline",
             {"CHANGE": self.name, "VERSION": "0", "GIVEN": str(FIRST + 1), **settings},
-            random.Random(f"{os.environ.get('HOLDFAST_SEED', '7')} {self.name}"),
+            random.Random(f"{seed_of_kills(7)} {self.name}"),
         )
         lives.die(f"{point}:3" if ending == GAP else "moment:1")
 

@@ -30,11 +30,12 @@ import psutil
 import pytest
 
 from tests.crash.processes import ROWS_PER_FILE, Case, fork_server_of, jvm_of, kill_tree, parent_of
+from tests.everyday import seed_of_kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 
 KILLS = int(os.environ.get("HOLDFAST_JVM_KILLS", "1"))
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = seed_of_kills(1)
 
 FILES_PER_EPOCH = 2
 ENVIRONMENT = {

@@ -27,6 +27,7 @@ from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.mortal import Database, as_killed
 from tests.crash.sampled_pairs import sampled_pairs
 from tests.crash.test_kafka_crash_loop import SHORT, NewPath, NewTopicName, made
+from tests.everyday import seed_of_kills
 from tests.sim.test_unlike_sinks import files, sqlite
 
 pytestmark = pytest.mark.postgres
@@ -59,7 +60,7 @@ EPOCHS = {
 MINUTES = int(os.environ.get("HOLDFAST_PAIRS_MINUTES", "3"))
 """How long pairs of crashes are tried in each case."""
 
-PAIRS_SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+PAIRS_SEED = seed_of_kills(1)
 
 Make = Callable[..., World]
 

@@ -24,12 +24,13 @@ from demo.processes import kill_one
 from holdfast.testing.servers.kafka import KafkaServer, NoKafka, kafka_server
 from tests.crash.processes import ROOT
 from tests.crash.topic_to_topic import Flow, case_between_topics
+from tests.everyday import seed_of_kills
 from tests.partition_proxy import PartitionProxy, Way, partition_proxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.nightly]
 
 KILLS = int(os.environ.get("HOLDFAST_KAFKA_KILLS", "2"))
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = seed_of_kills(1)
 PARTED_S: dict[Way, tuple[float, float]] = {"frozen": (0.5, 6.0), "cut": (0.5, 3.0)}
 """How long an executor is parted, at least and at most."""
 LONG_S = 35.0

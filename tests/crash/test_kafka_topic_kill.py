@@ -20,12 +20,12 @@ import pytest
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import fork_server_of, jvm_of, parent_of
 from tests.crash.topic_to_topic import WAYS, Flow, case_between_topics
-from tests.everyday import everyday
+from tests.everyday import everyday, seed_of_kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 KILLS = int(os.environ.get("HOLDFAST_KAFKA_KILLS", "0"))
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = seed_of_kills(1)
 VICTIMS = ("driver", "jvm", "worker", "broker")
 EVERYDAY = ("staged",)
 ONE_LIFE = ("worker", "broker", "driver")

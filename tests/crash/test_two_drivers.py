@@ -8,7 +8,6 @@ nothing had been.
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ import pytest
 
 from tests.crash.drivers import Driver
 from tests.crash.processes import ROWS_PER_FILE, Case
-from tests.everyday import everyday
+from tests.everyday import everyday, seed_of_kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = seed_of_kills(1)
 FENCED = 3
 STAGED = {"HOLDFAST_CARRY_MAX": "0 B"}
 INTERLEAVINGS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    [*ROOT.glob("*.md"), ROOT / "changes/README.md"]
     + [page for folder in ("docs", "design", "examples") for page in (ROOT / folder).rglob("*.md")]
 )
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +13,6 @@ from holdfast.ports import REJECT_COLUMN
 from holdfast.testing.simulation.levels import Event
 from tests.sim.flows import FAR, KEYS, SIDES, Flow, Graph, Lines, Row
 from tests.sim.operator_makers import MAKERS, PLAIN
-
-SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "10000"))
-"""How many graphs there are in a night."""
 
 STATELESS = frozenset(kind for kind, maker in MAKERS.items() if not maker.keeps_state)
 

@@ -12,8 +12,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.program_build import as_it_is
 from holdfast.testing.stand_in import StandInPlan
+from tests.everyday import part_of_seeds
 from tests.sim.flows import Graph
-from tests.sim.stateful_graphs import SEEDS, random_graph
+from tests.sim.stateful_graphs import random_graph
 from tests.sim.test_stateful_graphs import PARTS, Outcome, lived, rows_audited
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def live_gated(seeds: range) -> list[Outcome]:
         pytest.param(range(8), id="of a complete run"),
         *(
             pytest.param(
-                range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS),
+                part_of_seeds(part, PARTS),
                 marks=[pytest.mark.nightly, pytest.mark.timeout(3600)],
                 id=f"part {part} of the night",
             )

@@ -18,9 +18,10 @@ from holdfast.graph.nodes import Stream
 from holdfast.operators.lowering import LOWERINGS
 from holdfast.testing import StandIn, drive, malformed
 from holdfast.testing.given import close
+from tests.everyday import SEEDS
 from tests.sim.flows import SIDES, Graph
 from tests.sim.operator_makers import MAKERS, PLAIN
-from tests.sim.stateful_graphs import BEFORE, PAIRS, SEEDS, add_source, pair_graph, random_graph
+from tests.sim.stateful_graphs import BEFORE, PAIRS, add_source, pair_graph, random_graph
 from tests.sim.test_stateful_graphs import lived
 
 pytestmark = pytest.mark.slow

@@ -23,10 +23,11 @@ from holdfast.testing.simulation.levels import EPOCH_US, KeptState, StatefulWork
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.stand_in import StandInPlan
 from holdfast.testing.store import SimulatedStore
+from tests.everyday import SEEDS, seeds
 from tests.sim.stateful_graphs import random_graph
 
 SEED = os.environ.get("HOLDFAST_SEED")
-FEW, MANY = 12, int(os.environ.get("HOLDFAST_SEEDS", "10000")) // 50
+FEW, MANY = 12, SEEDS // 50
 
 
 @dataclass(frozen=True)
@@ -128,5 +129,5 @@ def test_buckets_may_change_at_any_epoch(seed: int) -> None:
 
 @pytest.mark.nightly
 def test_buckets_may_change_at_any_epoch_of_very_many_graphs() -> None:
-    for seed in range(MANY):
+    for seed in seeds(MANY):
         assert problems_of(seed) == [], f"HOLDFAST_SEED={seed}"

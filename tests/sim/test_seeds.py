@@ -6,16 +6,16 @@ import time
 import pytest
 
 from holdfast.testing import simulate
+from tests.everyday import SEEDS, seeds
 
 SEED = os.environ.get("HOLDFAST_SEED")
-COUNT = int(os.environ.get("HOLDFAST_SEEDS", "10000"))
-"""Nightly runs take more.  A failing seed is replayed alone with HOLDFAST_SEED=<seed>."""
+"""A failing seed is replayed alone with HOLDFAST_SEED=<seed>."""
 
 
-def run(seeds):
+def run(chosen):
     """Run seeds; returns how many crashes and how many stops they had."""
     crashes = stops = 0
-    for seed in seeds:
+    for seed in chosen:
         report = simulate(seed)
         assert not report.problems, str(report)
         crashes += report.crash_count
@@ -31,10 +31,17 @@ def test_no_seed_loses_doubles_or_leaves_anything_behind():
 
 @pytest.mark.slow
 @pytest.mark.skipif(SEED is not None, reason="one seed is asked for")
-@pytest.mark.parametrize("count", [COUNT // 16, pytest.param(COUNT, marks=pytest.mark.nightly)])
-def test_thousands_of_seeds_lose_double_and_leave_nothing_behind_ten_thousand_in_less_than_a_minute(count):
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(range(SEEDS // 16), id="of a complete run"),
+        pytest.param(seeds(SEEDS), marks=pytest.mark.nightly, id="of the night"),
+    ],
+)
+def test_thousands_of_seeds_lose_double_and_leave_nothing_behind_ten_thousand_in_less_than_a_minute(chosen):
+    count = len(chosen)
     started = time.process_time()
-    crashes, stops = run(range(count))
+    crashes, stops = run(chosen)
     assert time.process_time() - started < 60 * max(1, count / 10_000)
     assert crashes > 2 * count, "the seeds hardly crash anything"
     assert stops > count // 50, "the seeds hardly let a system stay away"

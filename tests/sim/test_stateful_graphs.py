@@ -27,15 +27,16 @@ from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simu
 from holdfast.testing.drive import drive
 from holdfast.testing.given import Item, bound, close, malformed
 from holdfast.testing.simulation.levels import KeptState, StatefulWorkload
+from tests.everyday import part_of_seeds
 from tests.sim.flows import Graph
 from tests.sim.operator_makers import MAKERS
-from tests.sim.stateful_graphs import SEEDS, random_graph
+from tests.sim.stateful_graphs import random_graph
 
 SEED = os.environ.get("HOLDFAST_SEED")
 pytestmark = pytest.mark.slow
 
 FEW, MANY, PARTS = 6, 24, 10
-"""Graphs at every check; in a complete run; parts of those of a night, of which there are ``SEEDS``.
+"""Graphs at every check; in a complete run; parts of those of a night, of which there are ``everyday.SEEDS``.
 
 A failing one is replayed alone with HOLDFAST_SEED=<seed>.
 """
@@ -139,7 +140,7 @@ def test_no_crash_loses_doubles_or_changes_a_row_behind_state() -> None:
         pytest.param(range(MANY), id="of a complete run"),
         *(
             pytest.param(
-                range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS),
+                part_of_seeds(part, PARTS),
                 marks=[pytest.mark.nightly, pytest.mark.timeout(3600)],
                 id=f"part {part} of the night",
             )

@@ -26,6 +26,7 @@ from holdfast.sinks.redis.url import RedisUrl
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedClock, SinkUnderTest, World
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.test_redis_crash_loop import target as redis_target
+from tests.everyday import seeds
 from tests.http_servers import KeyedServer, Unreliable, serving, unreliable_proxy
 from tests.redis_proxy import unreliable_redis
 
@@ -35,7 +36,7 @@ LOAD = Load(row_count=60, epoch_rows_min=4, epoch_rows_max=9, carried_share=0.5)
 FEWER = replace(LOAD, row_count=24)
 """Where each row is a step."""
 
-EVERYDAY, EVERY_NIGHT = range(2), range(2, 60)
+EVERYDAY, EVERY_NIGHT = range(2), seeds(60)[2:]
 SEEDS = [*EVERYDAY, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in EVERY_NIGHT)]
 
 
