@@ -109,7 +109,7 @@ def side_growing(count: int, rows: int, epochs: int, scratch: str) -> dict[str, 
     import pyarrow as pa
 
     from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-    from holdfast.sinks.segments.spec import SegmentsSinkSpec
+    from holdfast.connectors.segments.spec import SegmentsSinkSpec
 
     schema = pa.schema([("id", pa.int64()), ("key", pa.string())])
     sink = SegmentsSinkSpec(f"{scratch}/growing-{count}", partition_by=("key",)).connect("files", "bench", schema)

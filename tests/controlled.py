@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.ports import Carried, EpochRecord, Part, Publication, Sink, Task
-from holdfast.sinks.control.columns import EXTRA_TYPE
+from holdfast.connectors.control.columns import EXTRA_TYPE
 
 PIPELINE = "words"
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("control", pa.string()), ("extra", EXTRA_TYPE)])

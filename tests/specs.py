@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.sql import TableMode
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.kit.sql import TableMode
+from holdfast.connectors.sqlite.spec import SqliteSpec
 
 
 def sqlite_spec(

@@ -68,8 +68,8 @@ from holdfast.operators.sync.spec import sync as sync
 from holdfast.operators.union import union as union
 from holdfast.pipeline import Pipeline as Pipeline
 from holdfast.pipeline import start_all as start_all
-from holdfast.sinks import control as control
-from holdfast.sources.row_id import row_id as row_id
+from holdfast.connectors import control as control
+from holdfast.connectors.reading.row_id import row_id as row_id
 from holdfast.spark.run import Run as Run
 from holdfast.state.step import Change as Change
 from holdfast.state.step import StateTable as StateTable

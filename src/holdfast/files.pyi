@@ -1,3 +1,3 @@
-from holdfast.sinks.files.dataset import FilesDataset as FilesDataset
-from holdfast.sinks.files.opening import open as open
-from holdfast.sinks.object_files.dataset import ObjectFilesDataset as ObjectFilesDataset
+from holdfast.connectors.files.sink.dataset import FilesDataset as FilesDataset
+from holdfast.connectors.files.sink.opening import open as open
+from holdfast.connectors.files.objects.dataset import ObjectFilesDataset as ObjectFilesDataset

@@ -10,9 +10,9 @@ OF_OTHERS = {
     "display/cell.py: kernel",  # the shell of IPython
     "graph/nodes.py: attach",  # whatever a user wrote behind |
     "plan/batches.py: co_filename",
-    "sinks/postgres/checks.py: flatten",  # an array of nested values
-    "sinks/sqlite/sink.py: sqlite_errorcode",
-    "sources/formats/json_verdicts.py: msg",
+    "connectors/postgres/checks.py: flatten",  # an array of nested values
+    "connectors/sqlite/sink.py: sqlite_errorcode",
+    "connectors/formats/json_verdicts.py: msg",
     "spark/private.py: _origin",  # errors of Py4J and PySpark
     "spark/private.py: java_exception",
     "types/schema.py: jsonValue",  # a schema of PySpark's, where PySpark may not be there

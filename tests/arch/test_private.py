@@ -99,7 +99,7 @@ STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
 """Documented, though they begin with an underscore: of ``os``, ``sys`` and named tuples."""
 
 KAFKAS = {
-    "sinks/kafka/transactions.py": {"_find_coordinator_id", "_manager"},
+    "connectors/kafka/sink/transactions.py": {"_find_coordinator_id", "_manager"},
 }
 """What design/0036, "Requests", says of kafka-python."""
 

@@ -14,8 +14,8 @@ import pytest
 
 import holdfast.observe.progress
 import holdfast.observe.transactions
-import holdfast.sinks.http.bodies
-import holdfast.sinks.redis.form
+import holdfast.connectors.http.bodies
+import holdfast.connectors.redis.form
 import holdfast.status
 from holdfast.observe.inspection import TransactionStanding
 from tests.arch.trees import MODULES, ROOT, nodes_of
@@ -30,8 +30,8 @@ PARTIAL = {
 OF_WORDS = {
     "status": (holdfast.status.State, holdfast.observe.progress._STYLES),
     "transaction": (TransactionStanding, holdfast.observe.transactions._BECOMES),
-    "redis": (holdfast.sinks.redis.form.Kind, holdfast.sinks.redis.form._TYPES),
-    "http": (holdfast.sinks.http.bodies.Format, holdfast.sinks.http.bodies._TYPES),
+    "redis": (holdfast.connectors.redis.form.Kind, holdfast.connectors.redis.form._TYPES),
+    "http": (holdfast.connectors.http.bodies.Format, holdfast.connectors.http.bodies._TYPES),
 }
 """Words of a ``Literal``, and the table over them."""
 

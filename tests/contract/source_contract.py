@@ -25,7 +25,7 @@ import pytest
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions, covers
-from holdfast.sources.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec, TraceableSpec, position_key
+from holdfast.connectors.reading.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec, TraceableSpec, position_key
 from holdfast.types.row_ids import ReadId
 
 

@@ -19,8 +19,8 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Task
-from holdfast.sinks.http.bodies import Bodies, key_of
-from holdfast.sinks.kafka.form import Limits, MessageForm
+from holdfast.connectors.http.bodies import Bodies, key_of
+from holdfast.connectors.kafka.sink.form import Limits, MessageForm
 
 DEEP = [f"c{number}" for number in range(17)]
 """Partition columns whose directories, each as long as may be, are more than a path can have."""
@@ -176,7 +176,7 @@ def test_two_ids_never_make_one_key_of_a_request() -> None:
 def test_no_table_of_rows_is_one_of_the_sinks_own(table: str) -> None:
     with pytest.raises(InvalidPipeline, match="the sink's own"):
         hf.write.sqlite("f.db", table=table.upper())
-    from holdfast.sinks.postgres.catalog import split_name
+    from holdfast.connectors.postgres.catalog import split_name
 
     for name in (table, f"public.{table}"):
         with pytest.raises(InvalidPipeline, match="the sink's own"):

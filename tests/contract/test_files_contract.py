@@ -13,8 +13,8 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import EpochRecord, Held, Publication, Sink
-from holdfast.sinks.files import sink as files_sink
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink import sink as files_sink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.store import entry_log
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract

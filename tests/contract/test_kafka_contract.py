@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import Fenced, HoldfastError
-from holdfast.kafka.brokers import Brokers
+from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
-from holdfast.sinks.kafka.form import MessageForm, RecordColumns
-from holdfast.sinks.kafka.session import _PRODUCER, KafkaSession, TransactionalProducer
-from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.connectors.kafka.sink.form import MessageForm, RecordColumns
+from holdfast.connectors.kafka.sink.session import _PRODUCER, KafkaSession, TransactionalProducer
+from holdfast.connectors.kafka.sink.spec import KafkaSpec
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract

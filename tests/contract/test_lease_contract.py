@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.ports import Lease, LeasedSpec, SeenLease
 from holdfast.replica.tenure import Watch
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from tests.contract.lease_contract import LeaseContract, Opened
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract, Target
 
 TABLE = "contract"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.object_files.spec import ObjectFilesSpec
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import open_objects

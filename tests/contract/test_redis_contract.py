@@ -7,8 +7,8 @@ import pytest
 import redis
 
 from holdfast.ports import LedgerSpec, Sink
-from holdfast.sinks.redis import sink as redis_sink
-from holdfast.sinks.redis.spec import RedisSpec
+from holdfast.connectors.redis import sink as redis_sink
+from holdfast.connectors.redis.spec import RedisSpec
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
@@ -59,7 +59,7 @@ class RedisTarget:
 def target(redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     if request.param == "several steps":
         monkeypatch.setattr(redis_sink, "ATOMIC_ROWS", 0)
-        monkeypatch.setattr("holdfast.sinks.redis.form.CHUNK_ROWS", 1)
+        monkeypatch.setattr("holdfast.connectors.redis.form.CHUNK_ROWS", 1)
     target = RedisTarget(redis_url)
     yield target
     target.close()

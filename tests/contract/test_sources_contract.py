@@ -16,9 +16,9 @@ import pytest
 
 from holdfast import read
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
-from holdfast.sinks.byte_stream.messages import MessageColumns
-from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
-from holdfast.sources.rate import RateSpec
+from holdfast.connectors.byte_stream.sink.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.rate import RateSpec
 from tests.contract.source_contract import Hands, SourceContract
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import redis
 
-from holdfast.sinks.object_files.place import BucketPlace
+from holdfast.connectors.files.objects.place import BucketPlace
 from tests.http_servers import KeyedServer
 from tests.kafka_servers import KafkaTopic
 

@@ -20,7 +20,7 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SinkUnderTest, World, real_sink
 from holdfast.testing.simulation.world import PIPELINE

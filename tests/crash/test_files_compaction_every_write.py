@@ -17,7 +17,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.store import entry_log
 from tests.crash.operations import die_once, die_twice
 

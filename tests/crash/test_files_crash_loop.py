@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, SinkUnderTest, World, crash_loop, real_sink, simulated_sink
 from holdfast.testing.simulation.world import PIPELINE

@@ -19,7 +19,7 @@ _PROGRAM = f"""
 import sys
 import pyarrow as pa
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 
 directory, generation = sys.argv[1], int(sys.argv[2])
 schema = pa.schema([("id", pa.int64())])

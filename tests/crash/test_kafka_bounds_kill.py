@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sources.partitioned import BOUND
+from holdfast.connectors.reading.partitioned import BOUND
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.crash.processes import Case, kill_tree
 from tests.kafka_topics import Topics

@@ -22,15 +22,15 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import topics as kafka_topics
-from holdfast.sinks.kafka.allowance import NameAllowance
-from holdfast.sinks.kafka.form import MessageForm
-from holdfast.sinks.kafka.ledger import KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession, TransactionalProducer
-from holdfast.sinks.kafka.sink import KafkaSink
-from holdfast.sinks.kafka.spec import KafkaSpec
-from holdfast.sinks.kafka.transactions import ONGOING, Transactions
+from holdfast.connectors.kafka.sink import session as kafka_session
+from holdfast.connectors.kafka.sink import topics as kafka_topics
+from holdfast.connectors.kafka.sink.allowance import NameAllowance
+from holdfast.connectors.kafka.sink.form import MessageForm
+from holdfast.connectors.kafka.sink.ledger import KafkaNames
+from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
+from holdfast.connectors.kafka.sink.sink import KafkaSink
+from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.connectors.kafka.sink.transactions import ONGOING, Transactions
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
 from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, NoKafka, kafka_server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sinks.object_files.place import BucketPlace
+from holdfast.connectors.files.objects.place import BucketPlace
 from tests.crash.processes import EXPECTED, Case
 from tests.s3_server import S3Bucket
 from tests.unit.sinks.test_object_files import object_rows
@@ -23,7 +23,7 @@ _PROGRAM = f"""
 import sys
 import pyarrow as pa
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
-from holdfast.sinks.object_files.spec import ObjectFilesSpec
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 
 address, generation = sys.argv[1], int(sys.argv[2])
 schema = pa.schema([("id", pa.int64())])

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from holdfast.graph.pace import SinkPace
-from holdfast.sinks.postgres import sink as postgres_sink
+from holdfast.connectors.postgres import sink as postgres_sink
 from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed
@@ -155,7 +155,7 @@ def test_one_table_survives_the_loss_of_the_drivers_machine_at_every_write(
         deaf.take("rows", **WAYS[way])
         return made
 
-    with caplog.at_level("INFO", logger="holdfast.sinks.postgres"):
+    with caplog.at_level("INFO", logger="holdfast.connectors.postgres"):
         survive(make_world, *(DIES_AT[way] if stride == 1 else ()), pairs=False, stride=stride)
     assert "which still held the ledger row" in caplog.text
 

@@ -18,12 +18,12 @@ import redis
 
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
-from holdfast.sinks.redis import form as redis_form
-from holdfast.sinks.redis import sink as redis_sink
-from holdfast.sinks.redis.form import Form, Kind
-from holdfast.sinks.redis.session import RedisSession
-from holdfast.sinks.redis.sink import RedisSink
-from holdfast.sinks.redis.url import RedisUrl
+from holdfast.connectors.redis import form as redis_form
+from holdfast.connectors.redis import sink as redis_sink
+from holdfast.connectors.redis.form import Form, Kind
+from holdfast.connectors.redis.session import RedisSession
+from holdfast.connectors.redis.sink import RedisSink
+from holdfast.connectors.redis.url import RedisUrl
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from holdfast.testing.simulation.rows import rows_between

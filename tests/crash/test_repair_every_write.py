@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.segments.rules.policies import Segment
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.files.sink.sink import FilesSink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.segments.policies import Segment
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repaired
 from tests.crash.operations import die_once, die_twice
 

@@ -14,11 +14,11 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
-from holdfast.sinks.segments import manifest
-from holdfast.sinks.segments.rules.policies import Segment
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.tending import joining
+from holdfast.connectors.segments import manifest
+from holdfast.connectors.segments.policies import Segment
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.kit.files import joining
 from tests.contract.test_segments_contract import growing
 from tests.crash.operations import die_once, die_twice
 

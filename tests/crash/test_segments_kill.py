@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.sinks.segments.manifest import SegmentsManifest
+from holdfast.connectors.segments.manifest import SegmentsManifest
 
 pytestmark = pytest.mark.crash
 
@@ -29,7 +29,7 @@ import pyarrow as pa
 from holdfast import segments
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
 from holdfast.sinks.segments import manifest
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.sinks.tending import thread
 
 manifest.ENTRIES_MAX, thread.PAUSE_S = 20, 0.01

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from holdfast.sinks.kafka.ledger import PROGRESS
+from holdfast.connectors.kafka.sink.ledger import PROGRESS
 from tests.crash.processes import Case, kill_tree
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.kafka_topics import Topics

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.graph.pace import SinkPace
 from holdfast.ports import Sink
-from holdfast.sinks.foreach_batch import ForeachBatchSink
+from holdfast.connectors.foreach_batch import ForeachBatchSink
 from holdfast.testing import (
     SCHEMA,
     CrashAt,

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.graph.nodes import Stream
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Source
-from holdfast.sources.from_time import from_time
+from holdfast.connectors.reading.from_time import from_time
 from holdfast.testing import CrashAt
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound, close

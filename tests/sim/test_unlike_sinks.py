@@ -13,8 +13,8 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.graph.pace import SinkPace
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink, simulated_sink
 from holdfast.testing.simulation.world import PIPELINE

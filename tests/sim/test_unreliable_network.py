@@ -14,15 +14,15 @@ import redis
 
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Sink
-from holdfast.sinks.http.bodies import Bodies
-from holdfast.sinks.http.posting import Endpoint, Posting
-from holdfast.sinks.http.sink import HttpSink
-from holdfast.sinks.redis import form as redis_form
-from holdfast.sinks.redis import sink as redis_sink
-from holdfast.sinks.redis.form import Form
-from holdfast.sinks.redis.session import RedisSession
-from holdfast.sinks.redis.sink import RedisSink
-from holdfast.sinks.redis.url import RedisUrl
+from holdfast.connectors.http.bodies import Bodies
+from holdfast.connectors.http.posting import Endpoint, Posting
+from holdfast.connectors.http.sink import HttpSink
+from holdfast.connectors.redis import form as redis_form
+from holdfast.connectors.redis import sink as redis_sink
+from holdfast.connectors.redis.form import Form
+from holdfast.connectors.redis.session import RedisSession
+from holdfast.connectors.redis.sink import RedisSink
+from holdfast.connectors.redis.url import RedisUrl
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedClock, SinkUnderTest, World
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.test_redis_crash_loop import target as redis_target

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.operators.sync.spec import sync
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from tests.spark.running import eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 
 pytestmark = pytest.mark.spark
 

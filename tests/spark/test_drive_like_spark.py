@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from holdfast.graph.nodes import Stream
 from holdfast.operators.lowering import LOWERINGS
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from holdfast.testing import StandIn, close, drive, malformed
 from tests.spark.running import arrive
 

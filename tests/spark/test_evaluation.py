@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.config import Settings
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 
 pytestmark = pytest.mark.spark
 

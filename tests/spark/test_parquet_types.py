@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from holdfast.types.plain import json_text
 from tests.spark.running import STAGED
 from tests.unit.sources.test_parquet_types import FIRST, NEVER, READ

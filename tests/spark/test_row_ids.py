@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from holdfast.testing import drive
 from tests.spark.running import STAGED
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from tests.everyday import everyday
 from tests.spark.running import CARRIED, MODES, STAGED, arrive, away, numbered
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import segments
-from holdfast.sinks.segments.rules.policies import Policy, Segment, shutdown
+from holdfast.connectors.segments.policies import Policy, Segment, shutdown
 
 pytestmark = pytest.mark.spark
 

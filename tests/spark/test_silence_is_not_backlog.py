@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from tests.spark.running import arrive, eventually
 
 pytestmark = pytest.mark.spark

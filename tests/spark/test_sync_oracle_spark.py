@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.sinks import memory
+from holdfast.connectors import memory
 from tests.spec.oracle_cases import ASKED, SharedRun, expected_sets, late_at_last
 
 pytestmark = pytest.mark.spark

@@ -35,7 +35,7 @@ def test_an_advice_names_only_what_exists(module):
         ("operators/clip.py", "write hf.clip(..., timestmp=3)"),
         ("operators/aggregate/spec.py", "write for instance hf.quantile('x')"),
         ("operators/stateful/merge.py", 'write event_time="t"'),
-        ("sinks/sql.py", 'choose on_bad_row="reject".'),
+        ("connectors/kit/sql.py", 'choose on_bad_row="reject".'),
     ],
 )
 def test_the_lookup_finds_what_does_not_exist(module, text):
@@ -66,8 +66,8 @@ SILENT = [
     "operators/aggregate/window.py:ticks InvalidPipeline",
     "plan/cutting.py:_at.__exit__ InvalidPipeline",
     "types/destinations.py:refused_destination BadRow",
-    "sinks/sql.py:misfit InvalidPipeline",
-    "sources/callback.py:CallbackFeed._batch BadRow 2",
+    "connectors/kit/sql.py:misfit InvalidPipeline",
+    "connectors/files/callback.py:CallbackFeed._batch BadRow 2",
     "state/call.py:_named any",
     "store/records.py:load Corrupt",
 ]

@@ -125,7 +125,7 @@ def test_a_connection_cut_during_commit_loses_nothing_and_doubles_nothing(
 ) -> None:
     stage = {"carried": "auto", "table": "table", "prepared": "prepared"}[way]
     sink = scene.opened(1, stage=stage)
-    caplog.set_level(logging.INFO, "holdfast.sinks.postgres")
+    caplog.set_level(logging.INFO, "holdfast.connectors.postgres")
     for epoch in range(1, cuts + 1):
         publication = Publication(
             EpochRecord(PIPELINE, epoch, 1, {"lines": {"log": epoch}}), tuple(parts_of(sink, epoch, 1, way))

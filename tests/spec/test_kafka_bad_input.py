@@ -22,8 +22,8 @@ from kafka.record.util import calc_crc32c
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka import topics as kafka_topics
-from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.connectors.kafka.sink import topics as kafka_topics
+from holdfast.connectors.kafka.sink.spec import KafkaSpec
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
 from tests.kafka_topics import Topics

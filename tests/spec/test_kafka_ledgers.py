@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka.ledger import KafkaNames
+from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 

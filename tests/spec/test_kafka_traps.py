@@ -22,8 +22,8 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import transactions as kafka_transactions
+from holdfast.connectors.kafka.sink import session as kafka_session
+from holdfast.connectors.kafka.sink import transactions as kafka_transactions
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 

@@ -27,9 +27,9 @@ from holdfast.commit.ledger import survey
 from holdfast.commit.records import Done
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
-from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.sqlite.sink import SqliteSink
+from holdfast.connectors.files.sink.sink import FilesSink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 from tests.specs import postgres_spec, sqlite_spec

@@ -20,7 +20,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Span
 from holdfast.quarantine.mask import Address, Mask, lettered, one_row
 from holdfast.quarantine.refit import refitted
-from holdfast.sources.from_time import from_time
+from holdfast.connectors.reading.from_time import from_time
 from holdfast.testing import bound, close, drive
 
 SCHEMA = "n BIGINT, k STRING, at BIGINT"

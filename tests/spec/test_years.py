@@ -22,9 +22,9 @@ import holdfast as hf
 from holdfast.checkpoint.given_state import given_states
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
-from holdfast.kafka.avro.reading import AvroDecoder
+from holdfast.connectors.kafka.avro.reading import AvroDecoder
 from holdfast.operators.lookup.tables import FrameTable, ParquetTable
-from holdfast.sources.kafka.columns import column
+from holdfast.connectors.kafka.source.columns import column
 from holdfast.state.step import StateTable
 from holdfast.types.conversion import END_SECOND, FIRST_SECOND
 

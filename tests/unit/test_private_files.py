@@ -17,7 +17,7 @@ from holdfast.quarantine import dead_letters
 from holdfast.quarantine.search import ATTEMPTS, SEARCH
 from holdfast.resume.directory_header import BEGINNING
 from holdfast.resume.rewind import REWINDS
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.spark.quarantine.trials import COPY
 from holdfast.spark.state.reader import VIEWS
 from holdfast.status import STATE_REPORT_KEY

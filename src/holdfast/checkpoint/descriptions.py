@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
-from holdfast.sources import spark_options
+from holdfast.connectors import spark_options
 
 
 def note_description(store: Store, pipeline: Graph) -> None:

@@ -15,7 +15,7 @@ from typing import cast
 
 from holdfast.graph.nodes import Node
 from holdfast.ports import ExplainedSpec, Explaining, Explanation, Held, Sink, SinkLedger
-from holdfast.sinks.explained import differing
+from holdfast.connectors.kit.explained import differing
 
 log = logging.getLogger("holdfast.checkpoint")
 

@@ -9,8 +9,8 @@ from holdfast.commit.pace.requests import ask_to_commit
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
-from holdfast.sinks.segments.requests import flush
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.segments.requests import flush
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 
 
 def flush_sinks(

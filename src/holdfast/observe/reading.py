@@ -15,7 +15,7 @@ from holdfast.observe.ledgers import first_line
 from holdfast.ports import Clock, MeasuredSpec
 from holdfast.positions import SourcePositions
 from holdfast.resume.spark_log import newest_positions
-from holdfast.sources.partitioned import beneath
+from holdfast.connectors.reading.partitioned import beneath
 
 SHOWN = 20
 """Segments of each source; ``--json`` has all of them."""

@@ -43,7 +43,7 @@ from holdfast.ports import (
     Transactional,
 )
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
-from holdfast.sinks.control.rows import Controlled
+from holdfast.connectors.control.rows import Controlled
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 

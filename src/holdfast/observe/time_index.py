@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.sources.files.log import FileLog
+from holdfast.connectors.files.source.log import FileLog
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
-from holdfast.sources.bounds import unmarked
-from holdfast.sources.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
+from holdfast.connectors.reading.bounds import unmarked
+from holdfast.connectors.reading.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.spark.launch import stop_directory
 from holdfast.types.row_ids import ReadId
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 from holdfast.plan.chunks import divided
-from holdfast.sources.bounds import marks_of
+from holdfast.connectors.reading.bounds import marks_of
 from holdfast.state import joins, tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before, shifted

@@ -45,7 +45,7 @@ from holdfast.plan.stages import (
     require_one_way,
 )
 from holdfast.ports import ClockDriven
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.state import checks
 from holdfast.state.step import Promising, Selective
 

@@ -20,7 +20,7 @@ from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, RowBounds
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.state.step import Step
 
 _EVENT_TIME = frozenset(

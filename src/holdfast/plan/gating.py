@@ -22,7 +22,7 @@ from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Ga
 from holdfast.operators.stateful.gate_step import output_for
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of, reports_progress
 from holdfast.plan.stages import CLOSED_ONLY
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec
 
 
 def gated(

@@ -26,8 +26,8 @@ from holdfast.errors import InvalidPipeline, invariant
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.bounds import MarkedSource
-from holdfast.sources.wrapped import WrappedSource
+from holdfast.connectors.reading.bounds import MarkedSource
+from holdfast.connectors.reading.wrapped import WrappedSource
 
 LETTERS = "letters"
 """Segment of the rows that are sent again."""

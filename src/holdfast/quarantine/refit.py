@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.sources.bounds import unmarked
-from holdfast.sources.formats.convert import forbidden_null
-from holdfast.sources.identified import IdentifiedSpec
-from holdfast.sources.rows import to_ipc
+from holdfast.connectors.reading.bounds import unmarked
+from holdfast.connectors.formats.convert import forbidden_null
+from holdfast.connectors.reading.identified import IdentifiedSpec
+from holdfast.connectors.rows import to_ipc
 from holdfast.types.casting import same_in
 from holdfast.types.from_text import Unfit
 from holdfast.types.row_ids import ids_of_numbers, key_of

@@ -12,12 +12,12 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.digests.sink import DigestSpec
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.object_files.spec import ObjectFilesSpec
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.sql import APPEND, TableMode
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.sqlite.spec import SqliteSpec
 
 COMPARABLE = ("postgres", "sqlite", "files", "segments")
 """Kinds of sinks that can be asked what they hold."""

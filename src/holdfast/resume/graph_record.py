@@ -17,7 +17,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.ports import Store
-from holdfast.sources import spark_options
+from holdfast.connectors import spark_options
 from holdfast.store import checked_json
 
 GRAPH = "graph.json"

@@ -41,9 +41,9 @@ from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.reconcile.targets import read_targets
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
-from holdfast.sources.bounds import MarkedSource, MarkedSpec
-from holdfast.sources.until.spec import has_passed
-from holdfast.sources.wrapped import innermost
+from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
+from holdfast.connectors.reading.until import has_passed
+from holdfast.connectors.reading.wrapped import innermost
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.status import lag_between

@@ -30,7 +30,7 @@ from holdfast.graph.trigger import Trigger
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
-from holdfast.sources import reject_reasons
+from holdfast.connectors.reading import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate

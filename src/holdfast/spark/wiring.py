@@ -39,7 +39,7 @@ from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.quarantine.passing import Passing
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import last_logged, logged
-from holdfast.sources.until.ending import have_passed
+from holdfast.connectors.reading.ending import have_passed
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.physical_plan import PhysicalPlan

@@ -33,8 +33,8 @@ from holdfast.plan.levels.store import Cache, Record, load
 from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
 from holdfast.ports import Source, Span
-from holdfast.sinks.memory import MemorySpec
-from holdfast.sources.bounds import MarkedSource
+from holdfast.connectors.memory import MemorySpec
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.state import encoding
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.reasons import parted

@@ -34,10 +34,10 @@ from holdfast.ports import (
     Task,
     WriterFactory,
 )
-from holdfast.sinks import refusals
-from holdfast.sinks.believed import fresh, rows_gone
-from holdfast.sinks.explained import lacking
-from holdfast.sinks.refusals import TableRows
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.simulation.process import Process
 

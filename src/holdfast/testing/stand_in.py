@@ -25,7 +25,7 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.routes import STEP, TAG, Routes, column_name, end_column_name, struct_name
 from holdfast.plan.stages import BOUND_ROWS, SparkPart, Stages
-from holdfast.sources.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec
 
 
 @dataclass(frozen=True)

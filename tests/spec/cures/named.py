@@ -31,13 +31,13 @@ _MODULES: Mapping[str, ModuleType] = {
     "policy": hf.policy,
 }
 _SOURCE_ARGUMENT = re.compile(r"where the source is built|at the source|read\.\w+")
-_BUILT_IN = {"operators/row_id.py": "sources/row_id.py", "sinks/control/": "sinks/"}
+_BUILT_IN = {"operators/row_id.py": "connectors/reading/row_id.py", "sinks/control/": "sinks/"}
 """Where what a module checks for is built, if not there."""
 _OTHERS = {"--prefix"}
 """Options of other programs."""
 _FREE = {
     # text in the language of another system, or a column that the user names
-    "sinks/postgres/session.py": {"host", "port", "dbname", "user"},
+    "connectors/postgres/session.py": {"host", "port", "dbname", "user"},
     "spark/launch/java.py": {"openjdk"},
     # of the class that a step returns, which only authors of steps call
     "state/checks.py": {"outputs", "changes"},

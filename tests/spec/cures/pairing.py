@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 import holdfast as hf
 from holdfast.operators.lookup.tables import table_of
-from holdfast.sinks.sqlite.lookup_table import SqliteLookupTable
+from holdfast.connectors.sqlite.lookup_table import SqliteLookupTable
 from holdfast.testing import drive
 from tests.spec.cures.scenarios import Scenario, source
 
@@ -218,7 +218,7 @@ PAIRING = {
         lambda work: table_of(written(work)).load(["id", "name"]),
     ),
     "a query without that column": Scenario(
-        "sinks/sqlite/lookup_table.py:SqliteLookupTable.load InvalidPipeline",
+        "connectors/sqlite/lookup_table.py:SqliteLookupTable.load InvalidPipeline",
         lambda work: queried(work, "SELECT id FROM codes").load(["id", "name"]),
         "select it",
         lambda work: queried(work, "SELECT id, name FROM codes").load(["id", "name"]),

@@ -173,7 +173,7 @@ SCENARIOS = {
         lambda work: batched(pass_on),
     ),
     "Fenced: an older run": Scenario(
-        "sinks/sql.py:fenced Fenced",
+        "connectors/kit/sql.py:fenced Fenced",
         fence_old,
         "leave the newer run alone",
         lambda work: opened(work, 3),
@@ -333,7 +333,7 @@ SCENARIOS = {
         lambda work: hf.read.files("in", format="json", schema="n BIGINT", on_bad_row="reject").rejects,
     ),
     "upsert without a key": Scenario(
-        "sinks/sql.py:TableMode.check InvalidPipeline 2",
+        "connectors/kit/sql.py:TableMode.check InvalidPipeline 2",
         lambda work: hf.write.sqlite(str(work / "a.db"), table="rows", mode="upsert"),
         'key=["id"]',
         lambda work: hf.write.sqlite(str(work / "a.db"), table="rows", mode="upsert", key=["id"]),

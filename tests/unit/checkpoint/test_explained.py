@@ -14,7 +14,7 @@ from holdfast.checkpoint.explained import Explanations, lost_pasts, restore, tol
 from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node
 from holdfast.ports import EpochRecord, Explanation, Held, Publication, RunIdentity, Sink
-from holdfast.sources.files.log import FileLog, whole
+from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.store import sealed
 from holdfast.testing.sink import SimulatedSink
 

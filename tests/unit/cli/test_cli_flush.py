@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from holdfast.cli.app import app
 from holdfast.commit.pace.requests import RequestReader
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.store.paths import open_store
 
 SCRIPT = """

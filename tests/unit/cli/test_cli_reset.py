@@ -21,8 +21,8 @@ from holdfast.commit.owner import this_process
 from holdfast.commit.records import Decided, Done
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.store.paths import open_store
 
 SCRIPT = """

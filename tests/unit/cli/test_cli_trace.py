@@ -22,8 +22,8 @@ from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.observe.trace import read_at
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks import explained
-from holdfast.sources.until.spec import up_to
+from holdfast.connectors.kit import explained
+from holdfast.connectors.reading.until import up_to
 from holdfast.types.row_ids import ReadId
 
 SCRIPT = """

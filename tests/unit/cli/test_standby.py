@@ -27,7 +27,7 @@ from holdfast.observe.lease import lease_lines, lease_report
 from holdfast.ports import SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
 from holdfast.replica.terms import note_term, noted_term
-from holdfast.sinks.lease.sqlite import SqliteLease
+from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.store import checked_json
 from holdfast.store.paths import open_store
 

@@ -14,8 +14,8 @@ from holdfast.commit.retry import Retry
 from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
-from holdfast.sinks.believed import fresh
-from holdfast.sinks.files.log import FilesLog, LogEntry
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.files.sink.log import FilesLog, LogEntry
 
 KILLED = ChildEnd(-9)
 NO_WAIT = Retry(attempts=4, first_s=0, cap_s=0)

@@ -12,8 +12,8 @@ from holdfast.commit.ledger import Key
 from holdfast.commit.pace.folding import folded
 from holdfast.commit.records import Decided
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity, Staged
-from holdfast.sinks.sql import TableMode
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.kit.sql import TableMode
+from holdfast.connectors.sqlite.spec import SqliteSpec
 
 TYPES = pa.schema([("a", pa.int64()), ("b", pa.string()), ("value", pa.int64())])
 

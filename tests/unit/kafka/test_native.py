@@ -16,16 +16,18 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from holdfast.kafka import codes
-from holdfast.kafka.brokers import Brokers
-from holdfast.kafka.native import messages, metadata, producing
-from holdfast.kafka.native.messages import BulkConsumer, MessageBatch
-from holdfast.kafka.native.metadata import PartitionsFound
-from holdfast.kafka.native.producing import BulkProducer
-from holdfast.kafka.native.topics import Topic
-from holdfast.sinks.kafka.form import HEADERS
-from holdfast.sinks.kafka.session import KafkaSession
-from holdfast.sinks.kafka.transactions import ONGOING, Transactions
+from holdfast.connectors.kafka import codes
+from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.connectors.kafka.native import messages
+from holdfast.connectors.kafka.native import metadata
+from holdfast.connectors.kafka.native import producing
+from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
+from holdfast.connectors.kafka.native.metadata import PartitionsFound
+from holdfast.connectors.kafka.native.producing import BulkProducer
+from holdfast.connectors.kafka.native.topics import Topic
+from holdfast.connectors.kafka.sink.form import HEADERS
+from holdfast.connectors.kafka.sink.session import KafkaSession
+from holdfast.connectors.kafka.sink.transactions import ONGOING, Transactions
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 

@@ -17,10 +17,10 @@ import pytest
 from holdfast import read
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.kafka import session as kafka_session
-from holdfast.sinks.kafka import topics as kafka_topics
-from holdfast.sinks.kafka.form import MessageForm
-from holdfast.sinks.kafka.spec import KafkaSpec
+from holdfast.connectors.kafka.sink import session as kafka_session
+from holdfast.connectors.kafka.sink import topics as kafka_topics
+from holdfast.connectors.kafka.sink.form import MessageForm
+from holdfast.connectors.kafka.sink.spec import KafkaSpec
 from holdfast.testing.servers.kafka import NoKafka
 from tests.contract.source_contract import rows_between
 from tests.kafka_secured import KEY_PASSWORD, PASSWORD, PROGRESS, TOPIC, SecuredKafka, secured_kafka
@@ -209,9 +209,9 @@ def test_the_requests_on_transactions_say_why_they_are_refused(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second library is asked behind the first; a password may have changed in between."""
-    from holdfast.sinks.kafka.transactions import Transactions
+    from holdfast.connectors.kafka.sink.transactions import Transactions
 
-    monkeypatch.setattr("holdfast.sinks.kafka.transactions.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("holdfast.connectors.kafka.sink.transactions.TIMEOUT_S", 1.0)
     spec = KafkaSpec(secured.server.address("LOGIN"), MessageForm(TOPIC), {**secured.login("LOGIN"), "password": WRONG})
     asked = Transactions(kafka_session.KafkaSession(spec.brokers, "sink 's'", "test"))
     with pytest.raises(HoldfastError, match="does not answer about a transaction") as caught:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.plan.ramp import ROW_SIZE, Ramp, read_limit
-from holdfast.sources.files.log import Block
+from holdfast.connectors.files.source.log import Block
 
 FIRST = 16_000_000
 

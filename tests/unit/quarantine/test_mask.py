@@ -19,7 +19,7 @@ from holdfast.quarantine.mask import (
     readable,
     write_masks,
 )
-from holdfast.sources.bounds import MarkedSource
+from holdfast.connectors.reading.bounds import MarkedSource
 
 EPOCHS = [[0, 1, 2], [10, 11], [20], [30, 31, 32, 33]]
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -6,7 +6,7 @@ import pytest
 import holdfast as hf
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.quarantine.refit import refitted
-from holdfast.sources.rows import to_ipc
+from holdfast.connectors.rows import to_ipc
 from holdfast.types.from_text import Unfit
 
 OLD = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -20,8 +20,8 @@ from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.digests.sink import DigestSink, DigestSpec
 from holdfast.reconcile.report import differences
-from holdfast.sinks.sql import APPEND, TableMode
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.types import canonical
 from holdfast.types.digests import Digests
 from holdfast.values import Loss, LossKind

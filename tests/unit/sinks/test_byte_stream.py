@@ -13,14 +13,15 @@ import pytest
 from holdfast import write
 from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
-from holdfast.sinks.byte_stream import append, staging
-from holdfast.sinks.byte_stream.messages import MessageColumns
-from holdfast.sinks.byte_stream.retention import RetentionRules
-from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
-from holdfast.store.byte_stream import data_file
-from holdfast.store.byte_stream.manifest import DataFile
-from holdfast.store.byte_stream.readers import ReaderMark
-from holdfast.store.byte_stream.verification import verify
+from holdfast.connectors.byte_stream.sink import append
+from holdfast.connectors.byte_stream.sink import staging
+from holdfast.connectors.byte_stream.sink.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink.retention import RetentionRules
+from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.store import data_file
+from holdfast.connectors.byte_stream.store.manifest import DataFile
+from holdfast.connectors.byte_stream.store.readers import ReaderMark
+from holdfast.connectors.byte_stream.store.verification import verify
 from holdfast.store.entry_log import KEPT
 from tests.disks import small_disk
 from tests.unit.byte_streams import COLUMNS, PIPELINE, SCHEMA, Writing, frames, record, stream_of, table

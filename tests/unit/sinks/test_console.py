@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Task
-from holdfast.sinks.console import ConsoleSink, ConsoleSpec, console
+from holdfast.connectors.console import ConsoleSink, ConsoleSpec, console
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 

@@ -17,12 +17,12 @@ import holdfast as hf
 from holdfast import segments
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, Held, Rejecting, RunIdentity, Sink
-from holdfast.sinks.control.columns import ControlColumns
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.segments.rules.policies import Segment
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.segments.policies import Segment
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from tests.controlled import (
     GUST,
     PIPELINE,

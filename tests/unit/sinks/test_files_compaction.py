@@ -18,11 +18,11 @@ import pytest
 import holdfast as hf
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.files import renames
-from holdfast.sinks.files.compaction import Compaction
-from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.tending import joining
+from holdfast.connectors.files.sink import renames
+from holdfast.connectors.files.sink.compaction import Compaction
+from holdfast.connectors.files.sink.sink import FilesSink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.kit.files import joining
 from holdfast.store import durable, entry_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline
 from holdfast.ports import HASH_COLUMN, EpochRecord, Publication, RunIdentity
-from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.sink import FilesSink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.store import entry_log
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow
-from holdfast.sinks import json_lines
+from holdfast.connectors.kit import json_lines
 
 
 def _read(data: bytes) -> list[Any]:

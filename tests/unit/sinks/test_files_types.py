@@ -16,10 +16,10 @@ from pyarrow import fs
 import holdfast as hf
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.files.tables import FilesTable
-from holdfast.sinks.json_lines import decode, encode
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.tables import FilesTable
+from holdfast.connectors.kit.json_lines import decode, encode
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from tests.contract.test_segments_contract import Sealer, always
 
 UTC = dt.UTC
@@ -176,7 +176,7 @@ def test_a_name_above_the_directory_is_no_column_of_it(tmp_path: Path) -> None:
 
 
 def test_a_log_of_an_earlier_version_is_told_from_types_that_are_known(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.sinks.files.sink.encode_schema", lambda schema: "")
+    monkeypatch.setattr("holdfast.connectors.files.sink.sink.encode_schema", lambda schema: "")
     publish(FilesSinkSpec(str(tmp_path)))
     assert hf.files.open(tmp_path).paths()
     with pytest.raises(InvalidPipeline, match="start a pipeline that writes there once"):

@@ -14,7 +14,7 @@ import pytest
 from holdfast import faults
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sinks.segments import requests
+from holdfast.connectors.segments import requests
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", '"origin=JFK"', '{"a": 1}', "[1]", "null"])

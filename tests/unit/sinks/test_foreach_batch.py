@@ -30,7 +30,7 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.sinks.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
+from holdfast.connectors.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Calls = list[tuple[int, list[int]]]

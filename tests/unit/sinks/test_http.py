@@ -12,8 +12,8 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Idempotent, Outcome, Publication, RunIdentity, Task
-from holdfast.sinks.http import posting
-from holdfast.sinks.http.spec import HttpSpec
+from holdfast.connectors.http import posting
+from holdfast.connectors.http.spec import HttpSpec
 from holdfast.testing import SimulatedClock
 from tests.http_servers import KeyedServer, Reply, serving
 
@@ -47,7 +47,7 @@ def url(server: KeyedServer) -> Iterator[str]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("holdfast.sinks.http.spec.SystemClock", lambda: clock)
+    monkeypatch.setattr("holdfast.connectors.http.spec.SystemClock", lambda: clock)
     return clock
 
 

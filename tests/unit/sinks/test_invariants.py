@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.errors import InternalError
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
-from holdfast.sinks import memory
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.sqlite.epochs import SqliteEpochs
+from holdfast.connectors import memory
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.sqlite.epochs import SqliteEpochs
 from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -14,15 +14,16 @@ import pytest
 from confluent_kafka import KafkaError
 
 from holdfast.errors import Fenced, InDoubt, Unavailable
-from holdfast.kafka import codes
-from holdfast.kafka.brokers import Brokers
+from holdfast.connectors.kafka import codes
+from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
-from holdfast.sinks.kafka import ledger, session
-from holdfast.sinks.kafka.form import MessageForm, RecordColumns
-from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames
-from holdfast.sinks.kafka.session import KafkaSession, LogRecord
-from holdfast.sinks.kafka.sink import KafkaSink
-from holdfast.sinks.sql import LedgerRow
+from holdfast.connectors.kafka.sink import ledger
+from holdfast.connectors.kafka.sink import session
+from holdfast.connectors.kafka.sink.form import MessageForm, RecordColumns
+from holdfast.connectors.kafka.sink.ledger import KafkaLedger, KafkaNames
+from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
+from holdfast.connectors.kafka.sink.sink import KafkaSink
+from holdfast.connectors.kit.sql import LedgerRow
 
 NAMES = KafkaNames("words", "target")
 BARRIER = (NAMES.barrier.encode(), b"ours")

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Diverged, InDoubt, Unavailable
-from holdfast.kafka.brokers import Brokers
-from holdfast.sinks.kafka import sink as kafka_sink
-from holdfast.sinks.kafka import transactions
-from holdfast.sinks.kafka.form import Limits
-from holdfast.sinks.kafka.ledger import KafkaLedger, KafkaNames, Unfinished
-from holdfast.sinks.kafka.session import KafkaSession
-from holdfast.sinks.kafka.sink import KafkaSink
-from holdfast.sinks.kafka.transactions import FORGOTTEN, Producing, Transactions
-from holdfast.sinks.sql import LedgerRow
+from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.connectors.kafka.sink import sink as kafka_sink
+from holdfast.connectors.kafka.sink import transactions
+from holdfast.connectors.kafka.sink.form import Limits
+from holdfast.connectors.kafka.sink.ledger import KafkaLedger, KafkaNames, Unfinished
+from holdfast.connectors.kafka.sink.session import KafkaSession
+from holdfast.connectors.kafka.sink.sink import KafkaSink
+from holdfast.connectors.kafka.sink.transactions import FORGOTTEN, Producing, Transactions
+from holdfast.connectors.kit.sql import LedgerRow
 
 NAMES = KafkaNames("words", "target")
 FIRST, SECOND, THIRD = (f"{NAMES.staged}1.5.{task}.0.ab" for task in range(3))

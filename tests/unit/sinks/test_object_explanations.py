@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.ports import Explanation
-from holdfast.sinks.object_files.explanations import ObjectExplanations
+from holdfast.connectors.files.objects.explanations import ObjectExplanations
 
 
 class Objects:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import holdfast.sinks.postgres.sink as sink_module
-import holdfast.sinks.postgres.staging as staging_module
+import holdfast.connectors.postgres.sink as sink_module
+import holdfast.connectors.postgres.staging as staging_module
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
@@ -34,8 +34,8 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.sinks.postgres.ledger import PostgresLedger
-from holdfast.sinks.postgres.staging import GID_BYTES, Label
+from holdfast.connectors.postgres.ledger import PostgresLedger
+from holdfast.connectors.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec
 

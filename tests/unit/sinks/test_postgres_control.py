@@ -10,10 +10,10 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadRow, Diverged, InvalidPipeline
 from holdfast.ports import Held, RunIdentity, Sink
-from holdfast.sinks.control.columns import ControlColumns
-from holdfast.sinks.postgres.control import blobs
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.sql import TableMode
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.postgres import command_blobs as blobs
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.kit.sql import TableMode
 from tests.controlled import GUST, PIPELINE, SCHEMA, WIDE_GUST, WIDE_ID, carried, publication, staged
 
 pytestmark = pytest.mark.postgres

@@ -11,8 +11,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import SinkNode
-from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.postgres.spec import postgres
+from holdfast.connectors.postgres.dsn import Dsn
+from holdfast.connectors.postgres.spec import postgres
 from tests.specs import postgres_spec
 
 SECRET = "hunter2"

@@ -13,9 +13,9 @@ from psycopg.conninfo import make_conninfo
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
-from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.postgres.session import PostgresSession
-from holdfast.sinks.postgres.sink import Attempt, PostgresSink
+from holdfast.connectors.postgres.dsn import Dsn
+from holdfast.connectors.postgres.session import PostgresSession
+from holdfast.connectors.postgres.sink import Attempt, PostgresSink
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec

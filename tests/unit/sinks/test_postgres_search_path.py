@@ -209,7 +209,7 @@ def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: 
 def test_a_takeover_ends_the_session_that_holds_the_ledger_row_by_the_catalogs_own_words(
     hostile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.sinks.postgres.sink.TAKEOVER_LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("holdfast.connectors.postgres.sink.TAKEOVER_LOCK_TIMEOUT", "100ms")
     spec = postgres_spec(hostile, "mart.words", mode="upsert", key=("id",))
     first = spec.connect("words_table", "words", SCHEMA)
     first.open(RunIdentity("words", 1))

@@ -26,11 +26,11 @@ from holdfast.ports import (
     RunIdentity,
     Task,
 )
-from holdfast.sinks.redis import sink as redis_sink
-from holdfast.sinks.redis.scripts import COMMIT, SHOW
-from holdfast.sinks.redis.sink import RedisSink
-from holdfast.sinks.redis.spec import RedisSpec
-from holdfast.sinks.redis.url import RedisUrl
+from holdfast.connectors.redis import sink as redis_sink
+from holdfast.connectors.redis.scripts import COMMIT, SHOW
+from holdfast.connectors.redis.sink import RedisSink
+from holdfast.connectors.redis.spec import RedisSpec
+from holdfast.connectors.redis.url import RedisUrl
 from tools.redis_server import RedisServer, redis_server
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
@@ -508,7 +508,7 @@ def test_an_attempt_that_failed_while_it_staged_leaves_nothing_to_the_next_one(
 ) -> None:
     """The next one may have fewer rows: some were rejected."""
     monkeypatch.setattr(redis_sink, "ATOMIC_ROWS", 0)
-    monkeypatch.setattr("holdfast.sinks.redis.form.CHUNK_ROWS", 1)
+    monkeypatch.setattr("holdfast.connectors.redis.form.CHUNK_ROWS", 1)
     sink = opened(redis_url)
     stage, count = sink._session.stage, 0
 

@@ -3,29 +3,29 @@
 import pytest
 
 from holdfast.ports import Rewindable, RewindableSpec
-from holdfast.sinks.byte_stream.sink import ByteStreamSink
-from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
-from holdfast.sinks.console import ConsoleSink, ConsoleSpec
-from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.foreach_batch import ForeachBatchSink, ForeachBatchSpec
-from holdfast.sinks.http.sink import HttpSink
-from holdfast.sinks.http.spec import HttpSpec
-from holdfast.sinks.kafka.sink import KafkaSink
-from holdfast.sinks.kafka.spec import KafkaSpec
-from holdfast.sinks.memory import MemorySink, MemorySpec
-from holdfast.sinks.object_files.sink import ObjectFilesSink
-from holdfast.sinks.object_files.spec import ObjectFilesSpec
-from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.redis.sink import RedisSink
-from holdfast.sinks.redis.spec import RedisSpec
-from holdfast.sinks.rewinds import declared
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.sql import TableMode
-from holdfast.sinks.sqlite.sink import SqliteSink
-from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
+from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.console import ConsoleSink, ConsoleSpec
+from holdfast.connectors.files.sink.sink import FilesSink
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.foreach_batch import ForeachBatchSink, ForeachBatchSpec
+from holdfast.connectors.http.sink import HttpSink
+from holdfast.connectors.http.spec import HttpSpec
+from holdfast.connectors.kafka.sink.sink import KafkaSink
+from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.connectors.memory import MemorySink, MemorySpec
+from holdfast.connectors.files.objects.sink import ObjectFilesSink
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
+from holdfast.connectors.postgres.sink import PostgresSink
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.redis.sink import RedisSink
+from holdfast.connectors.redis.spec import RedisSpec
+from holdfast.connectors.kit.rewinds import declared
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.kit.sql import TableMode
+from holdfast.connectors.sqlite.sink import SqliteSink
+from holdfast.connectors.sqlite.spec import SqliteSpec
 
 KINDS = [
     (ByteStreamSinkSpec, ByteStreamSink),

@@ -15,13 +15,14 @@ import pytest
 from holdfast import segments
 from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.segments import manifest, sealing
-from holdfast.sinks.segments.entries import SealedSegment
-from holdfast.sinks.segments.rules import growth
-from holdfast.sinks.segments.rules.policies import Segment, chosen, named, reason_of
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.tending.joining import SmallNeighbours
+from holdfast.connectors.segments import manifest
+from holdfast.connectors.segments import sealing
+from holdfast.connectors.segments.entries import SealedSegment
+from holdfast.connectors.segments import growth
+from holdfast.connectors.segments.policies import Segment, chosen, named, reason_of
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.kit.files.joining import SmallNeighbours
 from holdfast.store import durable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -473,7 +474,7 @@ def check_history(path: Path, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("at", [0, 40, -3, -40])
 def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tmp_path: Path, at: int) -> None:
-    from holdfast.sinks.segments.journal import PiecesReader
+    from holdfast.connectors.segments.journal import PiecesReader
 
     sink = opened(tmp_path)
     publish(sink, 1, [(1, "a"), (2, "b")])

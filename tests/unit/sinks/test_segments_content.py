@@ -12,11 +12,11 @@ import pytest
 from holdfast import segments
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication
-from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.segments import manifest
-from holdfast.sinks.segments.rules.policies import Segment
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.segments import manifest
+from holdfast.connectors.segments.policies import Segment
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

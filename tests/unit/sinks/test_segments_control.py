@@ -20,13 +20,14 @@ import holdfast as hf
 from holdfast import segments
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Held, RunIdentity
-from holdfast.sinks.control.columns import ControlColumns
-from holdfast.sinks.segments import manifest, sealing
-from holdfast.sinks.segments.entries import SealedSegment
-from holdfast.sinks.segments.rules.policies import Policy
-from holdfast.sinks.segments.sink import SegmentsSink
-from holdfast.sinks.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.tending import joining
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.segments import manifest
+from holdfast.connectors.segments import sealing
+from holdfast.connectors.segments.entries import SealedSegment
+from holdfast.connectors.segments.policies import Policy
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.kit.files import joining
 from tests.controlled import (
     GUST,
     PIPELINE,

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast import segments
-from holdfast.sinks.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
-from holdfast.sinks.segments.holdings import Holdings
-from holdfast.sinks.segments.journal import INDEX
-from holdfast.sinks.segments.pieces import PartitionRows, partition_rows
-from holdfast.sinks.segments.rules import growth
-from holdfast.sinks.segments.rules.growth import RATIO, Growth
-from holdfast.sinks.segments.rules.policies import Policy, Segment, chosen, reason_of
+from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
+from holdfast.connectors.segments.holdings import Holdings
+from holdfast.connectors.segments.journal import INDEX
+from holdfast.connectors.segments.pieces import PartitionRows, partition_rows
+from holdfast.connectors.segments import growth
+from holdfast.connectors.segments.growth import RATIO, Growth
+from holdfast.connectors.segments.policies import Policy, Segment, chosen, reason_of
 
 TARGET = 3000
 

@@ -28,7 +28,7 @@ def opened(node: SinkNode, generation: int, *, publishes: bool = False) -> None:
 
 
 def check(node: SinkNode, caplog: pytest.LogCaptureFixture, delete: object) -> None:
-    caplog.set_level("INFO", logger="holdfast.sinks")
+    caplog.set_level("INFO", logger="holdfast.connectors")
     opened(node, 1, publishes=True)
     opened(node, 2)
     assert HINT not in caplog.text

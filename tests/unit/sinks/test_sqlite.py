@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import holdfast.sinks.sqlite.file as module
+import holdfast.connectors.sqlite.file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, RunIdentity, Sink, Staged, Task
-from holdfast.sinks.sqlite.spec import sqlite
+from holdfast.connectors.sqlite.spec import sqlite
 from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -429,7 +429,7 @@ def test_staged_files_that_cannot_be_removed_behind_a_commit_are_no_failure(
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     with opened(path) as sink:
-        monkeypatch.setattr("holdfast.sinks.arrow_files.os.unlink", refused)
+        monkeypatch.setattr("holdfast.connectors.kit.files.arrow_files.os.unlink", refused)
         publish(sink, 1, pa.table({"id": [1], "word": ["a"]}, SCHEMA), staged=True)
         monkeypatch.undo()
         assert query(path, "SELECT id FROM words") == [(1,)]

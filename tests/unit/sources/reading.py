@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import read
 from holdfast.ports import REJECT_COLUMN
-from holdfast.sources.files.spec import FilesSource
+from holdfast.connectors.files.source.spec import FilesSource
 
 
 def source_over(path: Path | str, workspace: Path, schema: str, **options: Any) -> FilesSource:

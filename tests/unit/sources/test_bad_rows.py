@@ -20,11 +20,14 @@ from hypothesis import strategies as st
 
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources.files import access
-from holdfast.sources.files.access import FilePart
-from holdfast.sources.formats import csv_lines, json_lines, parquet, pieces
-from holdfast.sources.formats.csv_records import Walk
-from holdfast.sources.formats.pieces import Cutter
+from holdfast.connectors.formats import access
+from holdfast.connectors.formats.access import FilePart
+from holdfast.connectors.formats import csv_lines
+from holdfast.connectors.formats import json_lines
+from holdfast.connectors.formats import parquet
+from holdfast.connectors.formats import pieces
+from holdfast.connectors.formats.csv_records import Walk
+from holdfast.connectors.formats.pieces import Cutter
 from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
 

@@ -17,11 +17,11 @@ import pytest
 from holdfast import read
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity
-from holdfast.sinks.byte_stream.messages import MessageColumns
-from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
-from holdfast.sources.byte_stream.source import ByteStreamSource
-from holdfast.sources.byte_stream.spec import ByteStreamSourceSpec
-from holdfast.sources.from_time import from_time
+from holdfast.connectors.byte_stream.sink.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.source.source import ByteStreamSource
+from holdfast.connectors.byte_stream.source.spec import ByteStreamSourceSpec
+from holdfast.connectors.reading.from_time import from_time
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.byte_streams import PIPELINE, Writing, frames, record
 

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InDoubt, InvalidPipeline
-from holdfast.sources import journal
-from holdfast.sources.callback import CallbackSource
+from holdfast.connectors.files import journal
+from holdfast.connectors.files.callback import CallbackSource
 from holdfast.store import durable
 
 

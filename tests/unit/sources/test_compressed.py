@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Corrupt
-from holdfast.sources.files.access import FilePart, Undecodable
+from holdfast.connectors.formats.access import FilePart, Undecodable
 from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, source_over
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sources.formats import convert
+from holdfast.connectors.formats import convert
 from holdfast.types.from_text import Unfit, timestamps_from_text
 
 UTC_TYPE = pa.timestamp("us", tz="UTC")

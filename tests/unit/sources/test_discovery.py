@@ -14,8 +14,8 @@ import fsspec
 import pytest
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.sources.files.discovery import Discovery, Place, place, settled
-from holdfast.sources.files.identity import changed_us_of
+from holdfast.connectors.files.source.discovery import Discovery, Place, place, settled
+from holdfast.connectors.formats.identity import changed_us_of
 
 
 def put(path: Path, text: str = "x", age_s: float = 0.0) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources.files.log import FileLog, LoggedFile, log_end, whole
+from holdfast.connectors.files.source.log import FileLog, LoggedFile, log_end, whole
 from holdfast.store import durable, increments, sealed
 from tests.disks import small_disk
 

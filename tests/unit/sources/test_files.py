@@ -15,7 +15,7 @@ import pytest
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import REJECT_COLUMN
-from holdfast.sources.files.spec import FilesSource
+from holdfast.connectors.files.source.spec import FilesSource
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 

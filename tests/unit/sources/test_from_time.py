@@ -12,9 +12,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.ports import REJECT_COLUMN, Source
-from holdfast.sources.from_time import from_time, obstacle
-from holdfast.sources.rate import RateSpec
-from holdfast.sources.until.between import is_from
+from holdfast.connectors.reading.from_time import from_time, obstacle
+from holdfast.connectors.rate import RateSpec
+from holdfast.connectors.reading.between import is_from
 from holdfast.testing.clock import SimulatedClock
 
 SECOND = 1_000_000

@@ -17,9 +17,9 @@ from confluent_kafka import TopicCollection
 from holdfast import read
 from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
 from holdfast.ports import REJECT_COLUMN
-from holdfast.sources.kafka import consuming
-from holdfast.sources.kafka import source as planning
-from holdfast.sources.kafka.consuming import chunks_of
+from holdfast.connectors.kafka.source import consuming
+from holdfast.connectors.kafka.source import source as planning
+from holdfast.connectors.kafka.source.consuming import chunks_of
 from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, kafka_server
 from tests.contract.source_contract import drain, rows_between
 from tests.kafka_topics import Topics
@@ -116,8 +116,8 @@ def test_each_partition_gets_its_share_and_large_ones_are_cut(
     assert [sorted(each.values()) for each in positions[:3]] == [[0, 0, 0], [4, 13, 13], [4, 28, 28]]
     for start, end in pairwise(positions):
         assert source.rows_between(start, end) <= 30
-    monkeypatch.setattr("holdfast.sources.kafka.dealing.SPAN_ROWS_MIN", 10)
-    monkeypatch.setattr("holdfast.sources.kafka.dealing.SPAN_ROWS_ENOUGH", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_MIN", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_ENOUGH", 10)
     spans = source.spans(positions[0], positions[-1], parallelism=3)
     assert len(spans) == 6
     assert len({segment for span in spans for segment, _, _ in span.value.ranges}) == 3

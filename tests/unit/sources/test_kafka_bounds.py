@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import InvalidPipeline
-from holdfast.sources.bounds import OWN
-from holdfast.sources.partition_times import TAIL, OffsetRange, PartitionBounds, PartitionTimes
-from holdfast.sources.partitioned import BOUND, of_partitions
+from holdfast.connectors.reading.bounds import OWN
+from holdfast.connectors.reading.partition_times import TAIL, OffsetRange, PartitionBounds, PartitionTimes
+from holdfast.connectors.reading.partitioned import BOUND, of_partitions
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.source_contract import rows_between
 from tests.kafka_topics import Topics

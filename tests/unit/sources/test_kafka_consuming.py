@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from confluent_kafka import KafkaError
 
-from holdfast.kafka import codes
-from holdfast.kafka.answers import UNREADABLE
-from holdfast.sources.kafka import consuming
-from holdfast.sources.kafka.consuming import Access, _Reading
-from holdfast.sources.kafka.partitions import PartitionOf
-from holdfast.sources.partition_times import OffsetRange
+from holdfast.connectors.kafka import codes
+from holdfast.connectors.kafka.answers import UNREADABLE
+from holdfast.connectors.kafka.source import consuming
+from holdfast.connectors.kafka.source.consuming import Access, _Reading
+from holdfast.connectors.kafka.source.partitions import PartitionOf
+from holdfast.connectors.reading.partition_times import OffsetRange
 
 PLACES = [("first", 0), ("first", 1), ("second", 0), ("third", 0)]
 RANGE_ENDS_AT_MOST = 40

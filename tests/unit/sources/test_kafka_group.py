@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from holdfast import read
-from holdfast.kafka.brokers import Brokers
+from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.ports import FollowedSpec, Held
-from holdfast.sources.kafka import group
-from holdfast.sources.kafka.group import GroupFollower
+from holdfast.connectors.kafka.source import group
+from holdfast.connectors.kafka.source.group import GroupFollower
 from holdfast.spark.status.followers import Followers
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.sources.files.discovery import Discovery, place, settled
+from holdfast.connectors.files.source.discovery import Discovery, place, settled
 from tests.unit.sources.reading import everything, source_over
 
 Unlistable = Callable[[str, OSError], None]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import BadRow
-from holdfast.sources.formats import parquet
+from holdfast.connectors.formats import parquet
 from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import everything, good, rejected, source_over
 

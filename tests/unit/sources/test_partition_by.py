@@ -15,7 +15,7 @@ import pytest
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
-from holdfast.sinks.files.spec import FilesSinkSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 SCHEMA = pa.schema([("text", pa.string()), ("id", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(9, 2)),

@@ -17,12 +17,12 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.sinks.byte_stream.messages import MessageColumns
-from holdfast.sinks.byte_stream.spec import ByteStreamSinkSpec
-from holdfast.sources.bounds import OWN
-from holdfast.sources.from_time import from_time
-from holdfast.sources.partitioned import BOUND, of_partitions
-from holdfast.sources.until.spec import up_to
+from holdfast.connectors.byte_stream.sink.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.reading.bounds import OWN
+from holdfast.connectors.reading.from_time import from_time
+from holdfast.connectors.reading.partitioned import BOUND, of_partitions
+from holdfast.connectors.reading.until import up_to
 from holdfast.testing import bound, close, drive
 
 SCHEMA = "host STRING, at BIGINT"
@@ -213,7 +213,7 @@ def test_a_silent_stream_that_holds_all_others_back_is_named_once(
 ) -> None:
     now_s = [0]
     clock = SimpleNamespace(monotonic_ns=lambda: now_s[0] * 10**9)
-    monkeypatch.setattr("holdfast.sources.byte_stream.source.time", clock)
+    monkeypatch.setattr("holdfast.connectors.byte_stream.source.source.time", clock)
     cameras = Cameras(tmp_path / "store")
     stream = hf.read.byte_stream(tmp_path / "store", timestamps="bigint", disorder=2, name="logs")
     source = opened(stream, tmp_path / "w")

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import InvalidPipeline
-from holdfast.sources.rate import RateSpec
+from holdfast.connectors.rate import RateSpec
 from tests.contract.source_contract import Hands
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import InternalError, InvalidPipeline
-from holdfast.sources.spark import SparkSpec
+from holdfast.connectors.spark import SparkSpec
 
 
 def declared(**options: object) -> SparkSpec:

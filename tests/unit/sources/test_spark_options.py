@@ -15,7 +15,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
 from holdfast.resume.graph_diff import NodeVerdict, compare
 from holdfast.resume.graph_record import GraphRecord, Role, described
-from holdfast.sources.spark_options import KEY_VARIABLE
+from holdfast.connectors.spark_options import KEY_VARIABLE
 from holdfast.testing.store import SimulatedStore
 
 KEY = "5f" * 32

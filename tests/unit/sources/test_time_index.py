@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.sources.files.access import FilePart
-from holdfast.sources.files.log import FileLog
-from holdfast.sources.files.spec import FilesSource
-from holdfast.sources.files.times import of_blocks
-from holdfast.sources.from_time import from_time
+from holdfast.connectors.formats.access import FilePart
+from holdfast.connectors.files.source.log import FileLog
+from holdfast.connectors.files.source.spec import FilesSource
+from holdfast.connectors.formats.times import of_blocks
+from holdfast.connectors.reading.from_time import from_time
 from holdfast.store.time_ranges import TimeRange
 from tests.everyday import examples
 from tests.unit.sources.reading import everything

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.ports import Source
-from holdfast.sources.from_time import from_time
-from holdfast.sources.until.spec import has_passed, up_to
+from holdfast.connectors.reading.from_time import from_time
+from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.store import sealed
 
 Row = tuple[str, int | None]

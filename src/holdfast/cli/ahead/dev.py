@@ -14,7 +14,7 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.kafka.libraries import libraries_for
+from holdfast.connectors.kafka.libraries import libraries_for
 
 app = typer.Typer(
     help="Servers for development, with data that is removed when they stop.  Not for production.",

@@ -17,7 +17,7 @@ from holdfast.errors import invariant
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.passing import GivenRows
-from holdfast.sources import reject_reasons
+from holdfast.connectors.reading import reject_reasons
 from holdfast.state.bucket_report import BucketReport
 
 Tally = Mapping[str, Mapping[str, int]]
@@ -28,7 +28,7 @@ Tally = Mapping[str, Mapping[str, int]]
 class Observed:
     """What was counted in one epoch at one source, or at one filter: the rows that arrived, and those rejected.
 
-    Of rejected rows also, for each reason, how many (:mod:`holdfast.sources.reject_reasons`).
+    Of rejected rows also, for each reason, how many (:mod:`holdfast.connectors.reading.reject_reasons`).
     """
 
     rows: int = 0

@@ -19,7 +19,7 @@ from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages
 from holdfast.ports import Source, Span
 from holdfast.resume.spark_log import CONTROLS
-from holdfast.sources.bounds import MarkedSource
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
 from holdfast.state.timeline import shifted
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from holdfast.ports import Losses, Staged, Task
 from holdfast.reconcile.digests import tables
-from holdfast.sinks.arrow_files import ArrowWriter, ArrowWriterFactory
-from holdfast.sinks.sql import TableMode
+from holdfast.connectors.kit.files.arrow_files import ArrowWriter, ArrowWriterFactory
+from holdfast.connectors.kit.sql import TableMode
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 

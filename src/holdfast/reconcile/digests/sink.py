@@ -39,12 +39,12 @@ from holdfast.ports import (
 from holdfast.reconcile.digests import tables
 from holdfast.reconcile.digests.content import DigestContent
 from holdfast.reconcile.digests.reduction import ReducingWriterFactory, Reduction, Wanted
-from holdfast.sinks import sql
-from holdfast.sinks.arrow_files import ArrowStaging, unchecked
-from holdfast.sinks.believed import fresh
-from holdfast.sinks.sql import APPEND, TableMode
-from holdfast.sinks.sqlite import ledger
-from holdfast.sinks.sqlite.file import DatabaseFile
+from holdfast.connectors.kit import sql
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.sqlite import ledger
+from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.store import durable
 from holdfast.values import Loss, LossKind
 

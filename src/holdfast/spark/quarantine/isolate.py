@@ -28,7 +28,7 @@ from holdfast.quarantine.mask import Address, LetteredSource, Mask
 from holdfast.quarantine.passing import GivenRows, Passing
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate, searched
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.sources.bounds import MarkedSource
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.quarantine.probe_process import ProbePart

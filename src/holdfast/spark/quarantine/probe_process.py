@@ -26,7 +26,7 @@ from holdfast.plan.program import Program
 from holdfast.ports import Source
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, lettered
-from holdfast.sources.bounds import MarkedSource, marks_of
+from holdfast.connectors.reading.bounds import MarkedSource, marks_of
 from holdfast.spark.evaluation import Reader
 
 

@@ -35,7 +35,7 @@ from holdfast.resume.graph_record import Described, GraphRecord, Role
 from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.sources import from_time
+from holdfast.connectors.reading import from_time
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import lines_of

@@ -47,7 +47,7 @@ from holdfast.resume.rewind import (
     unfinished,
 )
 from holdfast.resume.spark_log import newest_positions, plain
-from holdfast.sinks import foreach_batch
+from holdfast.connectors import foreach_batch
 from holdfast.spark.resume.beginning import above_all, beginning_of
 from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look

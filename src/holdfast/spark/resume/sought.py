@@ -23,7 +23,7 @@ from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.spark_log import CONTROLS, check_logs, newest_positions, plain
-from holdfast.sources.spark import SparkSpec
+from holdfast.connectors.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
 

@@ -16,7 +16,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.warnings import start_warnings
-from holdfast.sources.until.ending import ends_at
+from holdfast.connectors.reading.ending import ends_at
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt

@@ -30,7 +30,7 @@ from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.sources.wrapped import innermost
+from holdfast.connectors.reading.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.reader import stored_state

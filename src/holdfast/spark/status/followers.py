@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from holdfast.graph.graph import Graph
 from holdfast.ports import FollowedSpec, Follower, Held
 from holdfast.positions import held_by_every
-from holdfast.sources.partitioned import beneath
+from holdfast.connectors.reading.partitioned import beneath
 
 log = logging.getLogger("holdfast.run")
 

@@ -44,8 +44,8 @@ from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.sources.bounds import MarkedSpec
-from holdfast.sources.row_batches import to_batch
+from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US

@@ -1,0 +1,1 @@
+"""Files in directories and object stores."""

@@ -1,0 +1,351 @@
+"""Planning of file epochs: which blocks follow, and what must be logged before they are returned.
+
+Lives in the planning process.  The log decides; everything else here may be lost with the process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.limits import EpochRoom, ReadLimit
+from holdfast.connectors.files.source import discovery
+from holdfast.connectors.formats.access import FilePart, check, is_as_found, shown
+from holdfast.connectors.files.source.dealing import within_limits
+from holdfast.connectors.files.source.discovery import Discovery, Found, Place
+from holdfast.connectors.formats.identity import FileIdentity, of_status
+from holdfast.connectors.files.source.index import TimeIndex
+from holdfast.connectors.files.source.listing import NOT_THERE, named
+from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, whole
+from holdfast.connectors.reading.until import check_timestamp
+
+if TYPE_CHECKING:
+    from holdfast.connectors.files.source.spec import FilesSourceSpec
+
+_CHECKED_AGAIN = 64
+"""Files that are checked again after they were taken."""
+_MISSES = 3
+"""Looks of one epoch in which a bounded source finds a file that changes before it is taken."""
+
+
+class FilePlanner:
+    """Log, discovery, and what was found but not logged yet.
+
+    Parameters
+    ----------
+    spec : FilesSourceSpec
+        The declaration.
+    name, workspace : str
+        The source's name and its directory below the checkpoint.
+    """
+
+    def __init__(self, spec: FilesSourceSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.where = discovery.settled(spec.where)
+        self.log = FileLog.of_source(workspace, name, spec.identity(self.where))
+        self.log.merge()
+        self._discovery = self._new_discovery()
+        self._waiting: list[Found] = []
+        self._is_frozen = False
+        self._recent = _last_taken(self.log.blocks)
+        self._index = TimeIndex(spec)
+        self._read_to: tuple[int, int | None] = 0, None
+        """A position, and the highest time before it."""
+        if self.log.owed:
+            check_timestamp(spec, name, self.log.owed_by)
+        if self.log.is_new and spec.start == "latest":
+            self._skip_what_is_there()
+
+    @property
+    def newest(self) -> int:
+        """Position after every file seen so far; one that is not split yet counts as one block."""
+        return self.log.end + len(self._waiting) + self._index.due_count(self.log.owed)
+
+    def has_passed(self, position: int) -> bool:
+        """Return whether no row below the time where reading ends follows a position: neither of what is there, nor, by
+        what the source has reached, of what may come.
+        """
+        log, before = self.log, self.spec.before
+        if before is None or position < log.end or self.newest > log.end:
+            return False
+        return log.is_complete or (log.reached is not None and log.reached >= before)
+
+    def bound_after(self, position: int, disorder: int) -> int | None:
+        """Return the time below which no row follows a position; None where that is not known.
+
+        What was found, and is not read yet, has the times of its blocks.  What arrives later is at most ``disorder``
+        ticks below the newest that was read; nothing does where the source is bounded, and all of it is logged.
+        """
+        log = self.log
+        if self._waiting:
+            return None
+        bounds = [lowest_of(block) for block in (*log.blocks[position:], *log.owed.values())]
+        if not log.is_complete:
+            highest = self._highest(position)
+            bounds.append(None if highest is None else highest - disorder)
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known and len(known) == len(bounds) else None
+
+    def _highest(self, position: int) -> int | None:
+        """Return the highest time that was read before a position; None without any."""
+        begin, highest = self._read_to if self._read_to[0] <= position else (0, None)
+        for block in self.log.blocks[begin:position]:
+            if block.times is not None:
+                high = (
+                    block.times.high if block.before is None else block.times.low
+                )  # of what was read not more is known
+                highest = high if highest is None else max(highest, high)
+        self._read_to = position, highest
+        return highest
+
+    def blocks(self, start: int, end: int) -> Sequence[Block]:
+        """Return the blocks between two positions."""
+        self._check_known(end)
+        return self.log.blocks[start:end]
+
+    def part(self, block: Block) -> FilePart:
+        """Return what a reader of a block needs."""
+        return part_of(self.spec, self.where, block, follows_links=self._discovery.follows_links)
+
+    def freeze(self) -> None:
+        """Record which files are there now."""
+        if not self.log.is_complete:
+            self._check_recent()
+            known = self.log.names.union(found.name for found in self._waiting)
+            self._waiting += self._discovery.new_files(known)
+        self._is_frozen = True
+
+    def end_of_epoch(self, start: int, *, frozen: bool, limit: ReadLimit | None = None) -> int:
+        """Return the end of the epoch that begins at ``start``: logged blocks first, then new files, within the limits.
+
+        With ``frozen`` no file that arrived after :meth:`freeze`.
+        """
+        self._check_known(start)
+        if frozen and not self._is_frozen:
+            self.freeze()
+        end, is_full = self._end_within(start, limit)
+        while not is_full and (owed := self._owed(self._room(limit, self.log.blocks[start:end]))):
+            self.log.append(owed)  # lost to another planner: what it took is not owed any more
+            end, is_full = self._end_within(start, limit)
+        if is_full:
+            return end
+        if not frozen:
+            self._discover()
+        misses = 0
+        self._index.begin_epoch()
+        while self._waiting and not is_full and not (self._index.has_spent_much and end > start):
+            again = self._log_more(self._room(limit, self.log.blocks[start:end]))
+            misses += bool(again)
+            if misses == _MISSES:  # what is found again is some of what was missed before
+                raise self._still_changing(again)
+            end, is_full = self._end_within(start, limit)
+        if self._is_at_its_end and not self.log.is_complete:
+            self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
+        return end
+
+    def _room(self, limit: ReadLimit | None, taken: Sequence[Block] = ()) -> EpochRoom:
+        room = EpochRoom(self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch, limit)
+        for block in taken:
+            room.take(block)
+        return room
+
+    def _end_within(self, start: int, limit: ReadLimit | None) -> tuple[int, bool]:
+        return within_limits(self.log.blocks, start, self._room(limit))
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether a bounded source has nothing to log any more: also one that found no file at all."""
+        return self.spec.bounded and not self._waiting and self._discovery.has_seen_all
+
+    def _discover(self) -> None:
+        if self.log.is_complete:
+            return
+        self._check_recent()
+        if not self._waiting:
+            # What waits is taken first: files are ordered within one discovery.
+            self._waiting = self._discovery.new_files(self.log.names)
+
+    def _owed(self, room: EpochRoom) -> list[LoggedFile]:
+        """Return as much as the epoch still takes of what earlier runs have left, and this one reads."""
+        files: dict[str, LoggedFile] = {}
+        for block in self._index.due(self.log.owed.values()):
+            if files and not room.fits(block):
+                break
+            room.take(block)
+            file = files.get(block.name) or LoggedFile(block.name, block.file_size, (), block.identity)
+            files[block.name] = file._replace(blocks=(*file.blocks, block))
+        return list(files.values())
+
+    def _log_more(self, room: EpochRoom) -> Sequence[Found]:
+        """Cut as many waiting files as the epoch still takes, and log them in one increment.
+
+        Returns
+        -------
+        sequence of Found
+            Files that changed meanwhile, and wait again.
+        """
+        spec = self.spec
+        logged: list[LoggedFile] = []
+        skipped: set[str] = set()
+        looked_at = read_count = 0
+        for found in self._waiting:
+            # What gives bounds is logged ahead: the times of all that was found hold them back.
+            is_full = (room.is_full and not spec.has_bounds) or (self._index.has_spent_much and read_count > 0)
+            if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
+                break
+            looked_at += 1
+            cut = self._cut(found)
+            if cut is None:
+                skipped.add(found.name)
+                continue
+            logged.append(cut)
+            read_count += bool(cut.blocks)  # what is passed over fills no epoch
+            for block in cut.blocks:
+                room.take(block)
+        again: list[Found] = []
+        if skipped:
+            # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
+            self._discovery = self._new_discovery()
+            if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
+                again = [found for found in self._discovery.new_files(self.log.names) if found.name in skipped]
+        rest = self._waiting[looked_at:] + again
+        if not logged:
+            self._waiting = rest
+        elif self.log.append(logged, is_complete=spec.bounded and not skipped and self._discovery.has_seen_all):
+            self._waiting = rest
+            self._remember(logged)
+        else:
+            # Another planner was faster: what it took is known now.
+            self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
+        return again
+
+    def _still_changing(self, found: Sequence[Found]) -> Unavailable:
+        path = shown(self.where.path(found[0].name))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return Unavailable(
+            f"{path}{more} changed {_MISSES} times between being found and being taken by source {self.name!r}.",
+            why="it is still being written to, or its file system gives it other times; a bounded source is whole only "
+            "with it.",
+            do='write files under another name and rename them when complete, or give min_age="1 min"; where sizes '
+            'stay and times do not, write compare="size".',
+            participant=self.name,
+        )
+
+    def _cut(self, found: Found) -> LoggedFile | None:
+        """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
+        identity = found.identity
+        if self.spec.compare == "size":
+            found = found._replace(identity=FileIdentity())
+        try:
+            cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+            cut = self._index.divided(cut, self.where.path(found.name), found.identity)
+        except Corrupt:
+            if not is_as_found(FilePart(self.where.path(found.name), found.size, 0, -1, found.identity)):
+                return None
+            cut = whole(found.name, found.size)  # damaged: the reader reports it
+        if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
+            return None
+        return cut._replace(identity=identity)
+
+    def _is_still(self, found: Found) -> bool:
+        """Whether a local file is the one that was found."""
+        try:
+            now = os.stat(self.where.path(found.name))
+        except NOT_THERE:
+            return False
+        except OSError:
+            return True  # the reader reports it
+        return now.st_size == found.size and found.identity.is_of(of_status(now))
+
+    def _skip_what_is_there(self) -> None:
+        """Log files that are there as known and never read."""
+        while self.log.is_new:
+            self.log.append([LoggedFile(found.name, found.size, ()) for found in self._discovery.new_files(())])
+
+    def _remember(self, logged: Sequence[LoggedFile]) -> None:
+        for file in logged:
+            self._recent.pop(file.name, None)
+            self._recent[file.name] = (file.size, file.identity)
+        for name in list(self._recent)[:-_CHECKED_AGAIN]:
+            del self._recent[name]
+
+    def _check_recent(self) -> None:
+        """Notice files that grow, or are replaced, after they were taken: their new rows would be silently lost."""
+        if not self.where.is_local:
+            return
+        compares_size = self.spec.compare == "size"
+        misfits: dict[str, Corrupt] = {}
+        for name, (size, identity) in self._recent.items():
+            part = FilePart(self.where.path(name), size, 0, -1, None if compares_size else identity)
+            try:
+                self._check_taken(part)
+            except Corrupt as error:
+                misfits[part.shown] = error
+        if len(misfits) == 1:
+            raise next(iter(misfits.values()))
+        if misfits:
+            proof = '; where each has its size and its rows, and only its time differs, write compare="size"'
+            raise Corrupt(
+                f"{len(misfits)} of the last {len(self._recent)} files that source {self.name!r} took are not as they "
+                f"were: {named(list(misfits))}.",
+                why="they were written to, touched or replaced after they had been taken, and new rows in them would "
+                "never be read.",
+                do=f"restore them, and put new rows into new files{'' if compares_size else proof}.",
+                participant=self.name,
+            )
+
+    def _check_taken(self, part: FilePart) -> None:
+        try:
+            now = os.stat(part.path)
+        except OSError:
+            return  # it may go once its rows are in every sink, and reading notices when it went too early
+        if now.st_size != part.file_size:
+            raise Corrupt(
+                f"{part.shown} has {now.st_size} bytes, and had {part.file_size} when source {self.name!r} took it.",
+                why="it was written to after it had arrived; what was added would never be read.",
+                do='write files under another name and rename them when complete, or give min_age="1 min"; '
+                "put the added lines into a new file and restore this one.",
+                participant=self.name,
+            )
+        check(part, now.st_size, of_status(now))
+
+    def _new_discovery(self) -> Discovery:
+        return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
+
+    def _check_known(self, position: int) -> None:
+        if position > self.log.end:
+            self.log.refresh()
+        if position > self.log.end:
+            raise Corrupt(
+                f"source {self.name!r} is to be read from position {position}, and its log ends at {self.log.end}.",
+                why=f"the log {self.log.directory} was removed or replaced by an older one.",
+                do="restore the checkpoint directory as a whole.",
+                participant=self.name,
+            )
+
+
+def lowest_of(block: Block) -> int | None:
+    """Return a time that no row of a block is below; None where it is not known."""
+    known = [time for time in (block.since, block.times and block.times.low) if time is not None]
+    return max(known, default=None)
+
+
+def part_of(spec: FilesSourceSpec, where: Place, block: Block, *, follows_links: bool) -> FilePart:
+    """Return what a reader of a logged block needs."""
+    identity = None if spec.compare == "size" else block.identity
+    # An older log, without identities, may contain links: they were then followed.
+    has_links = follows_links or block.identity is None
+    return FilePart(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
+
+
+def _last_taken(blocks: Sequence[Block]) -> dict[str, tuple[int, FileIdentity | None]]:
+    """Return the files that were taken last, the newest at the end: a file may grow between two runs."""
+    taken: dict[str, tuple[int, FileIdentity | None]] = {}
+    for block in reversed(blocks):
+        taken.setdefault(block.name, (block.file_size, block.identity))
+        if len(taken) == _CHECKED_AGAIN:
+            break
+    return dict(reversed(taken.items()))

@@ -1,0 +1,108 @@
+"""Payloads that are JSON objects, as rows: joined as lines, and parsed by the decoder that files are read with.
+
+One message is one row, so there are as many rows as messages, in their order; a payload that is none, and the null
+payload of a tombstone, is a bad row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import BadRow
+from holdfast.connectors.formats.blocks import Offsets
+from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.lines import RowRules, Unreadable, cut_short
+from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
+
+PayloadReader = Callable[[Sequence["bytes | None"], RowRules, Callable[[int], str]], pa.RecordBatch]
+"""Payloads, the result of rows, and index -> where the message is; returns a row for each payload."""
+
+TOMBSTONE = "it has no value (a tombstone), and columns are wanted"
+EMPTY = "it is empty"
+_NO_OBJECT = "it is not a JSON object"
+_SPACE = b" \t\r\n"
+
+
+def json_rows(
+    parser: JsonParser, payloads: Sequence[bytes | None], rows: RowRules, place: Callable[[int], str]
+) -> pa.RecordBatch:
+    """Return a row for each payload.
+
+    Parameters
+    ----------
+    parser : JsonParser
+        Reads objects, one a line.
+    payloads : sequence of bytes or None
+        Of messages that follow each other.
+    rows : RowRules
+        The result of rows.
+    place : callable
+        Index -> where the message is, for people.
+
+    Raises
+    ------
+    BadRow
+        If one cannot be read and is not to be rejected.
+    """
+    try:
+        text = b"\n".join(payloads)  # type: ignore[arg-type]
+        batches = parser.parse(text + b"\n") if text.count(b"\n") == len(payloads) - 1 else []
+        if sum(batch.num_rows for batch in batches) == len(payloads):
+            return one_batch(list(rows.good(batches)), rows)
+    except (TypeError, Unreadable):
+        pass  # a tombstone, or a bad one: which, the exact way tells
+    return one_batch(list(_apart(payloads, parser, rows, place)), rows)
+
+
+def _apart(
+    payloads: Sequence[bytes | None], parser: JsonParser, rows: RowRules, place: Callable[[int], str]
+) -> Iterator[pa.RecordBatch]:
+    sieve = Sieve(parser)
+    for begin in range(0, len(payloads), PARSED_TOGETHER):
+        contents, problems = _contents(payloads[begin : begin + PARSED_TOGETHER])
+        batches, reasons = sieve.sifted(contents, problems)
+
+        def places(some: Offsets, begin: int = begin) -> pa.Array:
+            return pa.array([place(begin + at) for at in some.tolist()], pa.string())
+
+        if not reasons:
+            yield from rows.good(batches)
+        elif rows.rejects:
+            yield from mixed(contents, places, batches, reasons, rows)
+        else:
+            at = min(reasons)
+            raise _bad_row(place(begin + at), reasons[at], contents[at])
+
+
+def _contents(payloads: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, str]]:
+    """Return payloads as one line each, and what is wrong with those that are no line of an object."""
+    contents, problems = [], {}
+    for at, payload in enumerate(payloads):
+        # A newline between members is as good as a carriage return, and inside a text as forbidden.
+        content = (payload or b"").strip(_SPACE).replace(b"\n", b"\r")
+        if not content:
+            problems[at] = TOMBSTONE if payload is None else EMPTY
+        elif not (content.startswith(b"{") and content.endswith(b"}")):
+            problems[at] = _NO_OBJECT
+        contents.append(content)
+    return contents, problems
+
+
+def one_batch(batches: list[pa.RecordBatch], rows: RowRules) -> pa.RecordBatch:
+    """Return rows as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches, rows.read_schema).combine_chunks().to_batches()
+    return batch
+
+
+def _bad_row(place: str, reason: str, content: bytes) -> BadRow:
+    return BadRow(
+        f"{place}, cannot be read: {reason}.",
+        why=f"the value is {cut_short(content.decode('utf-8', errors='replace'), RAW_SHOWN)!r}.",
+        do='correct schema=, or write on_bad_row="reject" where the source is built: the good rows go on, and the '
+        "value itself can be produced again, corrected.",
+        participant=place,
+    )

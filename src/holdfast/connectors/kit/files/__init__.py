@@ -1,0 +1,1 @@
+"""What sinks that write files share."""

@@ -1,0 +1,102 @@
+"""What sinks that can withdraw rows share: which epoch a rewind goes back to, by its end, and why it cannot.
+
+A SQL sink keeps the list of its ends in a table, in the transactions that publish (design/0012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.ports import EpochRecord, Withdrawal
+from holdfast.positions import Positions
+from holdfast.connectors.kit.sql import RESERVED_PREFIX, LedgerRow, TableMode, positions_text
+
+EPOCH = f"{RESERVED_PREFIX}_epoch"
+"""Column of a rewindable table: the epoch that each row was published with."""
+
+EPOCHS = "holdfast_epochs"
+"""What a rewindable table holds: the end of each epoch, in the transaction that published it."""
+
+EPOCHS_KEPT = 100_000
+"""Of each sink; further back no rewind reaches."""
+
+
+def no_epoch_column(node: str, table: str, ddl: str) -> InvalidPipeline:
+    """Return the error of a rewindable sink whose table does not keep epochs."""
+    return InvalidPipeline(
+        f"{node}: table {table} has no column {EPOCH!r}.",
+        why="rewindable=True stores the epoch of each row in it, and the table existed before.",
+        do=f"add it: {ddl}; existing rows stay in every rewind. Or leave rewindable out.",
+    )
+
+
+def check_one_writer(node: str, table: str, others: Sequence[tuple[str, str]]) -> None:
+    """Raise :class:`InvalidPipeline` if another rewindable sink writes the table: epochs of two would be mixed."""
+    if others:
+        pipeline, sink = others[0]
+        raise InvalidPipeline(
+            f"{node}: table {table} is the rewindable table of sink {sink!r} of pipeline {pipeline!r}.",
+            why="a rewind finds rows by their epoch, and two writers count epochs separately.",
+            do="give each a table of its own; or leave rewindable out here: such rows stay in every rewind.",
+        )
+
+
+def cannot_go_back(node: str, record: EpochRecord, epochs: Sequence[int]) -> Diverged:
+    """Return the error of a decided rewind that a sink can no longer follow.  Nothing was changed."""
+    return Diverged(
+        f"{node}: it cannot go back to the end of epoch {record.rewound_to}.",
+        why=f"{not_held(epochs)}; when the rewind was decided, one did: the sink was restored from a backup.",
+        do="restore the sink, or the checkpoint and all sinks from the same moment, and start again.",
+        pipeline=record.pipeline,
+        participant=node,
+        epoch=record.epoch,
+    )
+
+
+def declared(mode: TableMode) -> Withdrawal:
+    """Return what a table withdraws as far as its mode says: an upsert has lost what it replaced."""
+    if mode.mode == "append" and not mode.rewindable:
+        return Withdrawal(obstacle="it is not declared rewindable=True")
+    return Withdrawal(is_recomputed=mode.mode == "upsert")
+
+
+def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:
+    """Return the epoch after which a rewind withdraws everything.
+
+    Raises
+    ------
+    Diverged
+        If no epoch ended at the record's positions.
+    """
+    last = last_at(epochs, record.positions)
+    if last is None:
+        raise cannot_go_back(node, record, sorted(epochs))
+    return last
+
+
+def has_gap(epochs: Mapping[int, str], row: LedgerRow) -> bool:
+    """Return whether a list of ends does not lead to what the sink holds.
+
+    Then rows were published that the list does not know, while the sink was not rewindable or wrote to another table:
+    they have no epoch, and would stay in a rewind to one before them.
+    """
+    return row.epoch > 0 and (not epochs or epochs[max(epochs)] != row.positions)
+
+
+def leading(epochs: Mapping[int, str], row: LedgerRow) -> Mapping[int, str]:
+    """Return the ends that a sink can go back to, as it will note them when it is opened."""
+    return {row.epoch: row.positions} if has_gap(epochs, row) else epochs
+
+
+def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
+    """Return the last epoch that ended at exactly these positions; None where none did."""
+    text = positions_text(to)
+    return max((epoch for epoch, at in epochs.items() if at == text), default=None)
+
+
+def not_held(epochs: Sequence[int]) -> str:
+    """Return why a sink cannot go back to positions at which none of its epochs ended."""
+    if not epochs:
+        return "it records no ends of epochs: it was made rewindable after the epoch, or holds nothing"
+    return f"none of its epochs ended there: those that it can go back to are between {epochs[0]} and {epochs[-1]}"

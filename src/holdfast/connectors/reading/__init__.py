@@ -1,0 +1,1 @@
+"""What sources of several systems share: bounds, row ids, ends, deferred rows."""

@@ -1,0 +1,193 @@
+"""Sources whose rows have an id, made of their position (design/0022).
+
+What numbers its rows says so in its declaration (:class:`NumberedSpec`), and yields with each batch the *place* that
+its rows are in and their numbers there.  At a place a number is one row for ever, however spans and batches are cut,
+whatever else is read with it, and in whichever order places are found.
+
+The ids are a column that is added where the source reads: inside whatever leaves rows out, so that each reader counts
+the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import invariant
+from holdfast.ports import (
+    REJECT_COLUMN,
+    SeekableSpec,
+    Source,
+    Span,
+)
+from holdfast.positions import SourcePositions
+from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
+from holdfast.types.row_ids import U64, Key, ids_of_numbers, key_of
+
+ROWS_MAX = 1 << 32
+"""More rows than a place can have: the end of its numbers, where it is not known."""
+
+
+class PlaceRun(NamedTuple):
+    """Rows of one place that follow each other in a batch: their numbers there."""
+
+    place: str
+    numbers: U64
+
+    @classmethod
+    def of(cls, place: str, first: int, count: int) -> PlaceRun:
+        """Return rows that follow each other at the place, too."""
+        return cls(place, np.arange(first, first + count, dtype=np.uint64))
+
+
+class Numbered(NamedTuple):
+    """Rows, and where they are from: runs of as many rows together."""
+
+    runs: Sequence[PlaceRun]
+    batch: pa.RecordBatch
+
+
+@runtime_checkable
+class NumberedSpec(Protocol):
+    """What a source's declaration says beyond :class:`~holdfast.ports.SourceSpec` if its rows have numbers."""
+
+    numbering: str
+    """What of a row its number is, for users: ``"file and row"``."""
+
+
+class KnownPlace(NamedTuple):
+    """A place of rows that a source has given.
+
+    Parameters
+    ----------
+    place : str
+        Its name, as part of ids.
+    begin, end : int
+        Numbers that its rows may have.
+    segment : str
+        The segment of the source's positions.
+    position : int, optional
+        The position at which its rows are; None: a row's number is its position.
+    shown : str
+        The place, for users.
+    since, before : int, optional
+        Only its rows of this time are there; the others are at other positions.
+    """
+
+    place: str
+    begin: int
+    end: int
+    segment: str
+    position: int | None
+    shown: str
+    since: int | None = None
+    before: int | None = None
+
+
+@runtime_checkable
+class TraceableSpec(Protocol):
+    """What the declaration of a :class:`NumberedSpec` offers besides: to tell its places."""
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the places of all rows before some positions.  Creates and changes nothing."""
+
+
+class NumberedSource(Protocol):
+    """What the source of a :class:`NumberedSpec` offers beyond :class:`~holdfast.ports.Source`."""
+
+    def read_numbered(self, span: Span) -> Iterator[Numbered]:
+        """Yield the rows of a span as :meth:`~holdfast.ports.Source.read` does, with their numbers."""
+
+
+def numbered(place: str, first: int, batch: pa.RecordBatch) -> Numbered:
+    """Return rows that follow each other at a place, with their numbers from the first one on."""
+    return Numbered((PlaceRun.of(place, first, batch.num_rows),), batch)
+
+
+@dataclass(frozen=True)
+class IdentifiedSpec(WrappedSpec):
+    """Declaration of a source whose rows have an id.
+
+    Parameters
+    ----------
+    given : SourceSpec
+        The source without; a :class:`NumberedSpec`.
+    column : str
+        The column that is added: the last one.
+    id_time : str, optional
+        The column that the time of an id is taken from; None: ids have no time.
+    """
+
+    column: str
+    id_time: str | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.given.schema.append(pa.field(self.column, pa.string(), nullable=False))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        time = {} if self.id_time == self.timestamp else {"row_id_timestamp": self.id_time or False}
+        return {**self.given.arguments(), "row_id": self.column, **time}
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source."""
+        return cast("Source", IdentifiedSource(self.given.open(name, workspace), self, name))
+
+    def from_time(self, at_us: int) -> IdentifiedSpec:
+        """Return the declaration of the same source that begins at a time; the ids stay."""
+        assert isinstance(self.given, SeekableSpec)
+        return replace(self, given=self.given.from_time(at_us))
+
+
+class IdentifiedSource(WrappedSource):
+    """A source whose :meth:`read` adds the ids; all else is the source itself.
+
+    Parameters
+    ----------
+    source : Source
+        Numbers its rows.
+    spec : IdentifiedSpec
+        Where the ids go, and where their time is.
+    name : str
+        The source's name: part of every id.
+    """
+
+    def __init__(self, source: Source, spec: IdentifiedSpec, name: str) -> None:
+        super().__init__(source)
+        self.column = spec.column
+        self.id_time = spec.id_time
+        self.name = name
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span with their ids."""
+        for runs, batch in cast("NumberedSource", self.source).read_numbered(span):
+            count = sum(len(run.numbers) for run in runs)
+            invariant(
+                count == batch.num_rows,
+                f"source {self.name!r} gives {count} numbers for {batch.num_rows} rows.",
+                participant=self.name,
+            )
+            times = None if self.id_time is None else batch.column(self.id_time)
+            last = batch.num_columns - (REJECT_COLUMN in batch.schema.names)
+            field = pa.field(self.column, pa.string(), nullable=last < batch.num_columns)
+            yield batch.add_column(last, field, self._ids(runs, times))
+
+    def _ids(self, runs: Sequence[PlaceRun], times: pa.Array | None) -> pa.StringArray:
+        if len(runs) == 1:
+            return ids_of_numbers(position_key(self.name, runs[0].place), runs[0].numbers, times)
+        counts = [len(run.numbers) for run in runs]
+        keys = np.array([position_key(self.name, run.place) for run in runs], np.uint64).repeat(counts, axis=0)
+        return ids_of_numbers((keys[:, 0], keys[:, 1]), np.concatenate([run.numbers for run in runs]), times)
+
+
+@lru_cache(maxsize=64)
+def position_key(source: str, place: str) -> Key:
+    """Return the key of the ids of a place of a source."""
+    return key_of("position", source, place)

@@ -1,0 +1,133 @@
+"""Where a segments sink keeps what, and what its entries do there: renames, and the removal of what is not needed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import uuid
+from contextlib import suppress
+
+from holdfast import faults
+from holdfast.errors import InDoubt, InvalidPipeline
+from holdfast.connectors.kit.files.own_files import visible_paths
+from holdfast.connectors.segments.entries import SegmentsEntry
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.connectors.segments")
+
+OWN_DIRECTORY = "_holdfast"
+"""Everything of ours is below it.  Readers skip names that begin with an underscore."""
+
+_STAGED = re.compile(r"(\d+)-[0-9a-f]+\.staged")
+
+
+class Places:
+    """The directories of one sink.
+
+    Parameters
+    ----------
+    directory : str
+        The sink's, absolute.
+    pipeline, sink : str
+        Identity.
+    """
+
+    def __init__(self, directory: str, pipeline: str, sink: str) -> None:
+        self.directory = directory
+        self.own = os.path.join(directory, OWN_DIRECTORY, pipeline, sink)
+        self.aside = os.path.join(self.own, "writing")
+        self.manifest = os.path.join(self.own, "manifest")
+        self.journal = os.path.join(self.own, "journal")
+        self.sealing = os.path.join(self.own, "sealing")
+        self.explanations = os.path.join(self.own, "positions")
+        self._tag = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:8]
+        self._finished = 0
+        """Number of the last entry whose renames are known to be done."""
+
+    def new_file(self, generation: int, partition: str, first_epoch: int, last_epoch: int) -> tuple[str, str]:
+        """Return where a segment's file is written and where it belongs, relative to the sink's directory."""
+        token = uuid.uuid4().hex[:12]
+        staged = os.path.join(os.path.relpath(self.sealing, self.directory), f"{generation}-{token}.staged")
+        name = f"segment-{first_epoch:012}-{last_epoch:012}-{self._tag}-{token}.parquet"
+        return staged, os.path.join(partition, name)
+
+    def sealed(self) -> list[str]:
+        """Return the paths of the sink's visible files, whatever the manifest says."""
+        ours = re.compile(rf"segment-\d+-\d+-{self._tag}-[0-9a-f]+\.parquet")
+        paths = visible_paths(self.directory)
+        return [self.path(path) for path in paths if ours.fullmatch(os.path.basename(path))]
+
+    def path(self, relative: str) -> str:
+        """Return an absolute path."""
+        return os.path.join(self.directory, relative)
+
+    def make_room(self, path: str, sink: str) -> None:
+        """Create the directory of a sealed file and see that a file can be renamed into it."""
+        directory = os.path.dirname(self.path(path))
+        with durable.explained(f"creating {directory}"):
+            durable.make_directory(directory, is_published=True)
+        is_writable = os.access(directory, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+        if not is_writable or os.stat(directory).st_dev != os.stat(self.own).st_dev:
+            raise InvalidPipeline(
+                f"Sink {sink!r} cannot rename files into {directory}.",
+                why="this user has no permission, or it is on another file system.",
+                do="give this user write permission, and mount the whole directory, not a part of it.",
+                participant=sink,
+            )
+
+    def is_finished(self, entry: SegmentsEntry) -> bool:
+        """Return whether an entry is known to be carried out."""
+        return entry.number == self._finished
+
+    def finish(self, entry: SegmentsEntry, pipeline: str, sink: str) -> None:
+        """Carry out an entry: rename what it seals, remove what is not needed any more.  Idempotent.
+
+        Raises
+        ------
+        InDoubt
+            If a file could not be renamed: it is sealed, and not visible.
+        """
+        if self.is_finished(entry):
+            return
+        try:
+            for segment in entry.renamed:
+                self._rename(segment.staged, segment.path)
+                faults.reach("publish-begun", entry.epoch)
+            for directory in sorted({os.path.dirname(segment.path) for segment in entry.renamed}):
+                with suppress(FileNotFoundError):  # removed meanwhile, with our file in it
+                    durable.sync_directory(self.path(directory))
+        except OSError as error:
+            raise InDoubt(
+                f"Segments are sealed in sink {sink!r}, but not all of their files are visible.",
+                why=f"{error.filename or self.directory}: {error.strerror}.",
+                do="repair the file system and start again: opening the sink finishes it.",
+                pipeline=pipeline,
+                participant=sink,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        for path in [*(os.path.join(self.journal, name) for name in entry.freed), *map(self.path, entry.removed)]:
+            with suppress(OSError):  # tidying: what stays of the journal is swept by name
+                os.unlink(path)
+        self._finished = entry.number
+
+    def sweep_sealing(self, generation: int) -> None:
+        """Remove files that dead runs wrote and no entry named; with the renames of the last entry done."""
+        with suppress(OSError):
+            for name in os.listdir(self.sealing):
+                match = _STAGED.fullmatch(name)
+                if match and int(match[1]) < generation:
+                    os.unlink(os.path.join(self.sealing, name))
+
+    def _rename(self, staged: str, final: str) -> None:
+        source, target = self.path(staged), self.path(final)
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:  # done already: before a crash, or by who opens the sink at the same time
+            if os.path.lexists(source):  # it is not: the target's directory is gone
+                durable.make_directory(os.path.dirname(target), is_published=True)
+                os.rename(source, target)
+            elif not os.path.lexists(target):
+                log.warning("%s was sealed and has been removed", target)

@@ -1,0 +1,373 @@
+"""``read.segments``: what a segments sink holds at one version of its manifest, as a bounded source.
+
+The version is fixed once and durable before a position is returned: the list of its files, and the files themselves,
+which the source keeps as links of its own, because the sink removes them when their rows are elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.graph.building import building
+from holdfast.graph.nodes import Stream, stream_from
+from holdfast.limits import EpochRoom, ReadLimit
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.connectors.segments.journal import PiecesReader
+from holdfast.connectors.segments import dataset
+from holdfast.store import durable, sealed
+from holdfast.store.time_ranges import TimeRange, of_groups, united
+from holdfast.types.schema import to_arrow
+
+SEGMENT = "files"
+_CONTENT = "content"
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the version: sealed (with its partition), or of the journal (with what is sealed of it)."""
+
+    path: str
+    size_bytes: int
+    row_count: int | None
+    partition: str | None
+    sealed: tuple[str, ...] = ()
+    lowest: int | None = None
+    """A time that no row of it is below, where rows have times and it is known."""
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it."""
+        return self.path
+
+
+@dataclass(frozen=True)
+class SegmentsSourceSpec:
+    """Declaration of ``read.segments``; see :func:`segments` for the arguments."""
+
+    path: str
+    schema: pa.Schema
+    growing: bool = True
+    timestamp: str | None = None
+    max_files_per_epoch: int | None = None
+    since: int | None = None
+    """No row before this time is wanted, microseconds or ticks; no argument of users."""
+    kind: str = field(default="segments", init=False)
+    rejects: bool = field(default=False, init=False)
+    bounded: bool = field(default=True, init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        shown = {
+            "path": self.path,
+            "growing": self.growing,
+            "timestamp": self.timestamp,
+            "max_files_per_epoch": self.max_files_per_epoch,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def from_time(self, at_us: int) -> SegmentsSourceSpec:
+        """Return the source without sealed files of which every row is before a time."""
+        return replace(self, since=at_us)
+
+    def open(self, name: str, workspace: str) -> SegmentsSource:
+        """Return the source; what it reads is fixed when it is first asked for positions."""
+        return SegmentsSource(self, name, workspace)
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return whether the list of files is lost: without it a position names no file."""
+        if lost := sealed.obstacle(workspace):
+            return lost
+        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        return f"its list of files has {known}, and {wanted} is wanted." if wanted > known else ""
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the end of the list."""
+        return {SEGMENT: len(_noted(workspace) or ())}
+
+
+class SegmentsSource:
+    """The files of one version.
+
+    Notes
+    -----
+    Pickles to its declaration.  The first :meth:`latest` does the durable writes: a link for each file, and one
+    object.
+    """
+
+    def __init__(self, spec: SegmentsSourceSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._files: Sequence[_File] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SegmentsSource, (self.spec, self.name, self.workspace))
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first file."""
+        return {SEGMENT: 0}
+
+    def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
+        """End of the next epoch: all files, or as many as an epoch may have."""
+        end, files = _ordinal(start), self._fixed()
+        room = EpochRoom(self.spec.max_files_per_epoch, None, limit)
+        while end < len(files) and room.fits(files[end]):
+            room.take(files[end])
+            end += 1
+        return {SEGMENT: end}
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Return whether these positions are after the last file."""
+        return _ordinal(positions) >= len(self._fixed())
+
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Return whether files are left."""
+        return not self.has_ended(positions)
+
+    def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no row follows positions: the lowest of the files that are left."""
+        lowest = [file.lowest for file in self._fixed()[_ordinal(positions) :]]
+        known = [low for low in lowest if low is not None]
+        return min(known) if known and len(known) == len(lowest) else None
+
+    def freeze(self) -> None:
+        """Do nothing: the version never grows."""
+
+    def newest(self) -> SourcePositions | None:
+        """Position after the last file."""
+        return {SEGMENT: len(self._fixed())}
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes of the files between two positions."""
+        return sum(file.size_bytes for file in self._between(start, end))
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions; None where a journal file has sealed ones, too."""
+        counts = [file.row_count for file in self._between(start, end)]
+        return sum(count for count in counts if count is not None) if None not in counts else None
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Divide the files into spans of about equal size, in their order."""
+        files = self._between(start, end)
+        share = sum(file.size_bytes for file in files) / max(1, parallelism)
+        groups: list[list[_File]] = []
+        size = 0.0
+        for file in files:
+            if not groups or size >= share:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += file.size_bytes
+        return [
+            Span(
+                tuple(group),
+                None if any(f.row_count is None for f in group) else sum(f.row_count or 0 for f in group),
+                sum(f.size_bytes for f in group),
+            )
+            for group in groups
+        ]
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span."""
+        known: dict[str, dict[str, Any]] = {}
+        for file in span.value:
+            try:
+                if file.partition is not None:
+                    yield from dataset.sealed_rows(file.path, file.partition, self.spec.schema)
+                else:
+                    yield from dataset.growing_rows(
+                        PiecesReader(file.path), frozenset(file.sealed), self.spec.schema, known
+                    )
+            except FileNotFoundError as error:
+                raise InvalidPipeline(
+                    f"Source {self.name!r} cannot read {file.path}: it is gone.",
+                    why="it was there when the run began: retention, compaction or somebody has removed it since.",
+                    do="restore it, or begin with another checkpoint: the source then reads what is there.",
+                    participant=self.name,
+                ) from error
+
+    def committed(self, end: SourcePositions) -> None:
+        """Remove the links when nothing is read any more."""
+        if self.has_ended(end):
+            shutil.rmtree(os.path.join(self.workspace, "files"), ignore_errors=True)
+
+    def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[_File]:
+        return self._fixed()[_ordinal(start) : _ordinal(end)]
+
+    def _fixed(self) -> Sequence[_File]:
+        """Return the files of the version, which is fixed by the first call of the first process."""
+        if self._files is None:
+            self._files = _noted(self.workspace)
+        if self._files is None:
+            sealed.prepare(self.workspace)
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._note(self._found())
+                    break
+                except FileNotFoundError as error:
+                    if attempt == _ATTEMPTS - 1:
+                        raise Unavailable(
+                            f"The journal of {self.spec.path} changes faster than it can be linked.",
+                            why=f"{error.filename} was removed.",
+                            do="start again.",
+                            participant=self.name,
+                        ) from error
+            self._files = _noted(self.workspace) or ()
+        return self._files
+
+    def _found(self) -> list[_File]:
+        """Return the files of the newest version, each linked: the sink may remove it before it is read."""
+        found = dataset.content(self.spec.path)
+        links = os.path.join(self.workspace, "files")
+        durable.make_directory(links)
+        files = []
+        for segment in found.sealed:
+            path = _linked(dataset.place_of(found.directory, segment), links, is_copied=False)
+            times = self._times_of(path)
+            if times is not None and self.spec.since is not None and times.high < self.spec.since:
+                continue
+            lowest = None if times is None else times.low
+            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition, lowest=lowest))
+        for file in found.growing if self.spec.growing else ():
+            path = _linked(file.path, links, is_copied=True)
+            count = None if file.sealed else file.row_count
+            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)))
+            files.append(replace(growing, lowest=self._lowest_of(growing)))
+        durable.sync_directory(links)
+        # In the order of time, as far as files have one: the bound that holds after each rises soonest so.
+        return sorted(files, key=lambda file: (file.lowest is not None, file.lowest or 0))
+
+    def _times_of(self, path: str) -> TimeRange | None:
+        """Return the range of the timestamps of a sealed file, by its statistics; None where it is not known."""
+        column = self.spec.timestamp
+        if column is None:
+            return None
+        try:
+            with pq.ParquetFile(path) as file:
+                return united(range_ for _, _, range_ in of_groups(file, self.spec.schema.field(column)))
+        except pa.ArrowException:
+            return None  # who reads it says what is wrong
+
+    def _lowest_of(self, growing: _File) -> int | None:
+        """Return the lowest timestamp of a file of the journal: it has no statistics, and few rows."""
+        column = self.spec.timestamp
+        if column is None:
+            return None
+        rows = dataset.growing_rows(PiecesReader(growing.path), frozenset(growing.sealed), self.spec.schema, {})
+        lows = [pc.min(batch.column(column)).cast(pa.int64()).as_py() for batch in rows]
+        return min((low for low in lows if low is not None), default=None)
+
+    def _note(self, files: Sequence[_File]) -> None:
+        body = [
+            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest]
+            for file in files
+        ]
+        sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
+
+
+def _linked(path: str, directory: str, *, is_copied: bool) -> str:
+    """Return a link to a file; on another file system a copy, or the file itself."""
+    link = os.path.join(directory, os.path.basename(path))
+    try:
+        os.link(path, link)
+    except FileExistsError:
+        return link
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if not is_copied:
+            return path
+        shutil.copyfile(path, link)
+    return link
+
+
+def _noted(workspace: str) -> list[_File] | None:
+    data = sealed.read_sealed(os.path.join(workspace, _CONTENT))
+    if data is None:
+        return None
+    return [
+        _File(path, size, rows, partition, tuple(of), lowest)
+        for path, size, rows, partition, of, lowest in json.loads(data)
+    ]
+
+
+def _ordinal(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def segments(
+    path: str | os.PathLike[str],
+    *,
+    growing: bool = True,
+    schema: Any = None,
+    timestamp: str | None = None,
+    max_files_per_epoch: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Read what ``hf.write.segments`` has written, with what is in no sealed file yet: once, up to an epoch's end.
+
+    Parameters
+    ----------
+    path : str or path
+        The sink's directory.
+    growing : bool
+        Whether rows are read that still grow in the sink's journal.
+    schema : str, StructType or pyarrow.Schema, optional
+        Columns to read; by default all that the sink has, which must have been opened then.
+    timestamp : str, optional
+        Column that holds event time.  With it files are read in the order of their lowest times, and the source gives
+        bounds by itself: the lowest time of the files that are left.
+    max_files_per_epoch : int, optional
+        Limits an epoch; by default everything is one.
+    name : str, optional
+        The source's name.
+
+    Returns
+    -------
+    Stream
+        Bounded: what the sink gets after the first epoch of this pipeline is planned is not read.
+
+    Raises
+    ------
+    InvalidPipeline
+        If no segments sink has written there and no schema is given.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.segments("out/flights", name="flights")
+    """
+    with building("source", name):
+        directory = durable.local_directory(path, "read.segments")
+        columns = dataset.content(directory).schema if schema is None else to_arrow(schema)
+        if timestamp is not None and timestamp not in columns.names:
+            raise InvalidPipeline(
+                f"read.segments: the timestamp column {timestamp!r} is not in the schema.",
+                do=f"name one of {', '.join(columns.names)}.",
+            )
+        if max_files_per_epoch is not None and max_files_per_epoch < 1:
+            raise InvalidPipeline("read.segments: max_files_per_epoch must be 1 or more.", do="leave it out for all.")
+        spec = SegmentsSourceSpec(directory, columns, growing, timestamp, max_files_per_epoch)
+        time = None if timestamp is None else columns.field(timestamp).type
+        is_timed = time is not None and (pa.types.is_timestamp(time) or time == pa.int64())
+    if not is_timed:
+        return stream_from(spec, name=name)
+    from holdfast.connectors.reading.partitioned import own_bounds  # a source in the house of a sink
+
+    return stream_from(own_bounds(spec, 0), name=name)

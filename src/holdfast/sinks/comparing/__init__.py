@@ -1,1 +1,0 @@
-"""What contents that are read as Arrow columns share (design/0024)."""

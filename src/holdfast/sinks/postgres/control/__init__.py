@@ -1,1 +1,0 @@
-"""Control rows of a PostgreSQL sink: how rows with commands are staged, and how these are carried out."""

@@ -1,1 +1,0 @@
-"""What is read of PostgreSQL: tables that streams look up in."""

@@ -1,1 +1,0 @@
-"""What is decided about segments, without I/O: when they are sealed, and dropped."""

@@ -1,1 +1,0 @@
-"""Runs that end at a time: sources are read up to it, and leave the rest for a later run."""
