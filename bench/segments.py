@@ -108,8 +108,8 @@ def side_growing(count: int, rows: int, epochs: int, scratch: str) -> dict[str, 
     import numpy as np
     import pyarrow as pa
 
-    from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
     from holdfast.connectors.segments.spec import SegmentsSinkSpec
+    from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 
     schema = pa.schema([("id", pa.int64()), ("key", pa.string())])
     sink = SegmentsSinkSpec(f"{scratch}/growing-{count}", partition_by=("key",)).connect("files", "bench", schema)

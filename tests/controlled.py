@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.ports import Carried, EpochRecord, Part, Publication, Sink, Task
 from holdfast.connectors.control.columns import EXTRA_TYPE
+from holdfast.ports import Carried, EpochRecord, Part, Publication, Sink, Task
 
 PIPELINE = "words"
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("control", pa.string()), ("extra", EXTRA_TYPE)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.kit.sql import TableMode
+from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
 
 

@@ -8,6 +8,8 @@ from holdfast import segments as segments
 from holdfast import testing as testing
 from holdfast import write as write
 from holdfast.cli.supervision import supervise as supervise
+from holdfast.connectors import control as control
+from holdfast.connectors.reading.row_id import row_id as row_id
 from holdfast.errors import BadRow as BadRow
 from holdfast.errors import Corrupt as Corrupt
 from holdfast.errors import Diverged as Diverged
@@ -68,8 +70,6 @@ from holdfast.operators.sync.spec import sync as sync
 from holdfast.operators.union import union as union
 from holdfast.pipeline import Pipeline as Pipeline
 from holdfast.pipeline import start_all as start_all
-from holdfast.connectors import control as control
-from holdfast.connectors.reading.row_id import row_id as row_id
 from holdfast.spark.run import Run as Run
 from holdfast.state.step import Change as Change
 from holdfast.state.step import StateTable as StateTable

@@ -1,4 +1,3 @@
-from holdfast.connectors.segments.source import segments as segments
 from holdfast.connectors.byte_stream.source.spec import byte_stream as byte_stream
 from holdfast.connectors.files.callback import CallbackFeed as CallbackFeed
 from holdfast.connectors.files.callback import callback as callback
@@ -6,4 +5,5 @@ from holdfast.connectors.files.source.spec import files as files
 from holdfast.connectors.kafka.source.spec import kafka as kafka
 from holdfast.connectors.rate import rate as rate
 from holdfast.connectors.rows import rows as rows
+from holdfast.connectors.segments.source import segments as segments
 from holdfast.connectors.spark import spark as spark

@@ -1,9 +1,9 @@
 from holdfast.connectors.segments.dataset import SegmentsDataset as SegmentsDataset
 from holdfast.connectors.segments.dataset import open as open
-from holdfast.connectors.segments.requests import flush as flush
 from holdfast.connectors.segments.policies import Segment as Segment
 from holdfast.connectors.segments.policies import age as age
 from holdfast.connectors.segments.policies import pressure as pressure
 from holdfast.connectors.segments.policies import rows as rows
 from holdfast.connectors.segments.policies import shutdown as shutdown
 from holdfast.connectors.segments.policies import size as size
+from holdfast.connectors.segments.requests import flush as flush

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.observe.progress
-import holdfast.observe.transactions
 import holdfast.connectors.http.bodies
 import holdfast.connectors.redis.form
+import holdfast.observe.progress
+import holdfast.observe.transactions
 import holdfast.status
 from holdfast.observe.inspection import TransactionStanding
 from tests.arch.trees import MODULES, ROOT, nodes_of

@@ -22,10 +22,16 @@ from typing import Any, Protocol
 
 import pytest
 
+from holdfast.connectors.reading.identified import (
+    IdentifiedSource,
+    IdentifiedSpec,
+    NumberedSpec,
+    TraceableSpec,
+    position_key,
+)
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source, SourceSpec
 from holdfast.positions import SourcePositions, covers
-from holdfast.connectors.reading.identified import IdentifiedSource, IdentifiedSpec, NumberedSpec, TraceableSpec, position_key
 from holdfast.types.row_ids import ReadId
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Task
 from holdfast.connectors.http.bodies import Bodies, key_of
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm
+from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Task
 
 DEEP = [f"c{number}" for number in range(17)]
 """Partition columns whose directories, each as long as may be, are more than a path can have."""

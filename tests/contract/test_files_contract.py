@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import EpochRecord, Held, Publication, Sink
 from holdfast.connectors.files.sink import sink as files_sink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.ports import EpochRecord, Held, Publication, Sink
 from holdfast.store import entry_log
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract

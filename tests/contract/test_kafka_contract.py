@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from holdfast.errors import Fenced, HoldfastError
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
 from holdfast.connectors.kafka.sink.form import MessageForm, RecordColumns
 from holdfast.connectors.kafka.sink.session import _PRODUCER, KafkaSession, TransactionalProducer
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.errors import Fenced, HoldfastError
+from holdfast.ports import Held, LedgerSpec, Outcome, RunIdentity, Sink
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports import Lease, LeasedSpec, SeenLease
-from holdfast.replica.tenure import Watch
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
+from holdfast.ports import Lease, LeasedSpec, SeenLease
+from holdfast.replica.tenure import Watch
 from tests.contract.lease_contract import LeaseContract, Opened
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors import memory
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.connectors import memory
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract, Target
 
 TABLE = "contract"

@@ -11,8 +11,8 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.ports import Sink
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec
+from holdfast.ports import Sink
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import open_objects

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import LedgerSpec, RunIdentity, Sink, Task
 from holdfast.connectors.postgres import sink as postgres_sink
 from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import LedgerSpec, RunIdentity, Sink, Task
 from tests.contract import column_contract, comparable_contract
 from tests.contract.column_contract import ColumnContract
 from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract

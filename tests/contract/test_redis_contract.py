@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 import redis
 
-from holdfast.ports import LedgerSpec, Sink
 from holdfast.connectors.redis import sink as redis_sink
 from holdfast.connectors.redis.spec import RedisSpec
+from holdfast.ports import LedgerSpec, Sink
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.ports import Comparable, Sink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.ports import Comparable, Sink
 from holdfast.types import canonical
 from holdfast.types.digests import Digests
 from holdfast.values import Losses

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.connectors.segments.manifest import SegmentsManifest
 from holdfast.connectors.segments.policies import Segment, shutdown
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from tests.contract import comparable_contract
 from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract

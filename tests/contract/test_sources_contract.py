@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import read
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.rate import RateSpec
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
 from tests.contract.source_contract import Hands, SourceContract
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.ports import LedgerSpec, Sink
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.connectors.sqlite.table import declared_type
+from holdfast.ports import LedgerSpec, Sink
 from tests.contract import comparable_contract
 from tests.contract.column_contract import ColumnContract
 from tests.contract.comparable_contract import ComparableContract, ComparableTablesContract

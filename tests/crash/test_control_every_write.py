@@ -18,15 +18,15 @@ import pytest
 
 import holdfast as hf
 from holdfast import segments
-from holdfast.ports import Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.kit.files import joining
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
-from holdfast.connectors.kit.files import joining
+from holdfast.ports import Held, Outcome, Publication, RunIdentity, Sink
 from tests.controlled import (
     GUST,
     PIPELINE,

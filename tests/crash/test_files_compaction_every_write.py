@@ -16,8 +16,8 @@ import pyarrow.dataset as dataset
 import pytest
 
 import holdfast as hf
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.store import entry_log
 from tests.crash.operations import die_once, die_twice
 

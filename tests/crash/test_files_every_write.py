@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Explanation, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.ports import Carried, EpochRecord, Explanation, Held, Outcome, Part, Publication, RunIdentity, Task
 from tests.crash.operations import die_once, die_twice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Unavailable
-from holdfast.ports import Sink
 from holdfast.connectors.http.bodies import Bodies, Request
 from holdfast.connectors.http.posting import Endpoint, Posting
 from holdfast.connectors.http.sink import HttpSink
+from holdfast.errors import Unavailable
+from holdfast.ports import Sink
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedClock, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import as_killed

@@ -20,8 +20,6 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from holdfast import faults
-from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.connectors.kafka.sink import session as kafka_session
 from holdfast.connectors.kafka.sink import topics as kafka_topics
 from holdfast.connectors.kafka.sink.allowance import NameAllowance
@@ -31,6 +29,8 @@ from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalPr
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
 from holdfast.connectors.kafka.sink.transactions import ONGOING, Transactions
+from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
 from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, NoKafka, kafka_server

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.ports import Sink
-from holdfast.connectors.kit.files.rows import RowsForm
 from holdfast.connectors.files.objects import parallel
 from holdfast.connectors.files.objects.place import BucketPlace
 from holdfast.connectors.files.objects.sink import ObjectFilesSink
 from holdfast.connectors.files.objects.staging import UploadStaging
+from holdfast.connectors.kit.files.rows import RowsForm
+from holdfast.ports import Sink
 from holdfast.store.local import LocalStore
 from holdfast.store.objects.multipart import MultipartUploads, Upload
 from holdfast.store.objects.requests import Perseverance

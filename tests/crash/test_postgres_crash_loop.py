@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.graph.pace import SinkPace
 from holdfast.connectors.postgres import sink as postgres_sink
+from holdfast.graph.pace import SinkPace
 from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed

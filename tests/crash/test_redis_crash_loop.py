@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.errors import InDoubt, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.connectors.redis import form as redis_form
 from holdfast.connectors.redis import sink as redis_sink
 from holdfast.connectors.redis.form import Form, Kind
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.url import RedisUrl
+from holdfast.errors import InDoubt, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from holdfast.testing.simulation.rows import rows_between

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
+from holdfast.connectors.kit.files import joining
 from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.kit.files import joining
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from tests.contract.test_segments_contract import growing
 from tests.crash.operations import die_once, die_twice
 

@@ -28,9 +28,9 @@ import sys
 import pyarrow as pa
 from holdfast import segments
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
-from holdfast.sinks.segments import manifest
+from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.sinks.tending import thread
+from holdfast.connectors.kit import maintenance as thread
 
 manifest.ENTRIES_MAX, thread.PAUSE_S = 20, 0.01
 directory, generation, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -24,11 +24,11 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
+from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.resume.spark_log import begun_log
-from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.store.local import LocalStore

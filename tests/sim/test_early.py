@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.foreach_batch import ForeachBatchSink
 from holdfast.graph.pace import SinkPace
 from holdfast.ports import Sink
-from holdfast.connectors.foreach_batch import ForeachBatchSink
 from holdfast.testing import (
     SCHEMA,
     CrashAt,

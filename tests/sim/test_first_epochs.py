@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.plan.ramp import Ramp, limit_file, read_limit
 from holdfast.connectors.rate import RateSpec
+from holdfast.plan.ramp import Ramp, limit_file, read_limit
 from tests.contract.source_contract import Hands
 
 FIRST = 16_000_000

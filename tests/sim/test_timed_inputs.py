@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.reading.from_time import from_time
 from holdfast.graph.nodes import Stream
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Source
-from holdfast.connectors.reading.from_time import from_time
 from holdfast.testing import CrashAt
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound, close

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.errors import InDoubt, Unavailable
-from holdfast.ports import Sink
 from holdfast.connectors.http.bodies import Bodies
 from holdfast.connectors.http.posting import Endpoint, Posting
 from holdfast.connectors.http.sink import HttpSink
@@ -23,6 +21,8 @@ from holdfast.connectors.redis.form import Form
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.url import RedisUrl
+from holdfast.errors import InDoubt, Unavailable
+from holdfast.ports import Sink
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedClock, SinkUnderTest, World
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.test_redis_crash_loop import target as redis_target

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.operators.sync.spec import sync
 from holdfast.connectors import memory
+from holdfast.operators.sync.spec import sync
 from tests.spark.running import eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark

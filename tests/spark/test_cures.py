@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline
 from holdfast.connectors import memory
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline
 
 pytestmark = pytest.mark.spark
 

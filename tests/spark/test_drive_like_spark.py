@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
+from holdfast.connectors import memory
 from holdfast.graph.nodes import Stream
 from holdfast.operators.lowering import LOWERINGS
-from holdfast.connectors import memory
 from holdfast.testing import StandIn, close, drive, malformed
 from tests.spark.running import arrive
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.connectors import memory
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from tests.everyday import everyday
 from tests.spark.running import CARRIED, MODES, STAGED, arrive, away, numbered
 

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.config import Settings
-from holdfast.graph.nodes import Stream
 from holdfast.connectors import memory
+from holdfast.graph.nodes import Stream
 from holdfast.spark.launch.session import run_session
 from tests.spark.running import (
     CARRIED,

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka.record.util import calc_crc32c
 
 import holdfast as hf
-from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.connectors.kafka.sink import topics as kafka_topics
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
 from tests.kafka_topics import Topics

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 import holdfast as hf
+from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
-from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 

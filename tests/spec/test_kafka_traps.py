@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.errors import InDoubt, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.connectors.kafka.sink import session as kafka_session
 from holdfast.connectors.kafka.sink import transactions as kafka_transactions
+from holdfast.errors import InDoubt, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_topics import Topics
 

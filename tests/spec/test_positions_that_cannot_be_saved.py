@@ -17,14 +17,14 @@ import pytest
 
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
-from holdfast.errors import Unavailable
-from holdfast.ports import Carried, EpochRecord, Explaining, Explanation, Outcome, Sink
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.segments.policies import Policy, Segment
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.sqlite.explained import SqliteExplanations
+from holdfast.errors import Unavailable
+from holdfast.ports import Carried, EpochRecord, Explaining, Explanation, Outcome, Sink
 from holdfast.testing import SimulatedClock, SimulatedStore
 from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from tests.specs import sqlite_spec

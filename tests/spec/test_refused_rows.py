@@ -25,11 +25,11 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
 from holdfast.commit.ledger import survey
 from holdfast.commit.records import Done
-from holdfast.errors import BadRow
-from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.sink import SqliteSink
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 from tests.specs import postgres_spec, sqlite_spec

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.connectors.reading.from_time import from_time
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Span
 from holdfast.quarantine.mask import Address, Mask, lettered, one_row
 from holdfast.quarantine.refit import refitted
-from holdfast.connectors.reading.from_time import from_time
 from holdfast.testing import bound, close, drive
 
 SCHEMA = "n BIGINT, k STRING, at BIGINT"

@@ -21,10 +21,10 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.given_state import given_states
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.connectors.kafka.avro.reading import AvroDecoder
-from holdfast.operators.lookup.tables import FrameTable, ParquetTable
 from holdfast.connectors.kafka.source.columns import column
+from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.operators.lookup.tables import FrameTable, ParquetTable
 from holdfast.state.step import StateTable
 from holdfast.types.conversion import END_SECOND, FIRST_SECOND
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from holdfast.connectors import spark_options
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
-from holdfast.connectors import spark_options
 
 
 def note_description(store: Store, pipeline: Graph) -> None:

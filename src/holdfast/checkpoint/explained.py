@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from holdfast.connectors.kit.explained import differing
 from holdfast.graph.nodes import Node
 from holdfast.ports import ExplainedSpec, Explaining, Explanation, Held, Sink, SinkLedger
-from holdfast.connectors.kit.explained import differing
 
 log = logging.getLogger("holdfast.checkpoint")
 

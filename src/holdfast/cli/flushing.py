@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Sequence
 
 from holdfast.commit.pace.requests import ask_to_commit
+from holdfast.connectors.segments.requests import flush
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
-from holdfast.connectors.segments.requests import flush
-from holdfast.connectors.segments.spec import SegmentsSinkSpec
 
 
 def flush_sinks(

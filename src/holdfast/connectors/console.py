@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import faults
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
 

@@ -17,16 +17,16 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.files import staged as stage
+from holdfast.connectors.kit.files.staged import FileStaging
+from holdfast.connectors.kit.handle_rows import check_carried
 from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, DECIDED, EARLY, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.connectors.kit.believed import rows_gone
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.files import staged as stage
-from holdfast.connectors.kit.files.staged import FileStaging
-from holdfast.connectors.kit.handle_rows import check_carried
 from holdfast.store import durable
 from holdfast.types.casting import fitted_table
 

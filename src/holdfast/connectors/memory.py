@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
-from holdfast.connectors.kit.believed import fresh
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 from holdfast.state.tables import united
 
 Row = tuple[str, str]

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
+from holdfast.connectors.reading.identified import KnownPlace, Numbered, numbered
 from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Clock, Explanation, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.identified import KnownPlace, Numbered, numbered
 from holdfast.store import sealed
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from holdfast.connectors.reading import deferred_log as owing
+from holdfast.connectors.reading.bounds import with_bounds
+from holdfast.connectors.reading.deferred import OwingSource
+from holdfast.connectors.reading.identified import ROWS_MAX, KnownPlace, Numbered, numbered
+from holdfast.connectors.reading.row_batches import Row, to_batch
+from holdfast.connectors.rows_given import Given
 from holdfast.limits import ReadLimit
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import with_bounds
-from holdfast.connectors.reading.identified import ROWS_MAX, KnownPlace, Numbered, numbered
-from holdfast.connectors.reading import deferred_log as owing
-from holdfast.connectors.reading.deferred import OwingSource
-from holdfast.connectors.reading.row_batches import Row, to_batch
-from holdfast.connectors.rows_given import Given
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.connectors import spark_options
 from holdfast.errors import REPORT, InternalError, InvalidPipeline
 from holdfast.ports import Source
 from holdfast.positions import SourcePositions
-from holdfast.connectors import spark_options
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream

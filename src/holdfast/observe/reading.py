@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.connectors.reading.partitioned import beneath
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
 from holdfast.observe.inspection import Inspection, SegmentReport, SourceReport
@@ -15,7 +16,6 @@ from holdfast.observe.ledgers import first_line
 from holdfast.ports import Clock, MeasuredSpec
 from holdfast.positions import SourcePositions
 from holdfast.resume.spark_log import newest_positions
-from holdfast.connectors.reading.partitioned import beneath
 
 SHOWN = 20
 """Segments of each source; ``--json`` has all of them."""

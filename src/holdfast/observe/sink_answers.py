@@ -17,6 +17,7 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
+from holdfast.connectors.control.rows import Controlled
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.graph import Graph
@@ -43,7 +44,6 @@ from holdfast.ports import (
     Transactional,
 )
 from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
-from holdfast.connectors.control.rows import Controlled
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 

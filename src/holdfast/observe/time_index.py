@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
 from holdfast.connectors.files.source.log import FileLog
+from holdfast.errors import HoldfastError
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.checkpoint.explained import workspace
+from holdfast.connectors.reading.bounds import unmarked
+from holdfast.connectors.reading.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.display.times import utc
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
@@ -23,8 +25,6 @@ from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.resume.logged_epochs import all_steps
-from holdfast.connectors.reading.bounds import unmarked
-from holdfast.connectors.reading.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.spark.launch import stop_directory
 from holdfast.types.row_ids import ReadId
 

@@ -1,6 +1,7 @@
 """``row_id`` of columns: an id that is made of what a row says (design/0022).
 
-Ids of positions are no operator: the source itself adds them (:mod:`holdfast.connectors.reading.row_id`, where the function is
+Ids of positions are no operator: the source itself adds them (:mod:`holdfast.connectors.reading.row_id`, where the
+function is
 that users call for both).
 """
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.reading.bounds import marks_of
 from holdfast.errors import BadRow
 from holdfast.plan.chunks import divided
-from holdfast.connectors.reading.bounds import marks_of
 from holdfast.state import joins, tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before, shifted

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import Origin
@@ -45,7 +46,6 @@ from holdfast.plan.stages import (
     require_one_way,
 )
 from holdfast.ports import ClockDriven
-from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.state import checks
 from holdfast.state.step import Promising, Selective
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node, is_stateful
 from holdfast.graph.shape import Shape
@@ -20,7 +21,6 @@ from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, RowBounds
-from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.state.step import Step
 
 _EVENT_TIME = frozenset(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.commit_at import CommitAtPts
@@ -22,7 +23,6 @@ from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Ga
 from holdfast.operators.stateful.gate_step import output_for
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of, reports_progress
 from holdfast.plan.stages import CLOSED_ONLY
-from holdfast.connectors.reading.bounds import MarkedSpec
 
 
 def gated(

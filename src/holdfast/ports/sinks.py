@@ -131,7 +131,8 @@ class Sink(Protocol):
             One or more.
         believed : Held
             What the sink last reported, by ``open`` or by publishing.  An exactly-once sink compares it with its own
-            ledger under the lock that it publishes with (:func:`holdfast.connectors.kit.believed.fresh`): after a failover to a
+            ledger under the lock that it publishes with (:func:`holdfast.connectors.kit.believed.fresh`): after a
+            failover to a
             standby that lagged, the connection is new and the sink is not what it was.
 
         Raises

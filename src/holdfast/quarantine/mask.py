@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
+from holdfast.connectors.reading.bounds import MarkedSource
+from holdfast.connectors.reading.wrapped import WrappedSource
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import MarkedSource
-from holdfast.connectors.reading.wrapped import WrappedSource
 
 LETTERS = "letters"
 """Segment of the rows that are sent again."""

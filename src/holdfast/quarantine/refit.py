@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.connectors.reading.bounds import unmarked
 from holdfast.connectors.formats.convert import forbidden_null
+from holdfast.connectors.reading.bounds import unmarked
 from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.rows import to_ipc
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
 from holdfast.types.casting import same_in
 from holdfast.types.from_text import Unfit
 from holdfast.types.row_ids import ids_of_numbers, key_of

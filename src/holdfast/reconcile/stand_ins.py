@@ -6,18 +6,18 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.postgres.spec import PostgresSpec
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.digests.sink import DigestSpec
-from holdfast.connectors.files.sink.spec import FilesSinkSpec
-from holdfast.connectors.files.objects.spec import ObjectFilesSpec
-from holdfast.connectors.postgres.spec import PostgresSpec
-from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.kit.sql import APPEND, TableMode
-from holdfast.connectors.sqlite.spec import SqliteSpec
 
 COMPARABLE = ("postgres", "sqlite", "files", "segments")
 """Kinds of sinks that can be asked what they hold."""

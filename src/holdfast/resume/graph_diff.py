@@ -14,10 +14,10 @@ from enum import Enum
 from typing import Any
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.connectors import spark_options
 from holdfast.graph.naming import canonical_json, where
 from holdfast.resume.graph_record import Described, GraphRecord, Role, has_options
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, Way, state_move
-from holdfast.connectors import spark_options
 
 REREADS = "read again from its beginning"
 """What is said of a source whose rows come again."""

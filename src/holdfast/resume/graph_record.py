@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.connectors import spark_options
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.ports import Store
-from holdfast.connectors import spark_options
 from holdfast.store import checked_json
 
 GRAPH = "graph.json"

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.row_id import check_into
 from holdfast.operators.sql import TABLE
 from holdfast.plan.feeds import Unchanged
 from holdfast.ports import REJECT_COLUMN
-from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.spark import private
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.lookups import lookup_of

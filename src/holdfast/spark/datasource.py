@@ -30,6 +30,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from holdfast.checkpoint.retention import held_by_all, read_floor, read_named_floor
+from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
+from holdfast.connectors.reading.until import has_passed
+from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
@@ -41,9 +44,6 @@ from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.reconcile.targets import read_targets
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
-from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
-from holdfast.connectors.reading.until import has_passed
-from holdfast.connectors.reading.wrapped import innermost
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.status import lag_between

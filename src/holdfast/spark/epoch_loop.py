@@ -22,6 +22,7 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.commit.coordinator import Coordinator
+from holdfast.connectors.reading import reject_reasons
 from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.counting.auditor import Auditor
 from holdfast.plan.counting.counts import EpochReport, Observed
@@ -34,7 +35,6 @@ from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.connectors.reading import reject_reasons
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited

@@ -14,16 +14,16 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from holdfast.checkpoint.retention import KEY as FLOOR
 from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
 from holdfast.commit.pace.floor import HELD_KEY
+from holdfast.connectors.reading import reject_reasons
+from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.ending import passed_mark
+from holdfast.connectors.reading.from_time import from_time
+from holdfast.connectors.reading.until import up_to
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
 from holdfast.reconcile.targets import FILE_NAME as TARGETS
 from holdfast.resume.directory_header import FILE_NAME
-from holdfast.connectors.reading import reject_reasons
-from holdfast.connectors.reading.bounds import MarkedSpec
-from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.ending import passed_mark
-from holdfast.connectors.reading.until import up_to
 from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema

@@ -20,6 +20,7 @@ from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.pace.requests import RequestReader
+from holdfast.connectors.reading import reject_reasons
 from holdfast.display.cell import follow
 from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
@@ -30,7 +31,6 @@ from holdfast.graph.trigger import Trigger
 from holdfast.plan.counting.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
-from holdfast.connectors.reading import reject_reasons
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate

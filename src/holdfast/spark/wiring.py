@@ -19,6 +19,7 @@ from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.pace.requests import RequestReader
+from holdfast.connectors.reading.ending import have_passed
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
@@ -39,7 +40,6 @@ from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.quarantine.passing import Passing
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import last_logged, logged
-from holdfast.connectors.reading.ending import have_passed
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.physical_plan import PhysicalPlan

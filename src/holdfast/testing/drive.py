@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from holdfast.connectors.memory import MemorySpec
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.pipeline import Pipeline
@@ -33,8 +35,6 @@ from holdfast.plan.levels.store import Cache, Record, load
 from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
 from holdfast.ports import Source, Span
-from holdfast.connectors.memory import MemorySpec
-from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.state import encoding
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.reasons import parted

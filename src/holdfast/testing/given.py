@@ -10,13 +10,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.identified import IdentifiedSpec, Numbered, numbered
+from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import MarkedSpec
-from holdfast.connectors.reading.identified import IdentifiedSpec, Numbered, numbered
-from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.state import checks
 from holdfast.state.step import CLOSED
 

@@ -17,6 +17,10 @@ from typing import Literal
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.refusals import TableRows
 from holdfast.errors import BadRow, Diverged, Fenced
 from holdfast.ports import (
     Carried,
@@ -34,10 +38,6 @@ from holdfast.ports import (
     Task,
     WriterFactory,
 )
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone
-from holdfast.connectors.kit.explained import lacking
-from holdfast.connectors.kit.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.simulation.process import Process
 

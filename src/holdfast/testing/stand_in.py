@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.nodes import Node
@@ -25,7 +26,6 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.routes import STEP, TAG, Routes, column_name, end_column_name, struct_name
 from holdfast.plan.stages import BOUND_ROWS, SparkPart, Stages
-from holdfast.connectors.reading.bounds import MarkedSpec
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The canonical form of rows, and their hash: one for all systems that a row may be stored in (design/0024).
 
 Whatever a database makes of a value that it was given, it is hashed as the value that was written; any other value has
-another hash.  The same definition as a SQL expression: :mod:`holdfast.sinks.postgres.hashing`.
+another hash.  The same definition as a SQL expression: :mod:`holdfast.connectors.postgres.comparing.hashing`.
 
 The hash of a row is that of the exclusive or of its columns' hashes, each with a seed from the column's name.  A null
 counts nothing: a column that a row lacks is one that is null.

@@ -17,7 +17,7 @@ from holdfast.cli.app import app
 from holdfast.config import known_variables
 from holdfast.spark.resume.start import start
 
-ROOMS = ("operators/", "sinks/", "sources/")
+ROOMS = ("operators/", "connectors/")
 """Where an argument that an advice names must be one of what is built there."""
 
 OF_STREAMS = {"name", "renamed_from", "migrate"}
@@ -31,8 +31,15 @@ _MODULES: Mapping[str, ModuleType] = {
     "policy": hf.policy,
 }
 _SOURCE_ARGUMENT = re.compile(r"where the source is built|at the source|read\.\w+")
-_BUILT_IN = {"operators/row_id.py": "connectors/reading/row_id.py", "sinks/control/": "sinks/"}
+_BUILT_IN = {"operators/row_id.py": "connectors/reading/row_id.py"}
 """Where what a module checks for is built, if not there."""
+_SHARED = {
+    "connectors/kit/": hf.write,
+    "connectors/control/": hf.write,
+    "connectors/reading/": hf.read,
+    "connectors/formats/": hf.read,
+}
+"""Rooms that all sinks, or all sources, share."""
 _OTHERS = {"--prefix"}
 """Options of other programs."""
 _FREE = {
@@ -218,6 +225,11 @@ def arguments() -> dict[str, frozenset[str]]:
     return {place: frozenset(names) for place, names in found.items()}
 
 
+def _arguments_of(functions: ModuleType) -> set[str]:
+    """Return the arguments of all functions of ``hf.read`` or ``hf.write``."""
+    return {name for each in functions.__all__ for name in inspect.signature(getattr(functions, each)).parameters}
+
+
 def _allowed(module: str, text: str) -> set[str]:
     """Return the arguments that an advice of a module may name."""
     every = arguments()
@@ -225,6 +237,10 @@ def _allowed(module: str, text: str) -> set[str]:
     module = next((place for start, place in _BUILT_IN.items() if module.startswith(start)), module)
     if not module.startswith(ROOMS):
         return anywhere
+    if (shared := next((of for start, of in _SHARED.items() if module.startswith(start)), None)) is not None:
+        return (
+            _arguments_of(shared) | set(every.get(module, ())) | OF_STREAMS | set(inspect.signature(start).parameters)
+        )
     here = set(every.get(module, ()))
     room = module.rstrip("/") + "/"
     while not here:
@@ -232,7 +248,7 @@ def _allowed(module: str, text: str) -> set[str]:
         here = {name for place, names in every.items() if place.startswith(room) for name in names}
         room = room[:-1].rpartition("/")[0] + "/"
     if _SOURCE_ARGUMENT.search(text):
-        here |= {name for place, names in every.items() if place.startswith("sources/") for name in names}
+        here |= _arguments_of(hf.read)
     return here | OF_STREAMS | set(inspect.signature(start).parameters)
 
 

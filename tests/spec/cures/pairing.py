@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import holdfast as hf
-from holdfast.operators.lookup.tables import table_of
 from holdfast.connectors.sqlite.lookup_table import SqliteLookupTable
+from holdfast.operators.lookup.tables import table_of
 from holdfast.testing import drive
 from tests.spec.cures.scenarios import Scenario, source
 

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.explained import Explanations, lost_pasts, restore, told_by, workspace
+from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node
 from holdfast.ports import EpochRecord, Explanation, Held, Publication, RunIdentity, Sink
-from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.store import sealed
 from holdfast.testing.sink import SimulatedSink
 

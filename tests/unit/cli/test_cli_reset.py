@@ -19,10 +19,10 @@ from holdfast.cli.target import load_target
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.owner import this_process
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Diverged
-from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
+from holdfast.errors import Diverged
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
 from holdfast.store.paths import open_store
 
 SCRIPT = """

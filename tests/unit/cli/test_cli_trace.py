@@ -20,10 +20,10 @@ import holdfast as hf
 from holdfast.checkpoint.explained import workspace
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
-from holdfast.observe.trace import read_at
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.connectors.kit import explained
 from holdfast.connectors.reading.until import up_to
+from holdfast.observe.trace import read_at
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.types.row_ids import ReadId
 
 SCRIPT = """

@@ -22,12 +22,12 @@ from holdfast.cli.standby.standby import Standby
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import this_process
 from holdfast.config import Settings
+from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.observe.lease import lease_lines, lease_report
 from holdfast.ports import SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
 from holdfast.replica.terms import note_term, noted_term
-from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.store import checked_json
 from holdfast.store.paths import open_store
 

@@ -11,9 +11,9 @@ from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key
 from holdfast.commit.pace.folding import folded
 from holdfast.commit.records import Decided
-from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity, Staged
 from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.sqlite.spec import SqliteSpec
+from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity, Staged
 
 TYPES = pa.schema([("a", pa.int64()), ("b", pa.string()), ("value", pa.int64())])
 

@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.connectors.formats.lines import RowRules
 from holdfast.connectors.kafka.avro import registry as registry_module
 from holdfast.connectors.kafka.avro.reading import AvroDecoder, NotForColumns
 from holdfast.connectors.kafka.avro.registry import Registry, Schemas
 from holdfast.connectors.kafka.avro.schemas import schema_of
 from holdfast.connectors.kafka.avro.writing import AvroEncoder, Unwritable, unfit
-from holdfast.ports import REJECT_COLUMN
 from holdfast.connectors.kafka.sink.avro_form import AvroSchema
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm
-from holdfast.connectors.formats.lines import RowRules
 from holdfast.connectors.kafka.source.avro_payloads import AvroReader
+from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.ports import REJECT_COLUMN
 from tests.everyday import examples
 from tests.schema_registry import SchemaRegistry, schema_registry
 

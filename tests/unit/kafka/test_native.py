@@ -18,9 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.native import messages
-from holdfast.connectors.kafka.native import metadata
-from holdfast.connectors.kafka.native import producing
+from holdfast.connectors.kafka.native import messages, metadata, producing
 from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
 from holdfast.connectors.kafka.native.metadata import PartitionsFound
 from holdfast.connectors.kafka.native.producing import BulkProducer

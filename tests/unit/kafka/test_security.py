@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast import read
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.connectors.kafka.sink import session as kafka_session
 from holdfast.connectors.kafka.sink import topics as kafka_topics
 from holdfast.connectors.kafka.sink.form import MessageForm
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.testing.servers.kafka import NoKafka
 from tests.contract.source_contract import rows_between
 from tests.kafka_secured import KEY_PASSWORD, PASSWORD, PROGRESS, TOPIC, SecuredKafka, secured_kafka

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.connectors.files.source.log import Block
 from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.plan.ramp import ROW_SIZE, Ramp, read_limit
-from holdfast.connectors.files.source.log import Block
 
 FIRST = 16_000_000
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.quarantine.mask import (
     LETTERS,
     Address,
@@ -19,7 +20,6 @@ from holdfast.quarantine.mask import (
     readable,
     write_masks,
 )
-from holdfast.connectors.reading.bounds import MarkedSource
 
 EPOCHS = [[0, 1, 2], [10, 11], [20], [30, 31, 32, 33]]
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.rows import to_ipc
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.quarantine.refit import refitted
-from holdfast.connectors.rows import to_ipc
 from holdfast.types.from_text import Unfit
 
 OLD = pa.schema([("k", pa.string()), ("v", pa.int64())])

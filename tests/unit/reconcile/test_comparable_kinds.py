@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.reconcile.stand_ins import check_comparable, check_some_comparable, stand_in
-from holdfast.connectors.files.sink.spec import FilesSinkSpec
 
 
 def test_these_can(tmp_path: Path) -> None:

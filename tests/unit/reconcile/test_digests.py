@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import faults
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
 from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.digests.sink import DigestSink, DigestSpec
 from holdfast.reconcile.report import differences
-from holdfast.connectors.kit.sql import APPEND, TableMode
-from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.types import canonical
 from holdfast.types.digests import Digests
 from holdfast.values import Loss, LossKind

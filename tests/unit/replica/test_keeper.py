@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.errors import Fenced, Unavailable
 from holdfast.ports import Lease, LeasePlace, SeenLease
 from holdfast.replica.keeper import Keeper, held_by
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
-from holdfast.connectors.sqlite.lease import SqliteLease
 
 LONG_US = 600_000_000
 SHORT_US = 30_000

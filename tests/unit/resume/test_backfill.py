@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held
 from holdfast.resume.backfill import STOPS_MAX, Backfill
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
 from holdfast.resume.graph_record import Role, described
-from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import backfilled
 from holdfast.store.local import LocalStore

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import write
-from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
-from holdfast.connectors.byte_stream.sink import append
-from holdfast.connectors.byte_stream.sink import staging
+from holdfast.connectors.byte_stream.sink import append, staging
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.retention import RetentionRules
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
@@ -22,6 +19,8 @@ from holdfast.connectors.byte_stream.store import data_file
 from holdfast.connectors.byte_stream.store.manifest import DataFile
 from holdfast.connectors.byte_stream.store.readers import ReaderMark
 from holdfast.connectors.byte_stream.store.verification import verify
+from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
 from holdfast.store.entry_log import KEPT
 from tests.disks import small_disk
 from tests.unit.byte_streams import COLUMNS, PIPELINE, SCHEMA, Writing, frames, record, stream_of, table

@@ -7,9 +7,9 @@ import io
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.console import ConsoleSink, ConsoleSpec, console
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Task
-from holdfast.connectors.console import ConsoleSink, ConsoleSpec, console
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 

@@ -15,14 +15,14 @@ import pytest
 
 import holdfast as hf
 from holdfast import segments
-from holdfast.errors import BadRow
-from holdfast.ports import Carried, Held, Rejecting, RunIdentity, Sink
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, Held, Rejecting, RunIdentity, Sink
 from tests.controlled import (
     GUST,
     PIPELINE,

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import faults
-from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
-from holdfast.connectors.kit.files import rows as files_rows
 from holdfast.connectors.files.sink import sink as files_sink
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec, files
+from holdfast.connectors.kit.files import rows as files_rows
+from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
 from holdfast.store.entry_log import KEPT
 from tests.disks import small_disk, unprivileged
 

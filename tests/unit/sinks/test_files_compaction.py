@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.connectors.files.sink import renames
 from holdfast.connectors.files.sink.compaction import Compaction
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.kit.files import joining
+from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.store import durable, entry_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import Corrupt, Fenced, InvalidPipeline
-from holdfast.ports import HASH_COLUMN, EpochRecord, Publication, RunIdentity
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.ports import HASH_COLUMN, EpochRecord, Publication, RunIdentity
 from holdfast.store import entry_log
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import BadRow
 from holdfast.connectors.kit import json_lines
+from holdfast.errors import BadRow
 
 
 def _read(data: bytes) -> list[Any]:

@@ -14,12 +14,12 @@ import pytest
 from pyarrow import fs
 
 import holdfast as hf
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.files.sink.tables import FilesTable
 from holdfast.connectors.kit.json_lines import decode, encode
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from tests.contract.test_segments_contract import Sealer, always
 
 UTC = dt.UTC

@@ -12,9 +12,9 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast import faults
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
-from holdfast.connectors.files.sink.spec import FilesSinkSpec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

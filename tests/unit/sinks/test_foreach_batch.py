@@ -16,6 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.connectors.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
 from holdfast.errors import Corrupt, Diverged, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import (
     Carried,
@@ -30,7 +31,6 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.connectors.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Calls = list[tuple[int, list[int]]]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadRow, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Idempotent, Outcome, Publication, RunIdentity, Task
 from holdfast.connectors.http import posting
 from holdfast.connectors.http.spec import HttpSpec
+from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Idempotent, Outcome, Publication, RunIdentity, Task
 from holdfast.testing import SimulatedClock
 from tests.http_servers import KeyedServer, Reply, serving
 

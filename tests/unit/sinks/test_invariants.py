@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import InternalError
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from holdfast.connectors import memory
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.epochs import SqliteEpochs
+from holdfast.errors import InternalError
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64())])

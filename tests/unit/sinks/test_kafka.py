@@ -16,20 +16,18 @@ from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 
 import holdfast as hf
-from holdfast.errors import BadRow, InvalidPipeline, Unavailable
-from holdfast.connectors.kafka import codes
-from holdfast.connectors.kafka import questions
+from holdfast.connectors.kafka import codes, questions
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.ports import Task
 from holdfast.connectors.kafka.sink import form as kafka_form
-from holdfast.connectors.kafka.sink import session
-from holdfast.connectors.kafka.sink import transactions
+from holdfast.connectors.kafka.sink import session, transactions
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm, RecordColumns
 from holdfast.connectors.kafka.sink.ledger import HEADER, KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
 from holdfast.connectors.kafka.sink.transactions import Transactions
+from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.ports import Task
 
 LIMITS = Limits({"t": 3, "other": 1}, 1_000, frozenset({"t"}))
 

@@ -13,17 +13,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
-from holdfast.errors import Fenced, InDoubt, Unavailable
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
-from holdfast.connectors.kafka.sink import ledger
-from holdfast.connectors.kafka.sink import session
+from holdfast.connectors.kafka.sink import ledger, session
 from holdfast.connectors.kafka.sink.form import MessageForm, RecordColumns
 from holdfast.connectors.kafka.sink.ledger import KafkaLedger, KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kit.sql import LedgerRow
+from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
 
 NAMES = KafkaNames("words", "target")
 BARRIER = (NAMES.barrier.encode(), b"ours")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Diverged, InDoubt, Unavailable
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.sink import sink as kafka_sink
 from holdfast.connectors.kafka.sink import transactions
@@ -21,6 +20,7 @@ from holdfast.connectors.kafka.sink.session import KafkaSession
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kafka.sink.transactions import FORGOTTEN, Producing, Transactions
 from holdfast.connectors.kit.sql import LedgerRow
+from holdfast.errors import Diverged, InDoubt, Unavailable
 
 NAMES = KafkaNames("words", "target")
 FIRST, SECOND, THIRD = (f"{NAMES.staged}1.5.{task}.0.ab" for task in range(3))

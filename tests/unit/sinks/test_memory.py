@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.memory import MemorySink, MemorySpec, clear, memory, rows
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Publication, RunIdentity, Staged
-from holdfast.connectors.memory import MemorySink, MemorySpec, clear, memory, rows
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

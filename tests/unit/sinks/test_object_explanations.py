@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.errors import Unavailable
 from holdfast.ports import Explanation
-from holdfast.connectors.files.objects.explanations import ObjectExplanations
 
 
 class Objects:

@@ -16,6 +16,13 @@ import pytest
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.connectors.files.objects import log as object_log
+from holdfast.connectors.files.objects import staging as object_staging
+from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.files.objects.sink import ObjectFilesSink
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
+from holdfast.connectors.files.objects.staging import UploadsWriter, files_of
+from holdfast.connectors.kit.files import rows as files_rows
 from holdfast.errors import (
     BadRow,
     Corrupt,
@@ -37,13 +44,6 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.connectors.kit.files import rows as files_rows
-from holdfast.connectors.files.objects import log as object_log
-from holdfast.connectors.files.objects import staging as object_staging
-from holdfast.connectors.files.objects.place import BucketPlace
-from holdfast.connectors.files.objects.sink import ObjectFilesSink
-from holdfast.connectors.files.objects.spec import ObjectFilesSpec
-from holdfast.connectors.files.objects.staging import UploadsWriter, files_of
 from holdfast.store.objects import multipart
 from holdfast.store.objects import store as object_store
 from tests.everyday import everyday

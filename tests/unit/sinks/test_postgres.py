@@ -19,6 +19,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 import holdfast.connectors.postgres.sink as sink_module
 import holdfast.connectors.postgres.staging as staging_module
 from holdfast import faults
+from holdfast.connectors.postgres.ledger import PostgresLedger
+from holdfast.connectors.postgres.staging import GID_BYTES, Label
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
@@ -34,8 +36,6 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.connectors.postgres.ledger import PostgresLedger
-from holdfast.connectors.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec
 

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadRow, Diverged, InvalidPipeline
-from holdfast.ports import Held, RunIdentity, Sink
 from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.postgres import command_blobs as blobs
 from holdfast.connectors.postgres.spec import PostgresSpec
-from holdfast.connectors.kit.sql import TableMode
+from holdfast.errors import BadRow, Diverged, InvalidPipeline
+from holdfast.ports import Held, RunIdentity, Sink
 from tests.controlled import GUST, PIPELINE, SCHEMA, WIDE_GUST, WIDE_ID, carried, publication, staged
 
 pytestmark = pytest.mark.postgres

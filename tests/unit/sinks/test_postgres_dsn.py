@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.errors import InvalidPipeline
-from holdfast.graph.nodes import SinkNode
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.spec import postgres
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import SinkNode
 from tests.specs import postgres_spec
 
 SECRET = "hunter2"

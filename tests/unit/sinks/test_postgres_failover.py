@@ -11,11 +11,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast.commit.coordinator import Coordinator, Retry
-from holdfast.errors import Diverged, Unavailable
-from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.session import PostgresSession
 from holdfast.connectors.postgres.sink import Attempt, PostgresSink
+from holdfast.errors import Diverged, Unavailable
+from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec

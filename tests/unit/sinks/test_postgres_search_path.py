@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import holdfast.sinks
+import holdfast.connectors.postgres
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, RunIdentity, Sink, Task
 from tests.specs import postgres_spec
 
@@ -115,7 +115,7 @@ CREATE TRIGGER fill_row BEFORE INSERT ON mart.words FOR EACH ROW EXECUTE FUNCTIO
 
 def words() -> list[str]:
     """Return every word that our SQL may use as a name."""
-    sources = Path(holdfast.sinks.__file__).parent.glob("postgres_*.py")
+    sources = Path(holdfast.connectors.postgres.__file__).parent.rglob("*.py")
     return sorted({word for source in sources for word in re.findall(r"\w+", source.read_text())})
 
 

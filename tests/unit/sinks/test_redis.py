@@ -14,6 +14,11 @@ import pytest
 import redis
 
 import holdfast as hf
+from holdfast.connectors.redis import sink as redis_sink
+from holdfast.connectors.redis.scripts import COMMIT, SHOW
+from holdfast.connectors.redis.sink import RedisSink
+from holdfast.connectors.redis.spec import RedisSpec
+from holdfast.connectors.redis.url import RedisUrl
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
@@ -26,11 +31,6 @@ from holdfast.ports import (
     RunIdentity,
     Task,
 )
-from holdfast.connectors.redis import sink as redis_sink
-from holdfast.connectors.redis.scripts import COMMIT, SHOW
-from holdfast.connectors.redis.sink import RedisSink
-from holdfast.connectors.redis.spec import RedisSpec
-from holdfast.connectors.redis.url import RedisUrl
 from tools.redis_server import RedisServer, redis_server
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadRow
 from holdfast.connectors.redis import form as redis_form
 from holdfast.connectors.redis.form import Form
+from holdfast.errors import BadRow
 from tests.everyday import examples
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("text", pa.string()), ("raw", pa.binary())])

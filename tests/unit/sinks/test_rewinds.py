@@ -2,10 +2,11 @@
 
 import pytest
 
-from holdfast.ports import Rewindable, RewindableSpec
 from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.console import ConsoleSink, ConsoleSpec
+from holdfast.connectors.files.objects.sink import ObjectFilesSink
+from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.foreach_batch import ForeachBatchSink, ForeachBatchSpec
@@ -13,19 +14,18 @@ from holdfast.connectors.http.sink import HttpSink
 from holdfast.connectors.http.spec import HttpSpec
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.connectors.kit.rewinds import declared
+from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.memory import MemorySink, MemorySpec
-from holdfast.connectors.files.objects.sink import ObjectFilesSink
-from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.spec import RedisSpec
-from holdfast.connectors.kit.rewinds import declared
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.connectors.sqlite.spec import SqliteSpec
+from holdfast.ports import Rewindable, RewindableSpec
 
 KINDS = [
     (ByteStreamSinkSpec, ByteStreamSink),

@@ -13,16 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import segments
-from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.connectors.segments import manifest
-from holdfast.connectors.segments import sealing
+from holdfast.connectors.kit.files.joining import SmallNeighbours
+from holdfast.connectors.segments import growth, manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment
-from holdfast.connectors.segments import growth
 from holdfast.connectors.segments.policies import Segment, chosen, named, reason_of
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.kit.files.joining import SmallNeighbours
+from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.store import durable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

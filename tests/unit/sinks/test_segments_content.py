@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import segments
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Publication
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Publication
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

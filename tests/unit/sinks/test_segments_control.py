@@ -18,16 +18,15 @@ import pytest
 
 import holdfast as hf
 from holdfast import segments
-from holdfast.errors import BadRow, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Held, RunIdentity
 from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.segments import manifest
-from holdfast.connectors.segments import sealing
+from holdfast.connectors.kit.files import joining
+from holdfast.connectors.segments import manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment
 from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.kit.files import joining
+from holdfast.errors import BadRow, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Held, RunIdentity
 from tests.controlled import (
     GUST,
     PIPELINE,

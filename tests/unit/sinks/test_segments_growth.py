@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast import segments
+from holdfast.connectors.segments import growth
 from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
+from holdfast.connectors.segments.growth import RATIO, Growth
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import INDEX
 from holdfast.connectors.segments.pieces import PartitionRows, partition_rows
-from holdfast.connectors.segments import growth
-from holdfast.connectors.segments.growth import RATIO, Growth
 from holdfast.connectors.segments.policies import Policy, Segment, chosen, reason_of
 
 TARGET = 3000

@@ -17,15 +17,15 @@ import pytest
 
 import holdfast as hf
 from holdfast import segments
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.connectors.segments.dataset import place_of
-from holdfast.connectors.segments.source import SegmentsSource
-from holdfast.connectors.segments.sink import SegmentsSink
-from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.reading.bounds import OWN
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.partitioned import BOUND
+from holdfast.connectors.segments.dataset import place_of
+from holdfast.connectors.segments.sink import SegmentsSink
+from holdfast.connectors.segments.source import SegmentsSource
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.testing import bound, close, drive
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.sinks.test_segments import SCHEMA, WORDS, opened, publish, sealed, whatever

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
-from holdfast.ports import RunIdentity, Sink
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.sql import LedgerRow, TableMode
+from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
+from holdfast.ports import RunIdentity, Sink
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.specs import postgres_spec, sqlite_spec
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import holdfast.connectors.sqlite.file as module
+from holdfast.connectors.sqlite.spec import sqlite
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, RunIdentity, Sink, Staged, Task
-from holdfast.connectors.sqlite.spec import sqlite
 from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

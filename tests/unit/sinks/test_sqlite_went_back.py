@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import faults
 from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
-from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.specs import sqlite_spec
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import read
-from holdfast.ports import REJECT_COLUMN
 from holdfast.connectors.files.source.spec import FilesSource
+from holdfast.ports import REJECT_COLUMN
 
 
 def source_over(path: Path | str, workspace: Path, schema: str, **options: Any) -> FilesSource:

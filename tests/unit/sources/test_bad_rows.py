@@ -19,15 +19,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import read
-from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
-from holdfast.connectors.formats import access
+from holdfast.connectors.formats import access, csv_lines, json_lines, parquet, pieces
 from holdfast.connectors.formats.access import FilePart
-from holdfast.connectors.formats import csv_lines
-from holdfast.connectors.formats import json_lines
-from holdfast.connectors.formats import parquet
-from holdfast.connectors.formats import pieces
 from holdfast.connectors.formats.csv_records import Walk
 from holdfast.connectors.formats.pieces import Cutter
+from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
 from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
 

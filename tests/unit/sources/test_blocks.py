@@ -12,9 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.connectors.formats import blocks
-from holdfast.connectors.formats import csv_quotes
-from holdfast.connectors.formats import csv_records
+from holdfast.connectors.formats import blocks, csv_quotes, csv_records
 from holdfast.connectors.formats.csv_records import Walk
 
 lines = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=30)

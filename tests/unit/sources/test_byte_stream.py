@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast import read
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
-from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.byte_stream.source.source import ByteStreamSource
 from holdfast.connectors.byte_stream.source.spec import ByteStreamSourceSpec
 from holdfast.connectors.reading.from_time import from_time
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.byte_streams import PIPELINE, Writing, frames, record
 

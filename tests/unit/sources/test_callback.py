@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast import read
-from holdfast.errors import BadRow, Corrupt, InDoubt, InvalidPipeline
 from holdfast.connectors.files import journal
 from holdfast.connectors.files.callback import CallbackSource
+from holdfast.errors import BadRow, Corrupt, InDoubt, InvalidPipeline
 from holdfast.store import durable
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import Corrupt
 from holdfast.connectors.formats.access import FilePart, Undecodable
+from holdfast.errors import Corrupt
 from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, source_over
 

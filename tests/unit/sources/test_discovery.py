@@ -13,9 +13,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.connectors.files.source.discovery import Discovery, Place, place, settled
 from holdfast.connectors.formats.identity import changed_us_of
+from holdfast.errors import InvalidPipeline, Unavailable
 
 
 def put(path: Path, text: str = "x", age_s: float = 0.0) -> None:

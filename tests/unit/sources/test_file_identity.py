@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.connectors.formats.identity import FileIdentity
 from holdfast.connectors.files.source.log import FileLog, LoggedFile, log_end, whole
 from holdfast.connectors.files.source.spec import FilesSource
+from holdfast.connectors.formats.identity import FileIdentity
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.store import sealed
 from tests.unit.sources.reading import everything, source_over
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import read
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.connectors.files.source.log import FileLog, LoggedFile, log_end, whole
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.store import durable, increments, sealed
 from tests.disks import small_disk
 

@@ -13,9 +13,9 @@ import fsspec
 import pytest
 
 from holdfast import read
+from holdfast.connectors.files.source.spec import FilesSource
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import REJECT_COLUMN
-from holdfast.connectors.files.source.spec import FilesSource
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.ports import REJECT_COLUMN, Source
-from holdfast.connectors.reading.from_time import from_time, obstacle
 from holdfast.connectors.rate import RateSpec
 from holdfast.connectors.reading.between import is_from
+from holdfast.connectors.reading.from_time import from_time, obstacle
+from holdfast.ports import REJECT_COLUMN, Source
 from holdfast.testing.clock import SimulatedClock
 
 SECOND = 1_000_000

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import read
-from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.connectors.formats import json_lines
-from holdfast.connectors.formats import texts
+from holdfast.connectors.formats import json_lines, texts
 from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of, source_over

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from holdfast import read
-from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
-from holdfast.ports import REJECT_COLUMN
 from holdfast.connectors.kafka.source import consuming
 from holdfast.connectors.kafka.source import source as planning
 from holdfast.connectors.kafka.source.consuming import chunks_of
+from holdfast.errors import BadRow, Diverged, InvalidPipeline, Unavailable
+from holdfast.ports import REJECT_COLUMN
 from holdfast.testing.servers.kafka import KafkaCluster, KafkaServer, kafka_server
 from tests.contract.source_contract import drain, rows_between
 from tests.kafka_topics import Topics

@@ -8,9 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from holdfast import read
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.ports import FollowedSpec, Held
 from holdfast.connectors.kafka.source import group
 from holdfast.connectors.kafka.source.group import GroupFollower
+from holdfast.ports import FollowedSpec, Held
 from holdfast.spark.status.followers import Followers
 
 

@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from holdfast import read
-from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.connectors.files.source.discovery import Discovery, place, settled
+from holdfast.errors import InvalidPipeline, Unavailable
 from tests.unit.sources.reading import everything, source_over
 
 Unlistable = Callable[[str, OSError], None]

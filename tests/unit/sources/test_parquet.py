@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import BadRow
 from holdfast.connectors.formats import parquet
+from holdfast.errors import BadRow
 from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import everything, good, rejected, source_over
 

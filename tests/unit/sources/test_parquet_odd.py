@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import BadRow, Unavailable
 from holdfast.connectors.formats import access
 from holdfast.connectors.formats.access import FilePart, opened
+from holdfast.errors import BadRow, Unavailable
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 WAYS = [{}, {"on_bad_row": "reject"}, {"max_rows_per_epoch": 8, "on_bad_row": "reject"}]

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import read
+from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
-from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 SCHEMA = pa.schema([("text", pa.string()), ("id", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(9, 2)),

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.reading.bounds import OWN
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.partitioned import BOUND, of_partitions
 from holdfast.connectors.reading.until import up_to
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.testing import bound, close, drive
 
 SCHEMA = "host STRING, at BIGINT"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import read
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.rate import RateSpec
+from holdfast.errors import InvalidPipeline
 from tests.contract.source_contract import Hands
 
 

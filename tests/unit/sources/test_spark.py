@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from holdfast import read
-from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.connectors.spark import SparkSpec
+from holdfast.errors import InternalError, InvalidPipeline
 
 
 def declared(**options: object) -> SparkSpec:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.files.source.log import FileLog
 from holdfast.connectors.files.source.spec import FilesSource
+from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.times import of_blocks
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.store.time_ranges import TimeRange

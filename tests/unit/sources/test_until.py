@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.connectors.files.source import index
-from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.rate import RateSpec
+from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.reading.until import has_passed, up_to
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.testing.clock import SimulatedClock
 from tests.everyday import examples
 from tests.unit.byte_streams import Writing

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.ports import Backlogged, Bounded, Confidential, Exhaustible, ExplainedSpec, Guarantee, Guaranteeing
-from holdfast.quarantine.mask import LetteredSource
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.from_time import ClippedSource, from_time
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec, innermost
+from holdfast.ports import Backlogged, Bounded, Confidential, Exhaustible, ExplainedSpec, Guarantee, Guaranteeing
+from holdfast.quarantine.mask import LetteredSource
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 

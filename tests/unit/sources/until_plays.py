@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.ports import Source
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.until import has_passed, up_to
+from holdfast.ports import Source
 from holdfast.store import sealed
 
 Row = tuple[str, int | None]

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.staging import PostgresWriterFactory
 from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.connectors.kit.sql import TableMode
 from holdfast.spark.launch.exposure import exposed
 
 SECRET = "postgresql://ann:hunter2@db/trips"

@@ -193,7 +193,9 @@ def test_where_nobody_knows_where_a_source_began_nothing_is_rebuilt_from_what_is
 ) -> None:
     """What is there now may begin later: state would lack the rows before it."""
     asked: list[dict[str, tuple[int, int]]] = []
-    monkeypatch.setattr("holdfast.connectors.kafka.source.gone.gone", lambda cluster, wanted, **more: asked.append(wanted) or "")
+    monkeypatch.setattr(
+        "holdfast.connectors.kafka.source.gone.gone", lambda cluster, wanted, **more: asked.append(wanted) or ""
+    )
     kafka = hf.read.kafka("nowhere:1", "orders", schema="id BIGINT", start=start, name="given")
     beginning = replace(nothing_left(tmp_path, "plain"), sources=[kafka.node])
     said = why_not_rebuilt(beginning, {"given": {SEGMENT: 7}})

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import frame
-from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.errors import InvalidPipeline, Unavailable
 
 app = typer.Typer(
     help="Servers for development, with data that is removed when they stop.  Not for production.",

@@ -14,9 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.connectors.control.commands import AddColumn, Command, DropPartition, Widen, parsed, text_of, type_of, wrong
+from holdfast.connectors.control.commands import (
+    AddColumn,
+    Command,
+    DropPartition,
+    Widen,
+    parsed,
+    text_of,
+    type_of,
+    wrong,
+)
 from holdfast.connectors.kit.sql import RESERVED_PREFIX, TableMode
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.types.from_text import from_text
 
 EXTRA_TYPE = pa.map_(pa.string(), pa.string())

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import Carried, Part, Publication
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.control.commands import Command, parsed
+from holdfast.ports import Carried, Part, Publication
 
 Piece: TypeAlias = pa.RecordBatch | Command
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from holdfast.connectors.files import journal
+from holdfast.connectors.files.source.dealing import grouped, within_limits
+from holdfast.connectors.files.source.log import Block
+from holdfast.connectors.reading import deferred_log as owing
+from holdfast.connectors.reading.bounds import with_bounds
+from holdfast.connectors.reading.deferred import OwingSource
+from holdfast.connectors.reading.identified import ROWS_MAX, KnownPlace, Numbered, numbered
+from holdfast.connectors.reading.row_batches import Row, to_batch
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.ports import Explanation, Source, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.files import journal
-from holdfast.connectors.reading.bounds import with_bounds
-from holdfast.connectors.files.source.dealing import grouped, within_limits
-from holdfast.connectors.files.source.log import Block
-from holdfast.connectors.reading.identified import ROWS_MAX, KnownPlace, Numbered, numbered
-from holdfast.connectors.reading import deferred_log as owing
-from holdfast.connectors.reading.deferred import OwingSource
-from holdfast.connectors.reading.row_batches import Row, to_batch
 from holdfast.store import durable, sealed
 from holdfast.types.casting import fitted
 from holdfast.types.conversion import check_ranges

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt
 from holdfast.connectors.files.source.log import Block
+from holdfast.errors import Corrupt
 from holdfast.store import durable, sealed
 
 _ENTRY = re.compile(r"(\d{12})\.entry")

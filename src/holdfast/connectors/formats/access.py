@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.connectors.formats.identity import FileIdentity, of_facts, of_status
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.store.damage import is_of_data
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}

@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from holdfast.errors import InvalidPipeline
-from holdfast.connectors.formats import blocks
-from holdfast.connectors.formats import convert
-from holdfast.connectors.formats import csv_verdicts
+from holdfast.connectors.formats import blocks, convert, csv_verdicts
 from holdfast.connectors.formats.csv_records import Walk
 from holdfast.connectors.formats.lines import Records, Unreadable, cut_short, is_utf8, too_long
+from holdfast.errors import InvalidPipeline
 from holdfast.types.conversion import check_range
 from holdfast.types.csv_text import read_csv
 

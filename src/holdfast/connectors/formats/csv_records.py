@@ -19,8 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.connectors.formats import blocks
-from holdfast.connectors.formats import csv_quotes
+from holdfast.connectors.formats import blocks, csv_quotes
 from holdfast.connectors.formats.lines import too_long
 
 OPEN = "a quote is opened and never closed"

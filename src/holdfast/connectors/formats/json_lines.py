@@ -11,11 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from holdfast.errors import InvalidPipeline
-from holdfast.connectors.formats import blocks
-from holdfast.connectors.formats import convert
-from holdfast.connectors.formats import json_verdicts
+from holdfast.connectors.formats import blocks, convert, json_verdicts
 from holdfast.connectors.formats.lines import Records, Unreadable, cut_short, is_utf8, not_encoded
+from holdfast.errors import InvalidPipeline
 from holdfast.types.conversion import check_range
 
 _OPEN, _CLOSE, _NEWLINE = ord("{"), ord("}"), ord("\n")

@@ -1,6 +1,7 @@
 """What the formats of lines (JSON, CSV) have in common: records, what parses them, and what happens to the rows.
 
-Lines are read in two ways (:mod:`holdfast.connectors.formats.texts`).  The fast way parses many blocks at once with Arrow
+Lines are read in two ways (:mod:`holdfast.connectors.formats.texts`).  The fast way parses many blocks at once with
+Arrow
 and counts: there must be as many rows as records.  Where it fails, the exact way separates the records and
 finds the ones that are wrong.  Both ways give a good row the same values, so it does not matter which rows are next to
 it.
@@ -15,9 +16,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.blocks import Offsets
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 
 SHOWN = 80
 """Characters of a value that a reason shows: the row itself is kept completely."""

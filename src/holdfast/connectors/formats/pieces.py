@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats import blocks
+from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.csv_records import Walk
 from holdfast.connectors.formats.encodings import MARK_SIZE, UTF_8, as_utf8, is_bytewise, obstacle
 from holdfast.connectors.formats.lines import too_long

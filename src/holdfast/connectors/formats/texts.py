@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow
-from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats import blocks
+from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.lines import Parser, RefusedRecord, RowRules, Text, Unreadable, cut_short, is_utf8
+from holdfast.errors import BadRow
 
 RAW_SHOWN = 200
 """Characters of a bad row that an error shows; a rejected row keeps them all."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.ports import REJECT_COLUMN
 from holdfast.connectors.formats.access import FilePart, opened
+from holdfast.ports import REJECT_COLUMN
 from holdfast.store.time_ranges import TimeRange, of_groups, united
 
 

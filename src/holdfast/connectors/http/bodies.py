@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow
 from holdfast.connectors.kit import json_lines
+from holdfast.errors import BadRow
 from holdfast.types.destinations import check_destinations
 
 Format = Literal["json", "lines"]

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import urllib3
 
+from holdfast.connectors.http.bodies import Request
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import COVER, masked
 from holdfast.ports import Clock
-from holdfast.connectors.http.bodies import Request
 
 log = logging.getLogger("holdfast.connectors.http")
 

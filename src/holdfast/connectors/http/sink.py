@@ -13,11 +13,11 @@ from itertools import islice
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Publication, RunIdentity, Sink
-from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of
 from holdfast.connectors.http.bodies import Bodies, Request
 from holdfast.connectors.http.posting import Posting
+from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.types.casting import fitted_table
 
 _WINDOW = 16

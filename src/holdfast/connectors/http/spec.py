@@ -13,13 +13,13 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.http.bodies import FORMATS, Bodies, Format
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Sink
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.http.bodies import FORMATS, Bodies, Format
 from holdfast.types import units
 from holdfast.types.variables import filled_in
 

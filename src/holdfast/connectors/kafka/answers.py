@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.errors import InvalidPipeline
 
 NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, codes.UNKNOWN_TOPIC, codes.UNKNOWN_PARTITION, codes.NOENT))
 _AGAIN = frozenset(

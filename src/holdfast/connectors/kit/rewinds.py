@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.connectors.kit.sql import RESERVED_PREFIX, LedgerRow, TableMode, positions_text
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
-from holdfast.connectors.kit.sql import RESERVED_PREFIX, LedgerRow, TableMode, positions_text
 
 EPOCH = f"{RESERVED_PREFIX}_epoch"
 """Column of a rewindable table: the epoch that each row was published with."""

@@ -11,14 +11,13 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import rewinds, sql
 from holdfast.connectors.kit.explained import EXPLANATIONS
+from holdfast.connectors.kit.sql import LEDGER, OWN_TABLES, TableMode
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import TableColumn, declared_type, fits, modifier_of, qualified_type
-from holdfast.connectors.kit.sql import LEDGER, OWN_TABLES, TableMode
+from holdfast.errors import InvalidPipeline, Unavailable
 
 NAME_BYTES = 63
 _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')

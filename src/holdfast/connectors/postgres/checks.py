@@ -11,14 +11,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import refusals, sql
 from holdfast.connectors.postgres import copy
 from holdfast.connectors.postgres.copy import CopyColumn, copy_format, is_binary, is_text
 from holdfast.connectors.postgres.rules import INDEXED_BYTES, PostgresRules
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import TableColumn
+from holdfast.errors import BadRow
 
 # Of src/include/datatype/timestamp.h, counted from 2000-01-01; the ends of the integers are the infinities.
 _DAYS = (-2_451_545, 2_145_031_948)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.ports import Staged, Task
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import refusals, sql
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.staging import PostgresWriter, PostgresWriterFactory, tables_of
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import TableColumn
+from holdfast.ports import Staged, Task
 
 BLOB_BYTES = 4 * 2**20
 """Of rows in one blob, about."""

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import Carried, Part
 from holdfast.connectors.control.columns import Columns, ControlColumns
 from holdfast.connectors.control.commands import (
     AddColumn,
@@ -26,12 +24,14 @@ from holdfast.connectors.control.commands import (
     wrong,
 )
 from holdfast.connectors.control.rows import Awaited, pieces
+from holdfast.connectors.kit.sql import CONTROL
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres import command_blobs as blobs
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import fits, qualified_type
-from holdfast.connectors.kit.sql import CONTROL
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Carried, Part
 
 COPIED_BYTES = 32 * 2**20
 """Of rows between two commands that one COPY takes, about."""

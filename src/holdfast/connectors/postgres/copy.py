@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from holdfast.errors import BadRow
 from holdfast.connectors.kit import sql
+from holdfast.errors import BadRow
 
 CHUNK_BYTES = 4_000_000
 """Arrow bytes that are encoded at once: bounds memory, and fits into the processor's caches."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 from psycopg import sql as pg
 from psycopg.pq import TransactionStatus
 
-from holdfast.errors import invariant
-from holdfast.ports import EpochRecord, Withdrawal
-from holdfast.positions import Positions
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import rewinds, sql
+from holdfast.connectors.kit.rewinds import EPOCHS
+from holdfast.connectors.kit.sql import LedgerRow
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.ledger import OURS
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.connectors.kit.rewinds import EPOCHS
-from holdfast.connectors.kit.sql import LedgerRow
+from holdfast.errors import invariant
+from holdfast.ports import EpochRecord, Withdrawal
+from holdfast.positions import Positions
 
 
 class PostgresEpochs:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from psycopg import sql as pg
 
-from holdfast.ports import Lease, SeenLease
 from holdfast.connectors.kit.lease_text import TABLE, dumped, loaded
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.session import Connection, PostgresSession
+from holdfast.ports import Lease, SeenLease
 
 _OURS = pg.SQL("pipeline OPERATOR(pg_catalog.=) %s")
 _EXPIRY = pg.SQL("pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => %s)")

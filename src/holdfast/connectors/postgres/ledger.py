@@ -1,7 +1,8 @@
 """The ledger of a PostgreSQL sink: its row, and what the positions in it mean.
 
 The row is taken by a generation, locked first of all, and moved together with the rows.  What positions mean
-(:mod:`holdfast.connectors.kit.explained`) is written in the transaction of the epoch that needs it first, under that lock.
+(:mod:`holdfast.connectors.kit.explained`) is written in the transaction of the epoch that needs it first, under that
+lock.
 
 Invariants: ``epoch`` and ``generation`` only grow; but ``epoch`` goes back where every row of the last decision was
 rolled back by somebody else.  ``in_progress`` names the prepared transactions that the row has decided to commit: any
@@ -21,8 +22,6 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch, Reset, SinkLedger
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.explained import (
     ENDS,
@@ -37,13 +36,15 @@ from holdfast.connectors.kit.explained import (
     numbers,
     parted,
 )
+from holdfast.connectors.kit.resets import of_table
+from holdfast.connectors.kit.rewinds import EPOCHS
+from holdfast.connectors.kit.sql import APPEND, CONTROL, LEDGER, LedgerRow
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.staging import PostgresStaging
 from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.connectors.kit.resets import of_table
-from holdfast.connectors.kit.rewinds import EPOCHS
-from holdfast.connectors.kit.sql import APPEND, CONTROL, LEDGER, LedgerRow
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import EpochRecord, Explanation, Publication, PublishedEpoch, Reset, SinkLedger
 
 _OWN = (LEDGER, EXPLANATIONS, EPOCHS, CONTROL)
 """Tables beside the target with rows of each sink."""

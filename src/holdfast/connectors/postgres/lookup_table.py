@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import masked
-from holdfast.connectors.postgres.dsn import Dsn
 
 if TYPE_CHECKING:
     import psycopg

@@ -16,12 +16,12 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
-from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
+from holdfast.connectors.kit.sql import LEDGER
 from holdfast.connectors.postgres.ledger import Begun, PostgresLedger
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.staging import Label, transaction_ids
 from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.connectors.kit.sql import LEDGER
+from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.connectors.postgres.dsn import Dsn
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable, invariant
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -1,6 +1,7 @@
 """A PostgreSQL table during a run, on the driver.
 
-Invariant: the ledger row (:mod:`holdfast.connectors.postgres.ledger`) is locked before anything else of an epoch is done,
+Invariant: the ledger row (:mod:`holdfast.connectors.postgres.ledger`) is locked before anything else of an epoch is
+done,
 and moves in the transaction that writes (or decides to commit) the rows.  Design: 0003.
 """
 
@@ -16,6 +17,32 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast import faults
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.kit import rewinds, sql
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.sql import LedgerRow, TableMode
+from holdfast.connectors.postgres import catalog
+from holdfast.connectors.postgres import copy as postgres_copy
+from holdfast.connectors.postgres.command_blobs import BlobWriterFactory, blob_table
+from holdfast.connectors.postgres.commands import PostgresControl
+from holdfast.connectors.postgres.comparing import content as comparing
+from holdfast.connectors.postgres.comparing.content import PostgresContent
+from holdfast.connectors.postgres.comparing.repairing import repaired
+from holdfast.connectors.postgres.dsn import Dsn
+from holdfast.connectors.postgres.epochs import PostgresEpochs
+from holdfast.connectors.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, RowBefore, set_lock_timeout
+from holdfast.connectors.postgres.prepared import PreparedTransactions, xact_status
+from holdfast.connectors.postgres.session import Connection, PostgresSession
+from holdfast.connectors.postgres.staging import (
+    PostgresStaging,
+    PostgresWriterFactory,
+    copying,
+    tables_of,
+    taken,
+    with_order,
+)
+from holdfast.connectors.postgres.table import PostgresTable
+from holdfast.connectors.postgres.trials import CARRIED, LOCK_TIMEOUT, Earlier, PostgresTrials
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
@@ -34,33 +61,6 @@ from holdfast.ports import (
     WriterFactory,
 )
 from holdfast.positions import Positions
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import fresh
-from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.postgres import catalog
-from holdfast.connectors.postgres import copy as postgres_copy
-from holdfast.connectors.postgres.comparing import content as comparing
-from holdfast.connectors.postgres.comparing.content import PostgresContent
-from holdfast.connectors.postgres.comparing.repairing import repaired
-from holdfast.connectors.postgres.command_blobs import BlobWriterFactory, blob_table
-from holdfast.connectors.postgres.commands import PostgresControl
-from holdfast.connectors.postgres.dsn import Dsn
-from holdfast.connectors.postgres.epochs import PostgresEpochs
-from holdfast.connectors.postgres.ledger import Begun, PostgresExplanations, PostgresLedger, RowBefore, set_lock_timeout
-from holdfast.connectors.postgres.prepared import PreparedTransactions, xact_status
-from holdfast.connectors.postgres.session import Connection, PostgresSession
-from holdfast.connectors.postgres.staging import (
-    PostgresStaging,
-    PostgresWriterFactory,
-    copying,
-    tables_of,
-    taken,
-    with_order,
-)
-from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.connectors.postgres.trials import CARRIED, LOCK_TIMEOUT, Earlier, PostgresTrials
-from holdfast.connectors.kit.sql import LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 

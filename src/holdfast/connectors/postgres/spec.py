@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
+from holdfast.connectors.kit.rewinds import declared
+from holdfast.connectors.kit.sql import APPEND, Mode, OnNewColumn, TableMode
+from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
-from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
-from holdfast.connectors.postgres.dsn import Dsn
-from holdfast.connectors.kit.rewinds import declared
-from holdfast.connectors.kit.sql import APPEND, Mode, OnNewColumn, TableMode
 
 Stage = Literal["auto", "prepared", "table"]
 

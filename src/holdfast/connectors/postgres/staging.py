@@ -21,16 +21,15 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast import faults
-from holdfast.errors import Diverged, InDoubt, Unavailable, invariant
-from holdfast.ports import Part, Staged, Task
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import refusals, sql
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.postgres import copy as postgres_copy
 from holdfast.connectors.postgres.copy import CopyColumn
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import DELETE, ORDER, PostgresTable
+from holdfast.errors import Diverged, InDoubt, Unavailable, invariant
+from holdfast.ports import Part, Staged, Task
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 

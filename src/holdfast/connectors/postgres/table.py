@@ -8,11 +8,10 @@ import pyarrow as pa
 from psycopg import Connection
 from psycopg import sql as pg
 
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import rewinds, sql
+from holdfast.connectors.kit.sql import RESERVED_PREFIX, TableMode
 from holdfast.connectors.postgres.copy import CopyColumn
 from holdfast.connectors.postgres.types import TableColumn
-from holdfast.connectors.kit.sql import RESERVED_PREFIX, TableMode
 
 ORDER = f"{RESERVED_PREFIX}_row"
 DELETE = f"{RESERVED_PREFIX}_delete"

@@ -15,9 +15,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import BadRow, HoldfastError
-from holdfast.ports import Carried, Part, Publication, Refused, Staged
 from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.refusals import Halving, TableRows
 from holdfast.connectors.postgres import checks
 from holdfast.connectors.postgres import rules as postgres_rules
 from holdfast.connectors.postgres.commands import PostgresControl
@@ -26,7 +25,8 @@ from holdfast.connectors.postgres.rules import PostgresRules
 from holdfast.connectors.postgres.session import Connection, PostgresSession, translated
 from holdfast.connectors.postgres.staging import tables_of
 from holdfast.connectors.postgres.table import ORDER, PostgresTable
-from holdfast.connectors.kit.refusals import Halving, TableRows
+from holdfast.errors import BadRow, HoldfastError
+from holdfast.ports import Carried, Part, Publication, Refused, Staged
 
 LOCK_TIMEOUT = "30s"
 """How long a trial, or a publish, waits for a lock before it says Unavailable."""
@@ -77,7 +77,7 @@ class PostgresTrials:
         self._control = control
 
     def admit(self, publication: Publication, earlier: Earlier) -> bool:
-        """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.connectors.postgres.rules`).
+        """Check the values; try the rows where the table has rules of its own (``rules.py``).
 
         Rows that are prepared have passed every rule already: PREPARE TRANSACTION checks what COMMIT would.
         """

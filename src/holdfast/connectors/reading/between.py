@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import REJECT_COLUMN
 from holdfast.connectors.reading.identified import Numbered
+from holdfast.ports import REJECT_COLUMN
 
 
 def rows_between(

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source, SourceSpec, Span
-from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 
 OWN = "__bound__"
 """The column that marks them where the source makes them itself, and not whoever wrote its rows."""

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
+from holdfast.connectors.reading.until import obstacle
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import end_at
 from holdfast.graph.graph import Graph
 from holdfast.ports import SourceSpec
-from holdfast.connectors.reading.until import obstacle
 
 
 def ends_at(pipeline: Graph, until: str | datetime | int | None, *, at: int | None) -> int | None:

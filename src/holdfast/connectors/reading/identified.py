@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.errors import invariant
 from holdfast.ports import (
     REJECT_COLUMN,
@@ -26,7 +27,6 @@ from holdfast.ports import (
     Span,
 )
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.types.row_ids import U64, Key, ids_of_numbers, key_of
 
 ROWS_MAX = 1 << 32

@@ -14,13 +14,20 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from holdfast.connectors.reading.bounds import OWN, MarkedSpec, unmarked
+from holdfast.connectors.reading.identified import (
+    IdentifiedSpec,
+    KnownPlace,
+    Numbered,
+    NumberedSpec,
+    PlaceRun,
+    TraceableSpec,
+)
+from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec, innermost
 from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SeekableSpec, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import OWN, MarkedSpec, unmarked
-from holdfast.connectors.reading.identified import IdentifiedSpec, KnownPlace, Numbered, NumberedSpec, PlaceRun, TraceableSpec
-from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec, innermost
 
 BOUND = "@bound"
 """The segment of positions under which the bound stands."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from holdfast.connectors.reading.bounds import MarkedSpec, unmarked
+from holdfast.connectors.reading.identified import IdentifiedSpec, NumberedSpec
+from holdfast.connectors.reading.partitioned import beneath
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import building, require_columns
 from holdfast.graph.naming import Origin
@@ -13,9 +16,6 @@ from holdfast.graph.row_ids import DEFAULT_COLUMN, RowIds
 from holdfast.graph.shape import Shape
 from holdfast.operators.row_id import RowIdOfColumns, check_into
 from holdfast.ports import SourceSpec
-from holdfast.connectors.reading.bounds import MarkedSpec, unmarked
-from holdfast.connectors.reading.identified import IdentifiedSpec, NumberedSpec
-from holdfast.connectors.reading.partitioned import beneath
 from holdfast.types.row_ids import check_time
 
 _INSTEAD = {

@@ -12,13 +12,13 @@ from typing import Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import Source, SourceSpec
-from holdfast.positions import SourcePositions
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.reading.partitioned import BoundingSpec, beneath
 from holdfast.connectors.reading.wrapped import innermost
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Source, SourceSpec
+from holdfast.positions import SourcePositions
 
 
 @runtime_checkable

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.kit import json_lines, sql
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.connectors.kit import json_lines
-from holdfast.connectors.kit import sql
 
 Kind = Literal["stream", "hash", "fields"]
 KINDS: tuple[Kind, ...] = ("stream", "hash", "fields")

@@ -3,7 +3,8 @@
 Keys, most of them below ``holdfast:<pipeline>/<sink>``: ``:ledger`` (a hash), ``:sources`` (a set) and
 ``:sources:<source>`` (lists: what its positions mean), ``:staged`` (a set: names of hashes) and
 ``:staged:<generation>.<epoch>.<task>.<attempt>.<token>`` (hashes: number -> chunk).  And ``holdfast:ids:<stream>`` (a
-set): the ids of the entries of a stream, whoever wrote them.  :mod:`holdfast.connectors.redis.targets` has what all sinks
+set): the ids of the entries of a stream, whoever wrote them.  :mod:`holdfast.connectors.redis.targets` has what all
+sinks
 of a server write.
 """
 
@@ -14,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.errors import Corrupt
-from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
+from holdfast.connectors.kit.sql import LedgerRow, positions_text
 from holdfast.connectors.redis.scripts import GUARDED
 from holdfast.connectors.redis.session import RedisSession
-from holdfast.connectors.kit.sql import LedgerRow, positions_text
+from holdfast.errors import Corrupt
+from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
 
 
 @dataclass(frozen=True)

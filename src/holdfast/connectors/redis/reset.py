@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.ports import Reset
-from holdfast.connectors.redis import ledger
-from holdfast.connectors.redis import staging
-from holdfast.connectors.redis import targets
+from holdfast.connectors.kit.resets import WRITTEN_AGAIN, counted
+from holdfast.connectors.redis import ledger, staging, targets
 from holdfast.connectors.redis.form import Kind
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
-from holdfast.connectors.kit.resets import WRITTEN_AGAIN, counted
+from holdfast.ports import Reset
 
 _AT_ONCE = 1_000
 

@@ -16,9 +16,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from holdfast.connectors.redis.url import RedisUrl
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.masking import masked
-from holdfast.connectors.redis.url import RedisUrl
 
 log = logging.getLogger("holdfast.connectors.redis")
 

@@ -21,6 +21,16 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.kit import sql
+from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.explained import lacking, needed
+from holdfast.connectors.redis import ledger, staging
+from holdfast.connectors.redis.form import CHUNK_BYTES, Form
+from holdfast.connectors.redis.ledger import ABSENT, RedisLedger, SinkKeys
+from holdfast.connectors.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
+from holdfast.connectors.redis.session import RedisSession
+from holdfast.connectors.redis.staging import RedisWriterFactory
+from holdfast.connectors.redis.targets import claim
 from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
@@ -34,17 +44,6 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import fresh, rows_gone
-from holdfast.connectors.kit.explained import lacking, needed
-from holdfast.connectors.redis import ledger
-from holdfast.connectors.redis import staging
-from holdfast.connectors.redis.form import CHUNK_BYTES, Form
-from holdfast.connectors.redis.ledger import ABSENT, RedisLedger, SinkKeys
-from holdfast.connectors.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
-from holdfast.connectors.redis.session import RedisSession
-from holdfast.connectors.redis.staging import RedisWriterFactory
-from holdfast.connectors.redis.targets import claim
 from holdfast.types.casting import fitted_table
 
 ATOMIC_ROWS = 1_000

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.redis.form import KINDS, Form, Kind, is_within
+from holdfast.connectors.redis.url import RedisUrl
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Reset, Sink, SinkLedger, SinkSpec
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.redis.form import KINDS, Form, Kind, is_within
-from holdfast.connectors.redis.url import RedisUrl
 from holdfast.types import units
 
 _OWN = "holdfast:"

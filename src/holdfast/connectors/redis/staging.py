@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import HoldfastError
-from holdfast.ports import Staged, Task
 from holdfast.connectors.redis.form import Form
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
+from holdfast.errors import HoldfastError
+from holdfast.ports import Staged, Task
 from holdfast.types.casting import declared
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.redis.form import Form, is_within
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
+from holdfast.errors import InvalidPipeline
 
 TARGETS = "holdfast:targets"
 

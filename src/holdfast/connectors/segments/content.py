@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import Unavailable
-from holdfast.ports import Held
 from holdfast.connectors.kit.compared_columns import FoundRows
-from holdfast.connectors.kit.files.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.connectors.kit.files.content import FileFormat, FilesContent
 from holdfast.connectors.kit.files.own_files import visible_paths
+from holdfast.connectors.kit.files.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
+from holdfast.connectors.segments.dataset import growing_rows, place_of
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.connectors.segments.manifest import SegmentsManifest
 from holdfast.connectors.segments.places import Places
-from holdfast.connectors.segments.dataset import growing_rows, place_of
+from holdfast.errors import Unavailable
+from holdfast.ports import Held
 from holdfast.store import durable
 
 JOURNAL = ".rows"

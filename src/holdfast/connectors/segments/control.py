@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadRow
-from holdfast.ports import Carried, EpochRecord, Part, Publication, Task
-from holdfast.positions import covers_all
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
 from holdfast.connectors.control.columns import Columns, ControlColumns
 from holdfast.connectors.control.commands import AddColumn, Command, DropPartition, text_of, wrong
 from holdfast.connectors.control.rows import Awaited, pieces
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.connectors.segments.entries import JournalFile, SealedSegment
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import JournalStaging, JournalWriter, file_of
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, EpochRecord, Part, Publication, Task
+from holdfast.positions import covers_all
 from holdfast.types.partition import partition_names
 from holdfast.types.schema import encode_schema
 

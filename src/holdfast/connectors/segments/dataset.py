@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import Held
 from holdfast.connectors.segments.entries import SealedSegment
 from holdfast.connectors.segments.files import fitting
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.connectors.segments.manifest import SegmentsManifest
 from holdfast.connectors.segments.places import OWN_DIRECTORY
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import Held
 from holdfast.store import durable
 from holdfast.store.damage import damage_named
 from holdfast.types.partition import partition_values

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import invariant
-from holdfast.ports import Explanation, Held
-from holdfast.positions import Holding, Positions, covers_all
 from holdfast.connectors.control.commands import is_schema_change
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
+from holdfast.errors import invariant
+from holdfast.ports import Explanation, Held
+from holdfast.positions import Holding, Positions, covers_all
 
 CHUNK_SEGMENTS = 1000
 """Sealed segments in one object that bases refer to."""

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import Corrupt, invariant
-from holdfast.ports import Staged, Task
 from holdfast.connectors.segments.entries import JournalFile
 from holdfast.connectors.segments.pieces import PartitionRows, partition_rows
+from holdfast.errors import Corrupt, invariant
+from holdfast.ports import Staged, Task
 from holdfast.store import durable
 from holdfast.types import partition as files_partition
 from holdfast.types.casting import declared

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import Corrupt, InDoubt
 from holdfast.connectors.kit.believed import went_back
 from holdfast.connectors.segments.entries import (
     SealedSegment,
@@ -26,6 +25,7 @@ from holdfast.connectors.segments.entries import (
 )
 from holdfast.connectors.segments.holdings import CHUNK_SEGMENTS, Holdings, SegmentList, folded, from_body
 from holdfast.connectors.segments.journal import journal_names
+from holdfast.errors import Corrupt, InDoubt
 from holdfast.store import durable
 
 ENTRIES_MIN = 100

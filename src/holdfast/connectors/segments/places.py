@@ -10,9 +10,9 @@ import uuid
 from contextlib import suppress
 
 from holdfast import faults
-from holdfast.errors import InDoubt, InvalidPipeline
 from holdfast.connectors.kit.files.own_files import visible_paths
 from holdfast.connectors.segments.entries import SegmentsEntry
+from holdfast.errors import InDoubt, InvalidPipeline
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.connectors.segments")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from holdfast.ports import Publication
-from holdfast.positions import covers_all
 from holdfast.connectors.kit.believed import went_back
 from holdfast.connectors.segments.entries import JournalFile
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import JournalName
 from holdfast.connectors.segments.pieces import PartitionRows
+from holdfast.ports import Publication
+from holdfast.positions import covers_all
 
 log = logging.getLogger("holdfast.connectors.segments")
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.segments.places import OWN_DIRECTORY
+from holdfast.errors import InvalidPipeline
 from holdfast.store import durable
 
 

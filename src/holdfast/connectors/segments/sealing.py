@@ -18,19 +18,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.errors import Fenced, Unavailable
+from holdfast.connectors.kit.files.joining import SmallNeighbours
 from holdfast.connectors.segments import requests
 from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
 from holdfast.connectors.segments.files import rows_of, write_file
+from holdfast.connectors.segments.growth import SHORT, Due, Growth
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.connectors.segments.manifest import SegmentsManifest
 from holdfast.connectors.segments.pieces import PartitionRows
 from holdfast.connectors.segments.places import Places
-from holdfast.connectors.segments.growth import SHORT, Due, Growth
 from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.retention import KEEP_ALL, Retention
-from holdfast.connectors.kit.files.joining import SmallNeighbours
+from holdfast.errors import Fenced, Unavailable
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.connectors.segments")

@@ -18,6 +18,29 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, rows_gone, went_back
+from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.files import existing as check
+from holdfast.connectors.kit.files.content import FileFormat
+from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.log_owner import check_owner, fenced
+from holdfast.connectors.kit.files.staged import missing_bytes
+from holdfast.connectors.kit.maintenance import Tending
+from holdfast.connectors.segments import places, refill
+from holdfast.connectors.segments.control import CutEpochs, SegmentsControl
+from holdfast.connectors.segments.entries import Began, JournalFile, SegmentsEntry
+from holdfast.connectors.segments.evolution import check_change
+from holdfast.connectors.segments.holdings import Holdings
+from holdfast.connectors.segments.journal import JournalStaging, PiecesReader, file_of, task_of
+from holdfast.connectors.segments.manifest import SegmentsManifest, as_opened
+from holdfast.connectors.segments.pieces import PartitionRows
+from holdfast.connectors.segments.places import Places
+from holdfast.connectors.segments.policies import Policy
+from holdfast.connectors.segments.repairing import SegmentsComparing
+from holdfast.connectors.segments.retention import KEEP_ALL, Retention
+from holdfast.connectors.segments.sealing import Sealing
 from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Content,
@@ -34,30 +57,6 @@ from holdfast.ports import (
     Task,
     WriterFactory,
 )
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone, went_back
-from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.kit.explained import lacking
-from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files import existing as check
-from holdfast.connectors.kit.files.content import FileFormat
-from holdfast.connectors.kit.files.staged import missing_bytes
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
-from holdfast.connectors.segments import places
-from holdfast.connectors.segments import refill
-from holdfast.connectors.segments.repairing import SegmentsComparing
-from holdfast.connectors.segments.control import CutEpochs, SegmentsControl
-from holdfast.connectors.segments.entries import Began, JournalFile, SegmentsEntry
-from holdfast.connectors.segments.evolution import check_change
-from holdfast.connectors.segments.holdings import Holdings
-from holdfast.connectors.segments.journal import JournalStaging, PiecesReader, file_of, task_of
-from holdfast.connectors.segments.manifest import SegmentsManifest, as_opened
-from holdfast.connectors.segments.pieces import PartitionRows
-from holdfast.connectors.segments.places import Places
-from holdfast.connectors.segments.policies import Policy
-from holdfast.connectors.segments.retention import KEEP_ALL, Retention
-from holdfast.connectors.segments.sealing import Sealing
-from holdfast.connectors.kit.maintenance import Tending
 from holdfast.store import durable
 from holdfast.types.schema import decode_schema, encode_schema
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.connectors.segments import dataset
+from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.segments.journal import PiecesReader
-from holdfast.connectors.segments import dataset
 from holdfast.store import durable, sealed
 from holdfast.store.time_ranges import TimeRange, of_groups, united
 from holdfast.types.schema import to_arrow

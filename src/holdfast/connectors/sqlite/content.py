@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.connectors.sqlite.stored import StoredColumn, StoredValues
 from holdfast.connectors.sqlite.table import SqliteTable, affinity_of, quoted
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes

@@ -8,14 +8,13 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from holdfast.errors import invariant
-from holdfast.ports import EpochRecord, Withdrawal
-from holdfast.positions import Positions
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import rewinds, sql
 from holdfast.connectors.kit.rewinds import EPOCHS
 from holdfast.connectors.kit.sql import LedgerRow
 from holdfast.connectors.sqlite.table import SqliteTable
+from holdfast.errors import invariant
+from holdfast.ports import EpochRecord, Withdrawal
+from holdfast.positions import Positions
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {EPOCHS} (

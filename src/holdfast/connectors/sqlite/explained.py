@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.ports import Explanation, Publication, PublishedEpoch
 from holdfast.connectors.kit.explained import (
     ENDS,
     EXPLANATIONS,
@@ -25,6 +24,7 @@ from holdfast.connectors.kit.explained import (
     parted,
 )
 from holdfast.connectors.kit.sql import LedgerRow
+from holdfast.ports import Explanation, Publication, PublishedEpoch
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {EXPLANATIONS} (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from holdfast.connectors.kit.lease_text import TABLE, dumped, loaded
 from holdfast.errors import Unavailable
 from holdfast.ports import Lease, SeenLease
-from holdfast.connectors.kit.lease_text import TABLE, dumped, loaded
 
 _BUSY_TIMEOUT_S = 5.0
 

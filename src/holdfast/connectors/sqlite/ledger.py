@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.errors import Corrupt, Unavailable
-from holdfast.ports import EpochRecord, RunIdentity, SinkLedger
 from holdfast.connectors.kit.sql import LEDGER, LedgerRow, fenced, positions_text
 from holdfast.connectors.sqlite.explained import SqliteExplanations
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.ports import EpochRecord, RunIdentity, SinkLedger
 
 _BUSY_TIMEOUT_S = 5.0
 

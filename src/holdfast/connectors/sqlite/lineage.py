@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import PublishedEpoch
 from holdfast.connectors.sqlite.explained import SqliteExplanations
 from holdfast.connectors.sqlite.table import quoted
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import PublishedEpoch
 
 _BUSY_TIMEOUT_S = 5.0
 

@@ -7,10 +7,10 @@ import sqlite3
 import numpy as np
 import pyarrow as pa
 
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
 from holdfast.connectors.kit.moved import Moved
 from holdfast.connectors.sqlite.content import CHUNK_ROWS, TableReader
 from holdfast.connectors.sqlite.table import SqliteTable
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
 
 
 def repair_rows(connection: sqlite3.Connection, table: SqliteTable, repair: Repair) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.ports import Reset
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
 from holdfast.connectors.kit.explained import EXPLANATIONS
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
 from holdfast.connectors.kit.resets import of_table
 from holdfast.connectors.kit.rewinds import EPOCHS
 from holdfast.connectors.kit.sql import CONTROL, LEDGER
 from holdfast.connectors.sqlite.ledger import reading
 from holdfast.connectors.sqlite.table import quoted
+from holdfast.ports import Reset
 
 
 def reset(path: str, table: str, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

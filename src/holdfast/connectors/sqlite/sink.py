@@ -16,6 +16,23 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.control.columns import ControlColumns
+from holdfast.connectors.control.rows import Awaited
+from holdfast.connectors.kit import refusals, rewinds, sql
+from holdfast.connectors.kit.believed import fresh, is_moved
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
+from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.refusals import TableRows
+from holdfast.connectors.kit.sql import LedgerRow
+from holdfast.connectors.sqlite.commands import SqliteControl
+from holdfast.connectors.sqlite.content import SqliteContent
+from holdfast.connectors.sqlite.epochs import SqliteEpochs
+from holdfast.connectors.sqlite.explained import SqliteExplanations
+from holdfast.connectors.sqlite.file import DatabaseFile
+from holdfast.connectors.sqlite.ledger import claimed, ledger_row, move
+from holdfast.connectors.sqlite.repairing import repair_rows
+from holdfast.connectors.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
+from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
@@ -33,25 +50,6 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
-from holdfast.connectors.kit.believed import fresh, is_moved
-from holdfast.connectors.kit.moved import Moved
-from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.control.rows import Awaited
-from holdfast.connectors.kit.refusals import TableRows
-from holdfast.connectors.kit.sql import LedgerRow
-from holdfast.connectors.sqlite.content import SqliteContent
-from holdfast.connectors.sqlite.repairing import repair_rows
-from holdfast.connectors.sqlite.commands import SqliteControl
-from holdfast.connectors.sqlite.epochs import SqliteEpochs
-from holdfast.connectors.sqlite.explained import SqliteExplanations
-from holdfast.connectors.sqlite.file import DatabaseFile
-from holdfast.connectors.sqlite.ledger import claimed, ledger_row, move
-from holdfast.connectors.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
-from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.store import durable
 
 
@@ -128,7 +126,7 @@ class SqliteSink:
         return self._staging.factory()
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.connectors.sqlite.rules`)."""
+        """Check the values; try the rows where the table has rules of its own (``rules.py``)."""
         if self._awaited is not None:
             return self._admit_commands(publication, earlier, self._awaited)
         carried = [part.rows for part in publication.parts if isinstance(part, Carried)]

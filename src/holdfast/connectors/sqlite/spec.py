@@ -9,20 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
+from holdfast.connectors.kit.rewinds import declared
+from holdfast.connectors.kit.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
+from holdfast.connectors.sqlite import ledger, lineage, reset
+from holdfast.connectors.sqlite.lease import SqliteLease
+from holdfast.connectors.sqlite.sink import SqliteSink
+from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
-from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
-from holdfast.connectors.sqlite.lease import SqliteLease
-from holdfast.connectors.kit.rewinds import declared
-from holdfast.connectors.kit.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
-from holdfast.connectors.sqlite import ledger
-from holdfast.connectors.sqlite import lineage
-from holdfast.connectors.sqlite import reset
-from holdfast.connectors.sqlite.sink import SqliteSink
-from holdfast.connectors.sqlite.table import SqliteTable
 
 
 def sqlite(

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.connectors.kit import rewinds
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import rewinds, sql
 from holdfast.connectors.kit.sql import TableMode
+from holdfast.errors import BadRow, InvalidPipeline
 
 _EXACT_DIGITS = 15
 """Decimal digits that SQLite keeps when a NUMERIC column turns text into a float."""

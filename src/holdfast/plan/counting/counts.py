@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.reading import reject_reasons
 from holdfast.errors import invariant
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.passing import GivenRows
-from holdfast.connectors.reading import reject_reasons
 from holdfast.state.bucket_report import BucketReport
 
 Tally = Mapping[str, Mapping[str, int]]

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import Losses, Staged, Task
-from holdfast.reconcile.digests import tables
 from holdfast.connectors.kit.files.arrow_files import ArrowWriter, ArrowWriterFactory
 from holdfast.connectors.kit.sql import TableMode
+from holdfast.ports import Losses, Staged, Task
+from holdfast.reconcile.digests import tables
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 

@@ -19,6 +19,12 @@ from functools import cached_property
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.kit import sql
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
+from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.sqlite import ledger
+from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     NO_LOSSES,
@@ -39,12 +45,6 @@ from holdfast.ports import (
 from holdfast.reconcile.digests import tables
 from holdfast.reconcile.digests.content import DigestContent
 from holdfast.reconcile.digests.reduction import ReducingWriterFactory, Reduction, Wanted
-from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
-from holdfast.connectors.kit.believed import fresh
-from holdfast.connectors.kit.sql import APPEND, TableMode
-from holdfast.connectors.sqlite import ledger
-from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.store import durable
 from holdfast.values import Loss, LossKind
 

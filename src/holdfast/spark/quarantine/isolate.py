@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.commit.coordinator import Coordinator
+from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable, present
 from holdfast.graph import hooks
 from holdfast.graph.graph import Graph
@@ -28,7 +29,6 @@ from holdfast.quarantine.mask import Address, LetteredSource, Mask
 from holdfast.quarantine.passing import GivenRows, Passing
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate, searched
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.quarantine.probe_process import ProbePart

@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.reading.bounds import MarkedSource, marks_of
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
 from holdfast.plan.program import Program
 from holdfast.ports import Source
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, lettered
-from holdfast.connectors.reading.bounds import MarkedSource, marks_of
 from holdfast.spark.evaluation import Reader
 
 

@@ -24,6 +24,7 @@ from holdfast.checkpoint.given_state import GivenState, given_states
 from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
+from holdfast.connectors.reading import from_time
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import TimeUnit, begin_at, common_unit
 from holdfast.graph.graph import Graph
@@ -35,7 +36,6 @@ from holdfast.resume.graph_record import Described, GraphRecord, Role
 from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.connectors.reading import from_time
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import lines_of

@@ -25,6 +25,7 @@ from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
+from holdfast.connectors import foreach_batch
 from holdfast.errors import Diverged, InvalidPipeline, Unavailable, present
 from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
@@ -47,7 +48,6 @@ from holdfast.resume.rewind import (
     unfinished,
 )
 from holdfast.resume.spark_log import newest_positions, plain
-from holdfast.connectors import foreach_batch
 from holdfast.spark.resume.beginning import above_all, beginning_of
 from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look

@@ -12,6 +12,7 @@ from typing import cast
 
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.source_history import last_positions
+from holdfast.connectors.spark import SparkSpec
 from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, RecordedStartSpec, SourceSpec
@@ -23,7 +24,6 @@ from holdfast.resume.logged_epochs import epochs_between, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.spark_log import CONTROLS, check_logs, newest_positions, plain
-from holdfast.connectors.spark import SparkSpec
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
 

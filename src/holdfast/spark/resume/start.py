@@ -10,13 +10,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.config import Settings, mistaken_variables
+from holdfast.connectors.reading.ending import ends_at
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import commit_every_ticks
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.warnings import start_warnings
-from holdfast.connectors.reading.ending import ends_at
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
+from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import Diverged
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
@@ -30,7 +31,6 @@ from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.connectors.reading.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.reader import stored_state

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from holdfast.connectors.reading.partitioned import beneath
 from holdfast.graph.graph import Graph
 from holdfast.ports import FollowedSpec, Follower, Held
 from holdfast.positions import held_by_every
-from holdfast.connectors.reading.partitioned import beneath
 
 log = logging.getLogger("holdfast.run")
 

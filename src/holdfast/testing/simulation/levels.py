@@ -24,6 +24,8 @@ import pyarrow as pa
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
+from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.graph.graph import Graph
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counting.audit import audit_of_stages
@@ -44,8 +46,6 @@ from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.connectors.reading.bounds import MarkedSpec
-from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US

@@ -15,7 +15,6 @@ import numpy as np
 
 from holdfast.connectors.byte_stream.sink.ordering import StreamMessages
 from holdfast.connectors.byte_stream.sink.staging import write_all
-from holdfast.store import durable
 from holdfast.connectors.byte_stream.store.branch import StreamView
 from holdfast.connectors.byte_stream.store.data_file import damaged
 from holdfast.connectors.byte_stream.store.layout import (
@@ -32,6 +31,7 @@ from holdfast.connectors.byte_stream.store.layout import (
     sealed_heads,
 )
 from holdfast.connectors.byte_stream.store.manifest import DataFile
+from holdfast.store import durable
 
 COPIED_MAX = 16 * 2**20
 """Bytes of a file of a lower generation that are copied.  So files are not smaller, however often runs start."""

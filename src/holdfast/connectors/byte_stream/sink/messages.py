@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.connectors.byte_stream.store.data_file import damaged
 from holdfast.connectors.byte_stream.store.layout import NAME_MAX, directory_name
 from holdfast.connectors.byte_stream.store.manifest import Times
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.types.casting import declared
 from holdfast.types.destinations import check_destinations
 

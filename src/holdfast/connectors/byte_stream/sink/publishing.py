@@ -13,9 +13,9 @@ from holdfast.connectors.byte_stream.sink.append import StreamAppend, StreamRule
 from holdfast.connectors.byte_stream.sink.ordering import MessagePart, by_stream
 from holdfast.connectors.byte_stream.sink.retention import RetentionRules, needed
 from holdfast.connectors.byte_stream.sink.rewinding import StreamsBehind, left_of
-from holdfast.store import durable
 from holdfast.connectors.byte_stream.store.branch import BranchView, StreamView
 from holdfast.connectors.byte_stream.store.manifest import DataFile, StreamState, encode_list, stream_directory
+from holdfast.store import durable
 
 _OPEN_STREAMS = 64
 """Written before any of them is synced: the file system commits them together."""

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import Corrupt
 from holdfast.connectors.byte_stream.store.manifest import DataFile
 from holdfast.connectors.byte_stream.store.readers import READERS
+from holdfast.errors import Corrupt
 from holdfast.store.sealed import read_sealed
 
 log = logging.getLogger("holdfast.connectors.byte_stream")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.errors import invariant
-from holdfast.positions import Positions
 from holdfast.connectors.byte_stream.store.branch import BranchView, StreamView
 from holdfast.connectors.byte_stream.store.layout import LOWEST
 from holdfast.connectors.byte_stream.store.manifest import DataFile, StreamEntry, StreamState
+from holdfast.errors import invariant
+from holdfast.positions import Positions
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,21 @@ from contextlib import suppress
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.connectors.byte_stream.sink import messages as messages_module
+from holdfast.connectors.byte_stream.sink.messages import MessageColumns, StagedPayloads, messages_of
+from holdfast.connectors.byte_stream.sink.ordering import MessagePart
+from holdfast.connectors.byte_stream.sink.publishing import StreamPublishing
+from holdfast.connectors.byte_stream.sink.rewinding import StreamsBehind, streams_behind
+from holdfast.connectors.byte_stream.sink.staging import MessageStaging
+from holdfast.connectors.byte_stream.store.branch import Branch, BranchView
+from holdfast.connectors.byte_stream.store.manifest import LOG, STREAMS, StreamEntry, fence_of
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, went_back
+from holdfast.connectors.kit.explained import explained_with, lacking
+from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.log_owner import check_owner, fenced
+from holdfast.connectors.kit.files.staged import FileStaging, directory_of
+from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.errors import (
     Diverged,
     Fenced,
@@ -37,22 +52,7 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, went_back
-from holdfast.connectors.byte_stream.sink import messages as messages_module
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns, StagedPayloads, messages_of
-from holdfast.connectors.byte_stream.sink.ordering import MessagePart
-from holdfast.connectors.byte_stream.sink.publishing import StreamPublishing
-from holdfast.connectors.byte_stream.sink.rewinding import StreamsBehind, streams_behind
-from holdfast.connectors.byte_stream.sink.staging import MessageStaging
-from holdfast.connectors.kit.explained import explained_with, lacking
-from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files.staged import FileStaging, directory_of
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
-from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.store import durable
-from holdfast.connectors.byte_stream.store.branch import Branch, BranchView
-from holdfast.connectors.byte_stream.store.manifest import LOG, STREAMS, StreamEntry, fence_of
 from holdfast.store.entry_log import KEPT
 
 log = logging.getLogger("holdfast.connectors.byte_stream")

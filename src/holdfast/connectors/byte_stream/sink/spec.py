@@ -9,21 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
-from holdfast.graph import nodes
-from holdfast.graph.building import building
-from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, Held, Reset, SinkLedger, Withdrawal
 from holdfast.connectors.byte_stream.sink.append import StreamRules
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns, check_schema
 from holdfast.connectors.byte_stream.sink.publishing import StreamPublishing
 from holdfast.connectors.byte_stream.sink.retention import RetentionRules
 from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
+from holdfast.connectors.byte_stream.store.branch import Branch
 from holdfast.connectors.control.columns import check_no_control
 from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.resets import cannot_keep_rows, of_directory
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.building import building
+from holdfast.graph.pace import pace
+from holdfast.ports import Guarantee, Held, Reset, SinkLedger, Withdrawal
 from holdfast.store import durable
-from holdfast.connectors.byte_stream.store.branch import Branch
 from holdfast.types import units
 
 INDEX_EVERY = 100

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.ports import Staged, Task
-from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns, Messages, StagedPayloads, messages_of
 from holdfast.connectors.byte_stream.sink.ordering import MessagePart, by_stream
+from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.files.staged import FileStaging, directory_of, missing_bytes
+from holdfast.ports import Staged, Task
 from holdfast.store import durable
 
 BUFFER_BYTES = 32 * 2**20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.ports import Span
 from holdfast.connectors.byte_stream.store.branch import StreamView
+from holdfast.ports import Span
 
 SPANS_PER_CORE = 4
 SPAN_BYTES_MIN = 2_000_000

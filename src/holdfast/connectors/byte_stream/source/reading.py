@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.store import durable
 from holdfast.connectors.byte_stream.store.manifest import Times
+from holdfast.store import durable
 
 KINDS = {"timestamp": pa.timestamp("us", tz="UTC"), "bigint": pa.int64()}
 """What ``timestamps=`` says -> the type of the column."""

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.connectors.byte_stream.source.dealing import dealt
+from holdfast.connectors.byte_stream.source.reading import ByteStreamReading
+from holdfast.connectors.byte_stream.store.branch import LOOKS, Branch, StreamView, branches
+from holdfast.connectors.byte_stream.store.data_file import MessageChunk
+from holdfast.connectors.byte_stream.store.readers import ReaderMark
+from holdfast.connectors.reading.identified import Numbered, PlaceRun
+from holdfast.connectors.reading.partition_times import OffsetRange, PartitionBounds, PartitionTimes
+from holdfast.connectors.reading.recorded import Recorded
+from holdfast.connectors.reading.shares import share
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.connectors.byte_stream.source.dealing import dealt
-from holdfast.connectors.byte_stream.source.reading import ByteStreamReading
-from holdfast.connectors.reading.recorded import Recorded
-from holdfast.connectors.reading.identified import Numbered, PlaceRun
-from holdfast.connectors.reading.partition_times import OffsetRange, PartitionBounds, PartitionTimes
-from holdfast.connectors.reading.shares import share
-from holdfast.connectors.byte_stream.store.branch import LOOKS, Branch, StreamView, branches
-from holdfast.connectors.byte_stream.store.data_file import MessageChunk
-from holdfast.connectors.byte_stream.store.readers import ReaderMark
 
 
 class ByteStreamSource:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from holdfast.connectors.byte_stream.source.reading import KINDS, ByteStreamReading
+from holdfast.connectors.byte_stream.source.source import ByteStreamSource, obstacle
+from holdfast.connectors.byte_stream.store.branch import StreamView, branches
+from holdfast.connectors.reading.identified import KnownPlace
+from holdfast.connectors.reading.partitioned import own_bounds
+from holdfast.connectors.reading.recorded import Recorded
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.ports import Explanation
 from holdfast.positions import SourcePositions
-from holdfast.connectors.byte_stream.source.reading import KINDS, ByteStreamReading
-from holdfast.connectors.reading.recorded import Recorded
-from holdfast.connectors.byte_stream.source.source import ByteStreamSource, obstacle
-from holdfast.connectors.reading.identified import KnownPlace
-from holdfast.connectors.reading.partitioned import own_bounds
 from holdfast.store import durable
-from holdfast.connectors.byte_stream.store.branch import StreamView, branches
 from holdfast.types import units
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.errors import Corrupt, HoldfastError
-from holdfast.store import durable
 from holdfast.connectors.byte_stream.store.data_file import MessageChunk, StoredFile
 from holdfast.connectors.byte_stream.store.layout import LOWEST
 from holdfast.connectors.byte_stream.store.manifest import (
@@ -24,6 +22,8 @@ from holdfast.connectors.byte_stream.store.manifest import (
     read_list,
     stream_directory,
 )
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.store import durable
 from holdfast.store.entry_log import EntryLog
 
 T = TypeVar("T")

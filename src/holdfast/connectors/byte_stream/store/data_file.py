@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from holdfast.errors import Corrupt
 from holdfast.connectors.byte_stream.store.layout import (
     DATA,
     ENTRY_SIZE,
@@ -23,6 +22,7 @@ from holdfast.connectors.byte_stream.store.layout import (
     message_head,
 )
 from holdfast.connectors.byte_stream.store.manifest import DataFile
+from holdfast.errors import Corrupt
 
 WINDOW_BYTES = 4 * 2**20
 """Read at once; a message that is longer is read alone."""

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from holdfast.connectors.byte_stream.store.layout import LOWEST, directory_name
 from holdfast.errors import Corrupt
 from holdfast.positions import Positions
-from holdfast.connectors.byte_stream.store.layout import LOWEST, directory_name
 from holdfast.values import Explanation
 
 FORMAT = 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import faults
-from holdfast.errors import Diverged, HoldfastError, InDoubt
 from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import DONE, ObjectLog, UploadsEntry
 from holdfast.connectors.files.objects.parallel import each
 from holdfast.connectors.files.objects.place import BucketPlace
 from holdfast.connectors.files.objects.staging import UploadedFile
+from holdfast.errors import Diverged, HoldfastError, InDoubt
 from holdfast.store.objects.multipart import UploadState
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import InvalidPipeline
-from holdfast.connectors.kit.files import existing as check
-from holdfast.connectors.files.sink import lineage
-from holdfast.connectors.files.sink.dataset import ATTEMPTS, changing
-from holdfast.connectors.kit.files.rows import RowsForm
-from holdfast.connectors.files.sink.tables import FilesTable, schema_of
 from holdfast.connectors.files.objects.log import ObjectLog, UploadsEntry
 from holdfast.connectors.files.objects.names import OWN, is_visible
 from holdfast.connectors.files.objects.parallel import each
 from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.files.sink import lineage
+from holdfast.connectors.files.sink.dataset import ATTEMPTS, changing
+from holdfast.connectors.files.sink.tables import FilesTable, schema_of
+from holdfast.connectors.kit.files import existing as check
+from holdfast.connectors.kit.files.rows import RowsForm
+from holdfast.errors import InvalidPipeline
 from holdfast.store.objects.client import arrow_file_system
 from holdfast.store.objects.multipart import UploadState
 from holdfast.store.objects.store import ObjectStore

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.connectors.files.objects.parallel import each
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Explanation
-from holdfast.connectors.files.objects.parallel import each
 from holdfast.store.increments import MERGED_AT_A_TIME
 from holdfast.store.objects.store import ObjectStore
 

@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast.connectors.files.objects.parallel import each
+from holdfast.connectors.files.objects.staging import UploadedFile
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
-from holdfast.connectors.files.objects.parallel import each
-from holdfast.connectors.files.objects.staging import UploadedFile
 from holdfast.store.objects.multipart import Upload
 from holdfast.store.objects.store import ObjectStore
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from holdfast.ports import Task
 from holdfast.connectors.kit.files.own_files import tag_of
 from holdfast.connectors.kit.files.rows import file_name
+from holdfast.ports import Task
 
 OWN = "_holdfast"
 """Below it is everything that is no file of the user's.  Readers skip names that begin with an underscore."""

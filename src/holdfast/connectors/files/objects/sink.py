@@ -13,6 +13,18 @@ from collections.abc import Iterable, Sequence
 from threading import RLock
 
 from holdfast import faults
+from holdfast.connectors.files.objects.completing import Completing
+from holdfast.connectors.files.objects.explanations import ObjectExplanations
+from holdfast.connectors.files.objects.log import KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
+from holdfast.connectors.files.objects.names import OWN, tag_at
+from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.files.objects.staging import UploadedFile, UploadStaging, files_of
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.explained import explained_with, lacking
+from holdfast.connectors.kit.files.log_owner import check_owner, fenced
+from holdfast.connectors.kit.files.rows import RowsForm
+from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
@@ -29,18 +41,6 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone
-from holdfast.connectors.kit.explained import explained_with, lacking
-from holdfast.connectors.kit.files.rows import RowsForm
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
-from holdfast.connectors.files.objects.completing import Completing
-from holdfast.connectors.files.objects.explanations import ObjectExplanations
-from holdfast.connectors.files.objects.log import KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
-from holdfast.connectors.files.objects.names import OWN, tag_at
-from holdfast.connectors.files.objects.place import BucketPlace
-from holdfast.connectors.files.objects.staging import UploadedFile, UploadStaging, files_of
-from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.store.objects.errors import StoreAnswer
 from holdfast.store.objects.requests import refused_answer
 from holdfast.types.schema import encode_schema

@@ -16,13 +16,13 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, invariant
-from holdfast.ports import Staged, Task
-from holdfast.connectors.kit import json_lines
-from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm
 from holdfast.connectors.files.objects.names import named, parsed
 from holdfast.connectors.files.objects.parallel import each
 from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.kit import json_lines
+from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm
+from holdfast.errors import HoldfastError, invariant
+from holdfast.ports import Staged, Task
 from holdfast.store.objects import multipart
 from holdfast.store.objects.multipart import MultipartUploads, Upload
 

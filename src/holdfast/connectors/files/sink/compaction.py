@@ -22,11 +22,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.connectors.files.sink.joined import write_joined
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
-from holdfast.connectors.kit.files.own_files import EpochFiles, OwnFile, by_epoch, joined_name, own_file, own_files, together
 from holdfast.connectors.kit.files.joining import SmallNeighbours
+from holdfast.connectors.kit.files.own_files import (
+    EpochFiles,
+    OwnFile,
+    by_epoch,
+    joined_name,
+    own_file,
+    own_files,
+    together,
+)
+from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.connectors.files")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
-from holdfast.connectors.kit.files.own_files import visible_paths
 from holdfast.connectors.files.sink.tables import FilesTable, schema_of
+from holdfast.connectors.kit.files.own_files import visible_paths
+from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.store import durable
 
 ATTEMPTS = 100

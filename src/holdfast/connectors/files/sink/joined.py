@@ -10,8 +10,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import invariant
 from holdfast.connectors.kit.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from holdfast.errors import invariant
 
 _BUFFER_BYTES = 2**20
 

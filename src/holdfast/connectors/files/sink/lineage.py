@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline
-from holdfast.expressions.compile import columnar
-from holdfast.ports import PublishedEpoch
 from holdfast.connectors.files.sink.dataset import FilesDataset
 from holdfast.connectors.files.sink.log import FilesLog
 from holdfast.connectors.files.sink.tables import FilesTable
+from holdfast.errors import InvalidPipeline
+from holdfast.expressions.compile import columnar
+from holdfast.ports import PublishedEpoch
 
 
 def history(log_directory: str) -> list[PublishedEpoch]:

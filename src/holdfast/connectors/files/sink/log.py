@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast.connectors.kit.believed import went_back
 from holdfast.errors import Diverged
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
-from holdfast.connectors.kit.believed import went_back
 from holdfast.store.entry_log import EntryLog
 
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from holdfast import faults
-from holdfast.errors import Diverged, InDoubt
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
+from holdfast.errors import Diverged, InDoubt
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.connectors.files")

@@ -1,7 +1,8 @@
 """What makes a directory of files hold what it should: files that change are written anew.
 
 One entry of the log puts them in the place of the former ones, as it does joined files
-(:mod:`holdfast.connectors.files.sink.compaction`).  Rows that are missing go into the newest file of their partition, so that no
+(:mod:`holdfast.connectors.files.sink.compaction`).  Rows that are missing go into the newest file of their partition,
+so that no
 two files of a partition have rows of the same epochs: these would not be joined.
 """
 
@@ -23,15 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
+from holdfast.connectors.files.sink.compaction import Joining
+from holdfast.connectors.files.sink.log import LogEntry
 from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.compared_columns import FoundRows
-from holdfast.connectors.kit.moved import Moved
-from holdfast.connectors.files.sink.compaction import Joining
 from holdfast.connectors.kit.files.content import BATCH_ROWS, FileFormat, parsed_place
-from holdfast.connectors.files.sink.log import LogEntry
 from holdfast.connectors.kit.files.own_files import EpochFiles, OwnFile, joined_name, own_file, visible_paths
 from holdfast.connectors.kit.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from holdfast.connectors.kit.moved import Moved
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.store import durable
 from holdfast.types import canonical, partition
 from holdfast.types.casting import declared

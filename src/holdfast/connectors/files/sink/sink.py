@@ -17,6 +17,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
+from holdfast.connectors.files.sink.compaction import Compaction, Joining
+from holdfast.connectors.files.sink.log import FilesBehind, FilesLog, LogEntry, files_behind, since_repair
+from holdfast.connectors.files.sink.renames import Renames, directories
+from holdfast.connectors.files.sink.repairing import repaired
+from holdfast.connectors.files.sink.view import viewed
+from holdfast.connectors.kit import refusals
+from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.explained import explained_with, lacking
+from holdfast.connectors.kit.files import staged as stage
+from holdfast.connectors.kit.files.content import FileFormat, FilesContent, check_format
+from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.log_owner import check_owner, fenced
+from holdfast.connectors.kit.files.own_files import tag_of
+from holdfast.connectors.kit.files.staged import FileStaging
+from holdfast.connectors.kit.files.views import sweep_views
+from holdfast.connectors.kit.maintenance import Tending
+from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
@@ -34,23 +51,6 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone
-from holdfast.connectors.kit.files.views import sweep_views
-from holdfast.connectors.kit.explained import explained_with, lacking
-from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files import staged as stage
-from holdfast.connectors.files.sink.compaction import Compaction, Joining
-from holdfast.connectors.kit.files.content import FileFormat, FilesContent, check_format
-from holdfast.connectors.files.sink.repairing import repaired
-from holdfast.connectors.files.sink.view import viewed
-from holdfast.connectors.files.sink.log import FilesBehind, FilesLog, LogEntry, files_behind, since_repair
-from holdfast.connectors.kit.files.own_files import tag_of
-from holdfast.connectors.files.sink.renames import Renames, directories
-from holdfast.connectors.kit.files.staged import FileStaging
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
-from holdfast.connectors.kit.rewinds import cannot_go_back
-from holdfast.connectors.kit.maintenance import Tending
 from holdfast.store import durable
 from holdfast.store.entry_log import IDLE_KEPT, KEPT
 from holdfast.types.schema import encode_schema

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from holdfast.connectors.control.columns import check_no_control
+from holdfast.connectors.files.sink import lineage
+from holdfast.connectors.files.sink.compaction import TARGET
+from holdfast.connectors.files.sink.log import FilesLog
+from holdfast.connectors.files.sink.sink import OWN_DIRECTORY, FilesSink
+from holdfast.connectors.kit.files import existing as check
+from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.lease import DirectoryLease
+from holdfast.connectors.kit.files.own_files import own_files, tag_of
+from holdfast.connectors.kit.resets import of_directory
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.pace import pace
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
-from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files import existing as check
-from holdfast.connectors.files.sink import lineage
-from holdfast.connectors.files.sink.compaction import TARGET
-from holdfast.connectors.files.sink.log import FilesLog
-from holdfast.connectors.kit.files.own_files import own_files, tag_of
-from holdfast.connectors.files.sink.sink import OWN_DIRECTORY, FilesSink
-from holdfast.connectors.kit.files.lease import DirectoryLease
-from holdfast.connectors.kit.resets import of_directory
 from holdfast.store import durable
 from holdfast.types.units import size_bytes
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.connectors.kit import json_lines
+from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.store.damage import damage_named
 from holdfast.types.partition import partition_columns, partition_values
 from holdfast.types.schema import decode_schema, unite_schemas

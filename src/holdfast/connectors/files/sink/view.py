@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.connectors.kit.files.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.connectors.files.sink.dataset import carried_out
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
 from holdfast.connectors.kit.files.own_files import visible_paths
+from holdfast.connectors.kit.files.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.store import durable
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.limits import EpochRoom
 from holdfast.connectors.files.source.log import Block
+from holdfast.limits import EpochRoom
 
 _SPANS_PER_CORE = 4
 _SPAN_SIZE_MIN = 2_000_000

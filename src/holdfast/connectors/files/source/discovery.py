@@ -15,9 +15,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
-from holdfast.connectors.formats.access import file_system, shown
-from holdfast.connectors.formats.identity import FileIdentity, changed_us_of, of_facts, of_status
 from holdfast.connectors.files.source.listing import (
     NOT_THERE,
     followed_files,
@@ -27,6 +24,9 @@ from holdfast.connectors.files.source.listing import (
     target_mode,
 )
 from holdfast.connectors.files.source.pattern import Pattern
+from holdfast.connectors.formats.access import file_system, shown
+from holdfast.connectors.formats.identity import FileIdentity, changed_us_of, of_facts, of_status
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 
 _MAGIC = "*?["
 # A directory whose time of change is this old and the same as at the last scan has no new names.  Younger ones may

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from holdfast.errors import Corrupt
-from holdfast.connectors.formats.access import FilePart, opened
 from holdfast.connectors.files.source.log import Block
+from holdfast.connectors.formats.access import FilePart, opened
+from holdfast.errors import Corrupt
 
 _NAMED = 20
 """Files that are named, at most; of the others only how many there are, and where the last one lies."""

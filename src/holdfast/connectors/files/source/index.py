@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import HoldfastError
-from holdfast.connectors.reading.bounds import bounds_for_all
+from holdfast.connectors.files.source.log import Block, LoggedFile
+from holdfast.connectors.files.source.reading import read_parts
 from holdfast.connectors.formats import times
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.identity import FileIdentity
-from holdfast.connectors.files.source.log import Block, LoggedFile
-from holdfast.connectors.files.source.reading import read_parts
+from holdfast.connectors.reading.bounds import bounds_for_all
 from holdfast.connectors.reading.until import shown_timestamp
+from holdfast.errors import HoldfastError
 from holdfast.store.time_ranges import TimeRange, united
 
 if TYPE_CHECKING:

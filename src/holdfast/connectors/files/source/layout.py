@@ -9,12 +9,10 @@ from itertools import chain
 
 import pyarrow as pa
 
-from holdfast.connectors.formats.access import FilePart, Undecodable, compression, opened
 from holdfast.connectors.files.source.discovery import Found, Place
 from holdfast.connectors.files.source.log import Block, LoggedFile, whole
-from holdfast.connectors.formats import blocks
-from holdfast.connectors.formats import csv_lines
-from holdfast.connectors.formats import parquet
+from holdfast.connectors.formats import blocks, csv_lines, parquet
+from holdfast.connectors.formats.access import FilePart, Undecodable, compression, opened
 from holdfast.connectors.formats.blocks import TextBlock
 from holdfast.connectors.formats.csv_lines import CsvParser
 from holdfast.connectors.formats.csv_records import Walk

@@ -17,9 +17,9 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.errors import InvalidPipeline
-from holdfast.connectors.formats.access import shown
 from holdfast.connectors.files.source.pattern import HIDDEN, Pattern, State
+from holdfast.connectors.formats.access import shown
+from holdfast.errors import InvalidPipeline
 
 _UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
 _NAMED = 5

@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.connectors.formats.identity import FileIdentity
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import Explanation
-from holdfast.connectors.formats.identity import FileIdentity
 from holdfast.store import sealed
 from holdfast.store.increments import Increments, newest_object
 from holdfast.store.time_ranges import TimeRange

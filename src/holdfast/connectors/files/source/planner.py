@@ -9,17 +9,17 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Corrupt, Unavailable
-from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.connectors.files.source import discovery
-from holdfast.connectors.formats.access import FilePart, check, is_as_found, shown
 from holdfast.connectors.files.source.dealing import within_limits
 from holdfast.connectors.files.source.discovery import Discovery, Found, Place
-from holdfast.connectors.formats.identity import FileIdentity, of_status
 from holdfast.connectors.files.source.index import TimeIndex
 from holdfast.connectors.files.source.listing import NOT_THERE, named
 from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, whole
+from holdfast.connectors.formats.access import FilePart, check, is_as_found, shown
+from holdfast.connectors.formats.identity import FileIdentity, of_status
 from holdfast.connectors.reading.until import check_timestamp
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.limits import EpochRoom, ReadLimit
 
 if TYPE_CHECKING:
     from holdfast.connectors.files.source.spec import FilesSourceSpec

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.limits import ReadLimit
-from holdfast.ports import Explanation, Span
-from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import with_bounds
 from holdfast.connectors.files.source import discovery
-from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.files.source.dealing import grouped
 from holdfast.connectors.files.source.discovery import Discovery, Place
 from holdfast.connectors.files.source.gone import what_is_gone
@@ -29,12 +23,17 @@ from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_
 from holdfast.connectors.files.source.numbering import places_of
 from holdfast.connectors.files.source.planner import FilePlanner, part_of
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
-from holdfast.connectors.formats import csv_lines
-from holdfast.connectors.formats import json_lines
+from holdfast.connectors.formats import csv_lines, json_lines
+from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.convert import required_unless
 from holdfast.connectors.formats.encodings import UTF_8, encoding_of
+from holdfast.connectors.reading.bounds import with_bounds
 from holdfast.connectors.reading.identified import KnownPlace, Numbered
 from holdfast.connectors.reading.partitioned import own_bounds
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.limits import ReadLimit
+from holdfast.ports import Explanation, Span
+from holdfast.positions import SourcePositions
 from holdfast.store import sealed
 from holdfast.types import units
 from holdfast.types.partition import is_partition_type

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.kafka.avro.registry import Registry, schemas_of
 from holdfast.connectors.kafka.avro.schemas import schema_of
 from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.errors import InvalidPipeline
 
 if TYPE_CHECKING:
     from holdfast.connectors.kafka.avro.writing import AvroEncoder

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow, InvalidPipeline, present
 from holdfast.connectors.kafka.topics import is_internal
-from holdfast.connectors.kit import json_lines
-from holdfast.connectors.kit import sql
+from holdfast.connectors.kit import json_lines, sql
+from holdfast.errors import BadRow, InvalidPipeline, present
 from holdfast.types.destinations import check_destinations, refused_destination
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class MessageForm:
-    """How a row is written.  Picklable: tasks write rows.  Columns as in :func:`holdfast.connectors.kafka.sink.spec.kafka`."""
+    """How a row is written: columns as in ``write.kafka``.  Picklable: tasks write rows."""
 
     topic: str | None
     format: Format = "json"

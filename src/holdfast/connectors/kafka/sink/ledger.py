@@ -19,11 +19,11 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt
-from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
 from holdfast.connectors.kafka.sink.form import HEADERS, RecordColumns
 from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
 from holdfast.connectors.kit.sql import LedgerRow, positions_text
+from holdfast.errors import Corrupt
+from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
 
 log = logging.getLogger("holdfast.connectors.kafka")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-from holdfast.ports import OpenTransaction, WaitingReaders
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession
 from holdfast.connectors.kafka.sink.transactions import ENDING, ONGOING, Transactions
+from holdfast.ports import OpenTransaction, WaitingReaders
 
 
 def open_transactions(names: KafkaNames, transactions: Transactions, decided: Collection[str]) -> list[OpenTransaction]:

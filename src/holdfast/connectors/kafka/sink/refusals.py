@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 from confluent_kafka import KafkaError
 
-from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import NO_TOPIC, REFUSED, refused
 from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.errors import BadRow, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 
 _FENCED = {
     codes.FENCED,

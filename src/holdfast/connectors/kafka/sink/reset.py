@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.ports import Reset
 from holdfast.connectors.kafka.sink import ledger
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession
 from holdfast.connectors.kafka.sink.transactions import Transactions
 from holdfast.connectors.kit.resets import counted
+from holdfast.ports import Reset
 
 _TIMEOUT_MS = 60_000
 _MESSAGE_BYTES = 1 << 20

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from holdfast.errors import HoldfastError, Unavailable
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, code_of, unusable
 from holdfast.connectors.kafka.brokers import Brokers
@@ -24,6 +23,7 @@ from holdfast.connectors.kafka.native.producing import BulkProducer
 from holdfast.connectors.kafka.questions import UNKNOWN_FOR_S, NoTopic, answer, offsets
 from holdfast.connectors.kafka.sink.form import RecordColumns
 from holdfast.connectors.kafka.sink.refusals import ProducerGone, translated, unlisted
+from holdfast.errors import HoldfastError, Unavailable
 
 T = TypeVar("T")
 

@@ -20,8 +20,22 @@ from dataclasses import replace
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
+from holdfast.connectors.kafka.sink import ledger, overview, verdicts
+from holdfast.connectors.kafka.sink.allowance import NameAllowance
+from holdfast.connectors.kafka.sink.form import Limits, MessageForm, RecordColumns
+from holdfast.connectors.kafka.sink.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
+from holdfast.connectors.kafka.sink.refusals import ProducerGone
+from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
+from holdfast.connectors.kafka.sink.staging import KafkaWriterFactory
+from holdfast.connectors.kafka.sink.topics import limits_of
+from holdfast.connectors.kafka.sink.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
+from holdfast.connectors.kafka.sink.verdicts import tasks_of
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection
+from holdfast.connectors.kit import sql
+from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of
+from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Carried,
     Explanation,
@@ -36,22 +50,6 @@ from holdfast.ports import (
     WaitingReaders,
     WriterFactory,
 )
-from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import fresh
-from holdfast.connectors.kit.explained import lacking
-from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of
-from holdfast.connectors.kafka.sink import ledger
-from holdfast.connectors.kafka.sink import overview
-from holdfast.connectors.kafka.sink import verdicts
-from holdfast.connectors.kafka.sink.allowance import NameAllowance
-from holdfast.connectors.kafka.sink.form import Limits, MessageForm, RecordColumns
-from holdfast.connectors.kafka.sink.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
-from holdfast.connectors.kafka.sink.refusals import ProducerGone
-from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
-from holdfast.connectors.kafka.sink.staging import KafkaWriterFactory
-from holdfast.connectors.kafka.sink.topics import limits_of
-from holdfast.connectors.kafka.sink.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
-from holdfast.connectors.kafka.sink.verdicts import tasks_of
 
 log = logging.getLogger("holdfast.connectors.kafka")
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Unavailable
-from holdfast.ports import Staged, Task
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.refusals import ProducerGone
 from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
+from holdfast.errors import Unavailable
+from holdfast.ports import Staged, Task
 from holdfast.types.casting import declared
 
 _LINGER_MS = 5

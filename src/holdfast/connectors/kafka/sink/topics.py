@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from holdfast.errors import InvalidPipeline
-from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.session import CONNECT_S, OF_PROGRESS, KafkaSession
+from holdfast.connectors.kafka.topics import Selection
+from holdfast.errors import InvalidPipeline
 
 _UNBOUNDED_MS = 1 << 62
 """Kafka writes "no bound" as the largest number of 64 bits."""

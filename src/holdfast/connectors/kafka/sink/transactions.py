@@ -17,8 +17,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
 
-from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.connectors.kafka.sink.session import TIMEOUT_S, KafkaSession
+from holdfast.errors import InvalidPipeline, Unavailable
 
 ONGOING = "Ongoing"
 COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})

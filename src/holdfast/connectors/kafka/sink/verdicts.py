@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.errors import Diverged, InDoubt, Unavailable
-from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kafka.sink.ledger import KafkaNames, Unfinished
 from holdfast.connectors.kafka.sink.refusals import ProducerGone
+from holdfast.connectors.kit.believed import rows_gone
+from holdfast.errors import Diverged, InDoubt, Unavailable
 
 _NAMES = "(The names are pipeline/generation/epoch/task/attempt.)"
 

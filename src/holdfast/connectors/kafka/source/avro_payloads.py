@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadRow
-from holdfast.connectors.kafka.avro.reading import AvroDecoder, NotForColumns
-from holdfast.connectors.kafka.avro.registry import MAGIC, PREFIX_BYTES, Schemas
 from holdfast.connectors.formats.blocks import Offsets
 from holdfast.connectors.formats.convert import forbidden_null, lacking
 from holdfast.connectors.formats.lines import RowRules
 from holdfast.connectors.formats.texts import mixed
+from holdfast.connectors.kafka.avro.reading import AvroDecoder, NotForColumns
+from holdfast.connectors.kafka.avro.registry import MAGIC, PREFIX_BYTES, Schemas
 from holdfast.connectors.kafka.source.payloads import EMPTY, TOMBSTONE, one_batch
+from holdfast.errors import BadRow
 
 _NO_ID = "it does not begin with the id of a schema"
 _SHOWN_BYTES = 40
@@ -42,7 +42,7 @@ class AvroReader:
         self._decoders: dict[int, AvroDecoder | str] = {}
 
     def rows(self, payloads: Sequence[bytes | None], rows: RowRules, place: Callable[[int], str]) -> pa.RecordBatch:
-        """Return a row for each payload; parameters and errors as :func:`~holdfast.connectors.kafka.source.payloads.json_rows`.
+        """Return a row for each payload; parameters and errors as of ``payloads.json_rows``.
 
         Raises
         ------

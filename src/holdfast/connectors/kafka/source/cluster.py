@@ -18,9 +18,9 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec
 from holdfast.connectors.kafka.answers import is_no_topic, unusable
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.questions import NoTopic, answer, offsets
-from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.refusals import translated
+from holdfast.connectors.kafka.topics import Selection
 
 TIMEOUT_S = 30.0
 """So long a cluster is asked before a run ends: a broker restarts in less."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from holdfast.errors import HoldfastError
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.connectors.kafka.brokers import Brokers
@@ -25,6 +24,7 @@ from holdfast.connectors.kafka.source.gone import diverged, gone
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.refusals import translated, unreadable
 from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.errors import HoldfastError
 
 TOGETHER = 20_000
 """Neighbouring ranges of so many messages in all are read at the same time, and held: a range alone costs a request."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.errors import Diverged
-from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.source.partitions import PartitionOf
+from holdfast.connectors.kafka.topics import Selection
+from holdfast.errors import Diverged
 
 
 def gone(cluster: Cluster, wanted: Mapping[str, tuple[int, int]], *, committed: bool) -> str:

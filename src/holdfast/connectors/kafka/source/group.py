@@ -12,9 +12,9 @@ import threading
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.positions import SourcePositions
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.reading.partitioned import of_partitions
+from holdfast.positions import SourcePositions
 
 log = logging.getLogger("holdfast.connectors.kafka")
 

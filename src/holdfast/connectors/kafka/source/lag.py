@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.topics import Selection
-from holdfast.positions import SourcePositions
 from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.source.consuming import Access, chunks_of
+from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.positions import SourcePositions
 from holdfast.values import SegmentLag
 
 FIRST = 64

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import BadRow
 from holdfast.connectors.formats.blocks import Offsets
 from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.connectors.formats.lines import RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
+from holdfast.errors import BadRow
 
 PayloadReader = Callable[[Sequence["bytes | None"], RowRules, Callable[[int], str]], pa.RecordBatch]
 """Payloads, the result of rows, and index -> where the message is; returns a row for each payload."""

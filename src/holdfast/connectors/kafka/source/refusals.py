@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError
 
-from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import is_passing, refused
 from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 
 
 def translated(

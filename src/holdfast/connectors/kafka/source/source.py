@@ -17,19 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
-from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.lines import RowRules
 from holdfast.connectors.kafka.avro.registry import Registry, schemas_of
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.limits import ReadLimit, rows_within
-from holdfast.ports import REJECT_COLUMN, Span
-from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.recorded import Recorded
-from holdfast.connectors.formats.json_lines import JsonParser
-from holdfast.connectors.formats.lines import RowRules
-from holdfast.connectors.reading.identified import Numbered, PlaceRun
-from holdfast.connectors.kafka.source import appeared
-from holdfast.connectors.kafka.source import columns
+from holdfast.connectors.kafka.source import appeared, columns
 from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
 from holdfast.connectors.kafka.source.consuming import Access, MessageRun, chunks_of
 from holdfast.connectors.kafka.source.dealing import dealt
@@ -37,9 +30,15 @@ from holdfast.connectors.kafka.source.gone import diverged, gone
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.payloads import PayloadReader, json_rows
 from holdfast.connectors.kafka.source.reading import KafkaReading
+from holdfast.connectors.reading.identified import Numbered, PlaceRun
 from holdfast.connectors.reading.partition_times import OffsetRange, PartitionBounds
 from holdfast.connectors.reading.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
+from holdfast.connectors.reading.recorded import Recorded
 from holdfast.connectors.reading.shares import share
+from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.limits import ReadLimit, rows_within
+from holdfast.ports import REJECT_COLUMN, Span
+from holdfast.positions import SourcePositions
 
 LOOK_S = 5.0
 """How often topics and partitions are looked for that were added."""

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.connectors.formats import json_lines
 from holdfast.connectors.kafka.avro.registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
 from holdfast.connectors.kafka.libraries import libraries_for
-from holdfast.connectors.kafka.topics import Selection
-from holdfast.positions import SourcePositions
-from holdfast.connectors.reading.bounds import OWN, with_bounds
-from holdfast.connectors.formats import json_lines
-from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.reading import KafkaReading
+from holdfast.connectors.kafka.topics import Selection
+from holdfast.connectors.reading.bounds import OWN, with_bounds
+from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.partition_times import PartitionTimes
 from holdfast.connectors.reading.partitioned import of_partitions
+from holdfast.errors import InvalidPipeline
+from holdfast.positions import SourcePositions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
 from holdfast.values import SegmentLag
@@ -29,9 +29,9 @@ from holdfast.values import SegmentLag
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.graph.nodes import Stream
     from holdfast.connectors.kafka.source.group import GroupFollower
     from holdfast.connectors.kafka.source.source import KafkaSource
+    from holdfast.graph.nodes import Stream
 
 MESSAGE_TIME = "message"
 """What ``timestamp=`` says for the time that a message itself has."""
@@ -95,10 +95,10 @@ class KafkaSourceSpec(KafkaReading):
     ) -> str:
         """Return which messages are not in the topics any more; nothing of it is in the checkpoint."""
         with libraries_for(f"source {name!r}"):
-            from holdfast.connectors.reading.recorded import Recorded
             from holdfast.connectors.kafka.source import appeared
             from holdfast.connectors.kafka.source.cluster import Cluster
             from holdfast.connectors.kafka.source.gone import gone
+            from holdfast.connectors.reading.recorded import Recorded
         ends = of_partitions({**positions, **(until or {})})
         begun = {**Recorded(workspace, name).start, **positions}
 

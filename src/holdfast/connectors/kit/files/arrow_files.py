@@ -16,10 +16,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Diverged, invariant
-from holdfast.ports import Part, Staged, Task
 from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import rows_gone
+from holdfast.errors import Diverged, invariant
+from holdfast.ports import Part, Staged, Task
 from holdfast.store import durable
 
 Check: TypeAlias = Callable[[pa.RecordBatch], None]

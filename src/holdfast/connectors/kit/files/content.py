@@ -13,9 +13,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.connectors.kit.compared_columns import FoundRows
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Held
-from holdfast.connectors.kit.compared_columns import FoundRows
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.partition import partition_values

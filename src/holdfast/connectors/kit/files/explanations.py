@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from holdfast.connectors.kit.explained import differing
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Explanation
-from holdfast.connectors.kit.explained import differing
 from holdfast.store import durable
 from holdfast.store.increments import Increments
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from holdfast.ports import Lease, SeenLease
 from holdfast.connectors.kit.lease_text import dumped, loaded
+from holdfast.ports import Lease, SeenLease
 from holdfast.store import sealed
 
 KEPT = 3

@@ -19,10 +19,10 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import invariant
-from holdfast.ports import Staged, Task
 from holdfast.connectors.kit import json_lines
 from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
+from holdfast.errors import invariant
+from holdfast.ports import Staged, Task
 from holdfast.store import durable
 from holdfast.types.partition import room_below
 

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from holdfast.errors import Unavailable
 from holdfast.connectors.kit.files.own_files import tag_of
+from holdfast.errors import Unavailable
 from holdfast.store import durable
 
 _VIEWS = "views"

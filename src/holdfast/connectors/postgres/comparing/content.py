@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.connectors.kit import rewinds
-from holdfast.connectors.postgres.comparing import fetching
-from holdfast.connectors.postgres.comparing import hashing
+from holdfast.connectors.postgres.comparing import fetching, hashing
 from holdfast.connectors.postgres.ledger import PostgresLedger
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import PostgresTable
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.types import canonical, lookup3
 from holdfast.types.digests import Digests
 from holdfast.values import NO_LOSSES, Losses

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
+from holdfast.connectors.kit.sql import is_nested
 from holdfast.connectors.postgres.comparing.hashing import HashedColumn, is_whole
 from holdfast.connectors.postgres.copy import DAYS_TO_2000, US_TO_2000, is_binary
-from holdfast.connectors.kit.sql import is_nested
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
 from holdfast.types.csv_text import read_csv
 from holdfast.types.plain import from_json_text
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from psycopg import sql as pg
 
+from holdfast.connectors.kit.sql import flat_type, is_nested
 from holdfast.connectors.postgres.copy import is_binary, is_text
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import TableColumn
-from holdfast.connectors.kit.sql import flat_type, is_nested
 from holdfast.types import canonical
 from holdfast.values import Loss, Losses, LossKind
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast import faults
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.moved import Moved
 from holdfast.connectors.postgres.comparing import content
@@ -20,6 +19,7 @@ from holdfast.connectors.postgres.ledger import PostgresLedger, set_lock_timeout
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.trials import LOCK_TIMEOUT
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 

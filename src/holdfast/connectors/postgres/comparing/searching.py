@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 from psycopg import sql as pg
 
-from holdfast.errors import InvalidPipeline
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.session import PostgresSession
+from holdfast.errors import InvalidPipeline
 
 
 def find(session: PostgresSession, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
