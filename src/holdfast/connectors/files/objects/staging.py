@@ -52,6 +52,27 @@ class UploadedFile:
 
 
 @dataclass(frozen=True)
+class OpenUpload:
+    """What the name of an open upload says."""
+
+    name: str
+    """Its id."""
+    key: str
+    task: Task
+    token: str
+
+    @property
+    def generation(self) -> int:
+        """Generation that began it."""
+        return self.task.generation
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+        return self.task.epoch
+
+
+@dataclass(frozen=True)
 class UploadStaging:
     """Where and how tasks stage; picklable, so it is the writer factory too.
 
@@ -95,11 +116,11 @@ class UploadStaging:
         """Return the names of the parts whose uploads are gone, or not what was staged."""
         return [part.name for part in parts if self.missing(part) is not None]
 
-    def orphans(self) -> list[tuple[str, str, Task, str]]:
-        """Return key, id, task and token of every open upload of this sink, by its name."""
+    def orphans(self) -> list[OpenUpload]:
+        """Return every open upload of this sink, by its name."""
         found = ((key, upload, parsed(key)) for key, upload in self.place.uploads.all())
         return [
-            (key, upload, name.task, name.token)
+            OpenUpload(upload, key, name.task, name.token)
             for key, upload, name in found
             if name is not None and name.tag == self.tag
         ]
