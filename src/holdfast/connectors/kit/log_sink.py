@@ -363,19 +363,8 @@ class LogSink(ABC, Generic[E, P]):
         return fenced(self.name, self._pipeline, generation, last.held())
 
 
-class Behind(Protocol):
-    """What follows some positions in a log."""
-
-    @property
-    def epoch(self) -> int:
-        """The last epoch before them."""
-
-    @property
-    def epoch_count(self) -> int:
-        """How many epochs follow."""
-
-
-B = TypeVar("B", bound=Behind)
+B = TypeVar("B")
+"""What follows some positions in a log."""
 
 
 class RewindableLogSink(LogSink[E, P], Generic[E, P, B]):

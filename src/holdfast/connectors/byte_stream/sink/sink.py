@@ -13,37 +13,32 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast import faults
 from holdfast.connectors.byte_stream.sink import messages as messages_module
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns, StagedPayloads, messages_of
 from holdfast.connectors.byte_stream.sink.ordering import MessagePart
-from holdfast.connectors.byte_stream.sink.publishing import StreamPublishing
+from holdfast.connectors.byte_stream.sink.publishing import NextStreams, StreamPublishing
 from holdfast.connectors.byte_stream.sink.rewinding import StreamsBehind, streams_behind
 from holdfast.connectors.byte_stream.sink.staging import MessageStaging
 from holdfast.connectors.byte_stream.store.branch import Branch, BranchView
 from holdfast.connectors.byte_stream.store.manifest import LOG, STREAMS, StreamEntry, fence_of
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, went_back
-from holdfast.connectors.kit.explained import explained_with, lacking
+from holdfast.connectors.kit.believed import went_back
+from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
-from holdfast.connectors.kit.files.staged import FileStaging, directory_of
-from holdfast.connectors.kit.rewinds import cannot_go_back
+from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory, directory_of
+from holdfast.connectors.kit.log_sink import RewindableLogSink, StagedName
 from holdfast.errors import (
     Diverged,
-    Fenced,
     InvalidPipeline,
-    Unavailable,
     invariant,
 )
 from holdfast.ports import (
     Explanation,
-    Guarantee,
     Held,
-    Outcome,
     Publication,
     Refused,
     RunIdentity,
@@ -53,14 +48,21 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.store import durable
-from holdfast.store.entry_log import KEPT
 
 log = logging.getLogger("holdfast.connectors.byte_stream")
 
 _OURS = re.compile(r"\d+-(\d+)\.(?:data|index|files)")
 
 
-class ByteStreamSink:
+@dataclass(frozen=True)
+class _Written:
+    """What was written behind the streams for an entry."""
+
+    streams: NextStreams
+    back: StreamsBehind | None
+
+
+class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
     """The sink of a run; see :class:`holdfast.ports.Sink`.
 
     Notes
@@ -69,7 +71,9 @@ class ByteStreamSink:
     begins or is finished, also the stream's directory and its list of files.
     """
 
-    guarantee = Guarantee.EXACTLY_ONCE
+    _log = log
+    _explanations: FileExplanations
+    holder = "streams hold"
     staging = "payload files, copied behind the stream when published"
 
     def __init__(
@@ -81,13 +85,11 @@ class ByteStreamSink:
         columns: MessageColumns,
         publishing: StreamPublishing,
     ) -> None:
-        self.name = name
-        self._pipeline = pipeline
+        super().__init__(name, pipeline)
         self._directory = os.path.join(store, pipeline, name)
         self._schema = schema
         self._columns = columns
         self._times = columns.times(schema)
-        self._generation = 0
         aside = os.path.join(self._directory, "writing")
         durable.prepare(self._directory, aside=aside, published=store)
         self._publishing = dataclasses.replace(publishing, store=store, branch=f"{pipeline}/{name}", aside=aside)
@@ -104,21 +106,18 @@ class ByteStreamSink:
     def __repr__(self) -> str:
         return f"ByteStreamSink({self.name!r}, {self._directory!r})"
 
-    def open(self, run: RunIdentity) -> Held:
-        """Fence lower generations, remove what they left uncommitted, return what is held."""
-        while True:
-            view = self._view()
-            last = view.entry
-            if last.generation >= run.generation:  # another run took it between our claim and here
-                raise self._fenced(run.generation, last)
-            self._finish(last)
-            fence = dataclasses.replace(fence_of(last, run.generation), times=self._times)
-            if self._append(fence, last):  # else another process has appended since we read: what it published counts
-                break
-        self._generation = run.generation
-        self._remove_uncommitted(view)
+    @property
+    def place(self) -> str:
+        """Where the log lies, in errors."""
+        return self._directory
+
+    def _fence(self, last: StreamEntry, run: RunIdentity) -> StreamEntry:
+        return dataclasses.replace(fence_of(last, run.generation), times=self._times)
+
+    def _took_over(self, fence: StreamEntry, last: StreamEntry) -> Held:
+        self._remove_uncommitted(self._view())
         self._branch.log.prune_fences()
-        return dataclasses.replace(_held(last), explained=dict(last.explained))
+        return last.held()
 
     def writer_factory(self) -> MessageStaging:
         """Return the factory that executors call."""
@@ -135,25 +134,6 @@ class ByteStreamSink:
         """Find the carried rows that cannot be messages; staged ones have been checked."""
         return refusals.rejected_carried(publication, self._check)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
-        """Make the epochs visible: messages behind their streams, then one log entry."""
-        view = self._view()
-        last = view.entry
-        self._check_generation(last)
-        new = fresh(f"sink {self.name!r}", self._pipeline, publications, _held(last), believed)
-        self._finish(last)
-        if new:
-            self._publish(new, view)
-        self._remove_staged(publications)
-
-    def outcome(self, epoch: int) -> Outcome:
-        """Ask the log."""
-        try:
-            return Outcome.PUBLISHED if epoch <= self._last().epoch else Outcome.ABSENT
-        except (Unavailable, InvalidPipeline, OSError) as error:
-            log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
-            return Outcome.UNKNOWN
-
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose files are gone."""
         return [part.name for part in parts if self._staging.missing(part) is not None]
@@ -164,55 +144,33 @@ class ByteStreamSink:
         staged = [each.name for each in self._staging.places.directories() if each.epoch > last.epoch]
         # A directory is named generation-epoch-task-attempt-token.
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
-        return _held(last), sorted(names)
-
-    def explanations(self) -> list[Explanation]:
-        """Return what is kept of the meaning of its positions."""
-        last = self._last()
-        return self._explanations.all(last.explained, last.explanations)
-
-    def sweep(self, *, below_epoch: int) -> int:
-        """Drop orphans by name."""
-        if self._last().generation != self._generation:  # fenced: what is staged may be the newer run's
-            return 0
-        places = self._staging.places
-        orphans = [
-            each.name
-            for each in places.directories()
-            if (each.generation, each.epoch) < (self._generation, below_epoch)
-        ]
-        return sum(places.remove(name) for name in orphans)
-
-    def close(self) -> None:
-        """Nothing is held open."""
+        return last.held(), sorted(names)
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def _publish(self, new: Sequence[Publication], view: BranchView) -> None:
-        last, record = view.entry, new[-1].record
-        number = last.number + 1
-        back: StreamsBehind | None = None
-        if record.rewound_to is not None:
-            entries = self._branch.log.standing()
-            back = streams_behind(entries, record.positions)
-            if back is None:
-                raise cannot_go_back(f"sink {self.name!r}", record, sorted({entry.epoch for entry in entries}))
+    def _prepare(self, new: Sequence[Publication], last: StreamEntry, carried: list[Staged]) -> _Written:
+        """Write the messages of some epochs behind their streams, where no reader sees them yet."""
+        view, number = self._view(), last.number + 1
+        if view.entry.number != last.number:  # another run opened the sink since
+            self.fenced_out()
+        back = self._back(new[-1].record, last)
         opened: list[StagedPayloads] = []
         try:
             with durable.explained(f"writing messages of sink {self.name!r}"):
                 if back is not None:
-                    streams = self._publishing.rewound(view, back, number, self._generation)
-                else:
-                    parts = [part for publication in new for part in self._parts(publication, opened)]
-                    streams = self._publishing.appended(view, parts, number, self._generation)
+                    return _Written(self._publishing.rewound(view, back, number, self._generation), back)
+                parts = [part for publication in new for part in self._parts(publication, opened)]
+                return _Written(self._publishing.appended(view, parts, number, self._generation), None)
         finally:
             for payloads in opened:
                 payloads.close()
-        for publication in new:
-            faults.reach("publish-uncommitted", publication.record.epoch)
-        told = lacking(new, last.explained, f"sink {self.name!r}")
-        entry = StreamEntry(
-            number=number,
+
+    def _entry(
+        self, new: Sequence[Publication], last: StreamEntry, prepared: _Written, told: Sequence[Explanation]
+    ) -> StreamEntry:
+        record, streams, back = new[-1].record, prepared.streams, prepared.back
+        return StreamEntry(
+            number=last.number + 1,
             generation=self._generation,
             epoch=record.epoch,
             positions=record.positions,
@@ -226,14 +184,6 @@ class ByteStreamSink:
             explained=explained_with(last.explained, told),
             explanations=tuple(told),
         )
-        # The commit.
-        if not self._append(entry, last):  # another run opened the sink between our reading of the log and the append
-            self._check_generation(self._last())
-            raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
-        for publication in new:
-            faults.reach("publish-begun", publication.record.epoch)
-        self._finish(entry, is_new=True)
-        self._branch.log.prune()
 
     def _parts(self, publication: Publication, opened: list[StagedPayloads]) -> list[MessagePart]:
         epoch = publication.record.epoch
@@ -253,46 +203,48 @@ class ByteStreamSink:
                 found += [MessagePart(epoch, *messages_of(self._columns, self._schema, batch)) for batch in batches]
         return found
 
-    def _append(self, entry: StreamEntry, last: StreamEntry) -> bool:
-        """Append an entry after the last one; see :meth:`~holdfast.store.entry_log.EntryLog.append`."""
-        nexts = [(state.next, entry.streams[name].next) for name, state in last.streams.items()]
+    def _check_successor(self, entry: StreamEntry, last: StreamEntry) -> None:
         invariant(
-            entry.number == last.number + 1
-            and entry.generation >= last.generation
-            and entry.epoch >= last.epoch
-            and all(before <= after for before, after in nexts),
-            f"entry {entry.number} of the log of sink {self.name!r}, of generation {entry.generation} and epoch "
-            f"{entry.epoch}, is to follow entry {last.number}, of {last.generation} and {last.epoch}.",
-            why="numbers, generations, epochs and the ordinals of streams only grow.",
+            all(state.next <= entry.streams[name].next for name, state in last.streams.items()),
+            f"entry {entry.number} of the log of sink {self.name!r} takes a stream back, behind entry {last.number}.",
+            why="the ordinals of streams only grow.",
             pipeline=self._pipeline,
             participant=self.name,
             epoch=entry.epoch,
             generation=entry.generation,
         )
+
+    def _try(self, entry: StreamEntry) -> bool:
         return self._branch.log.append(entry)
 
     def _check(self, rows: pa.Table) -> None:
         for batch in rows.to_batches():
             messages_module.check(self._columns, self._schema, batch)
 
+    def _staged(self) -> Iterable[StagedDirectory]:
+        return self._staging.places.directories()
+
+    def _remove(self, names: Iterable[StagedName]) -> int:
+        return sum(self._staging.places.remove(each.name) for each in names)
+
     # --- rewinds ----------------------------------------------------------------------------------------------------
 
-    def withdrawal(self, to: Positions) -> Withdrawal:
-        """Say what going back to some positions would withdraw: what streams have got after them."""
+    def _standing(self, last: StreamEntry) -> Sequence[StreamEntry]:
         with durable.explained(f"reading the log of sink {self.name!r}"):
-            entries = self._branch.log.standing()
-        back = streams_behind(entries, to)
-        if back is not None:
-            return Withdrawal(back.target.epoch, back.epoch_count, back.message_count(self._view()))
-        ends = sorted({entry.epoch for entry in entries if entry.epoch})
-        if not ends:
-            return Withdrawal(obstacle="it holds nothing")
-        return Withdrawal(
-            obstacle=f"none of its log entries ended there; it keeps the last {KEPT}, which can go back to epochs "
-            f"{ends[0]} to {ends[-1]}"
-        )
+            return self._branch.log.standing()
+
+    def _behind(self, entries: Sequence[StreamEntry], to: Positions) -> StreamsBehind | None:
+        return streams_behind(entries, to)
+
+    def _withdrawal(self, back: StreamsBehind) -> Withdrawal:
+        return Withdrawal(back.target.epoch, back.epoch_count, back.message_count(self._view()))
 
     # --- tidying: repeated by who opens the sink next ---------------------------------------------------------------
+
+    def _tidy(self, publications: Sequence[Publication], entry: StreamEntry | None) -> None:
+        if entry is not None:
+            self._branch.log.prune()
+        self._remove_staged(publications)
 
     def _finish(self, entry: StreamEntry, *, is_new: bool = False) -> None:
         """Carry an entry out, before the next one: copy what it explains, remove what nothing names any more."""
@@ -328,7 +280,7 @@ class ByteStreamSink:
                 if name is not None:
                     self._staging.places.remove(name)
 
-    # --- fence ------------------------------------------------------------------------------------------------------
+    # --- the log ----------------------------------------------------------------------------------------------------
 
     def _last(self) -> StreamEntry:
         with durable.explained(f"reading the log of sink {self.name!r}"):
@@ -348,24 +300,6 @@ class ByteStreamSink:
                 do=f"cast column {self._columns.timestamp!r}, or choose another path or name=.",
                 participant=self.name,
             )
-
-    def _check_generation(self, last: StreamEntry) -> None:
-        check_owner(
-            self.name,
-            self._pipeline,
-            self._generation,
-            _held(last),
-            what="log",
-            place=self._directory,
-            holder="streams hold",
-        )
-
-    def _fenced(self, generation: int, last: StreamEntry) -> Fenced:
-        return fenced(self.name, self._pipeline, generation, _held(last))
-
-
-def _held(entry: StreamEntry) -> Held:
-    return Held(entry.epoch, entry.generation, entry.positions, entry.pts, recent_ends=entry.recent_ends)
 
 
 def _gap(path: str, entry: StreamEntry) -> Diverged:

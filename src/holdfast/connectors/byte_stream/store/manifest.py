@@ -17,7 +17,7 @@ from typing import Any, Literal
 from holdfast.connectors.byte_stream.store.layout import LOWEST, directory_name
 from holdfast.errors import Corrupt
 from holdfast.positions import Positions
-from holdfast.values import Explanation
+from holdfast.values import Explanation, Held
 
 FORMAT = 1
 
@@ -128,6 +128,11 @@ class StreamEntry:
     recent_ends: str = ""
     explained: Mapping[str, int] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        known, ends = dict(self.explained), self.recent_ends
+        return Held(self.epoch, self.generation, self.positions, self.pts, recent_ends=ends, explained=known)
 
 
 def encode_entry(entry: StreamEntry) -> bytes:
