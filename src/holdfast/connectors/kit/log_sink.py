@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
 from holdfast import faults
 from holdfast.connectors.kit.believed import fresh
 from holdfast.connectors.kit.explained import lacking
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
 from holdfast.connectors.kit.rewinds import cannot_go_back
-from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
+from holdfast.errors import Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
     Explanation,
@@ -52,10 +51,6 @@ class SinkEntry(Protocol):
     @property
     def epoch(self) -> int:
         """Highest epoch held."""
-
-    @property
-    def explained(self) -> Mapping[str, int]:
-        """Source -> how many explanations of its positions are kept, those of this entry among them."""
 
     @property
     def explanations(self) -> Sequence[Explanation]:
@@ -181,6 +176,14 @@ class LogSink(ABC, Generic[E, P]):
     def _tidy(self, publications: Sequence[Publication], entry: E | None) -> None:
         """Remove what is not needed any more: the entry that was appended, None where all epochs were held."""
 
+    def _peek(self) -> E:
+        """Return the last entry for a question, beside whatever else goes on."""
+        return self._last()
+
+    def _may_follow(self, entry: E, last: E) -> bool:
+        """Tell whether an entry holds no less than the one before it."""
+        return entry.epoch >= last.epoch
+
     def _check_successor(self, entry: E, last: E) -> None:
         """Assert what else holds between an entry and the one before it."""
 
@@ -190,13 +193,13 @@ class LogSink(ABC, Generic[E, P]):
 
     def _explained(self, last: E) -> Mapping[str, int]:
         """Return source -> how many explanations of its positions the log has."""
-        return last.explained
+        return last.held().explained or {}
 
     def _is_staged(self, last: E, epoch: int) -> bool:
         """Tell whether an epoch of the last entry is committed, and not carried out."""
         return False
 
-    def _named(self, last: E) -> frozenset[str] | set[str]:
+    def _named(self, last: E) -> Collection[str]:
         """Return the names of what is staged and must stay."""
         return frozenset()
 
@@ -258,7 +261,7 @@ class LogSink(ABC, Generic[E, P]):
     def outcome(self, epoch: int) -> Outcome:
         """Ask the log, and where that does not tell, whether its last entry is carried out."""
         try:
-            last = self._last()
+            last = self._peek()
             if epoch > last.epoch:
                 return Outcome.ABSENT
             if self._is_staged(last, epoch):
@@ -336,7 +339,7 @@ class LogSink(ABC, Generic[E, P]):
     def _append(self, entry: E, last: E) -> bool:
         """Append an entry after the last one."""
         invariant(
-            entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
+            entry.number == last.number + 1 and entry.generation >= last.generation and self._may_follow(entry, last),
             f"entry {entry.number} of the {self.log_name} of {self._node}, of generation {entry.generation} and epoch "
             f"{entry.epoch}, is to follow entry {last.number}, of {last.generation} and {last.epoch}.",
             why="numbers, generations and epochs of a log only grow.",
@@ -349,18 +352,38 @@ class LogSink(ABC, Generic[E, P]):
         return self._try(entry)
 
     def _check_generation(self, last: E) -> None:
-        check_owner(
-            self.name,
-            self._pipeline,
-            self._generation,
-            last.held(),
-            what=self.log_name,
-            place=self.place,
-            holder=self.holder,
-        )
+        """Stop a run that does not own the log any more.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has opened the sink.
+        Diverged
+            If the entries of this run are gone.
+        """
+        ours = self._generation
+        if last.generation > ours:
+            raise self._fenced(ours, last)
+        if last.generation < ours:
+            raise Diverged(
+                f"The {self.log_name} of sink {self.name!r} does not hold generation {ours}, which wrote to it.",
+                why=f"somebody removed or replaced {self.place}.",
+                do=f"restore it from a copy; without it, which epochs the {self.holder} is unknown.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                generation=ours,
+            )
 
     def _fenced(self, generation: int, last: E) -> Fenced:
-        return fenced(self.name, self._pipeline, generation, last.held())
+        return Fenced(
+            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
+            why=f"generation {last.generation} has opened it.",
+            do="stop this run: another one has taken over.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=last.epoch,
+            generation=last.generation,
+        )
 
 
 B = TypeVar("B")

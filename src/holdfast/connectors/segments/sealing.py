@@ -76,7 +76,7 @@ class SealingHost(Protocol):
     def append(self, entry: SegmentsEntry) -> bool:
         """Append an entry and do what it says."""
 
-    def fenced(self) -> None:
+    def fenced_out(self) -> None:
         """Raise why an append found its number taken."""
 
 
@@ -252,7 +252,7 @@ class Sealing:
                 )
                 is_sent = True
                 if not host.append(entry):
-                    host.fenced()
+                    host.fenced_out()
         except Exception as error:
             if not is_sent or isinstance(error, Fenced | Unavailable):  # else the entry may be in place
                 self._drop(written)
@@ -346,7 +346,7 @@ class Sealing:
                 removed=removed,
             )
             if not host.append(entry):
-                host.fenced()
+                host.fenced_out()
         if self._small is not None:
             self._small.remove(removed)
         log.info("sink %s: dropped %d old segments", host.name, len(removed))
@@ -389,7 +389,7 @@ class Sealing:
                     )
                     is_sent = True
                     if not host.append(entry):
-                        host.fenced()
+                        host.fenced_out()
             except Exception as error:
                 if not is_sent or isinstance(error, Fenced | Unavailable):
                     self._drop([segment])

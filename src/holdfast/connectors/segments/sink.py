@@ -10,23 +10,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast import faults
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone, went_back
-from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.believed import rows_gone, went_back
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.content import FileFormat
 from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files.log_owner import check_owner, fenced
 from holdfast.connectors.kit.files.staged import missing_bytes
+from holdfast.connectors.kit.log_sink import LogSink, StagedName
 from holdfast.connectors.kit.maintenance import Tending
 from holdfast.connectors.segments import places, refill
 from holdfast.connectors.segments.control import CutEpochs, SegmentsControl
@@ -41,20 +39,16 @@ from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.repairing import SegmentsComparing
 from holdfast.connectors.segments.retention import KEEP_ALL, Retention
 from holdfast.connectors.segments.sealing import Sealing
-from holdfast.errors import Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     Content,
     Explanation,
-    Guarantee,
     Held,
-    Outcome,
     Publication,
     Refused,
     Repair,
     RunIdentity,
     Sink,
     Staged,
-    Task,
     WriterFactory,
 )
 from holdfast.store import durable
@@ -67,7 +61,16 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-class SegmentsSink:
+@dataclass(frozen=True)
+class _Cut:
+    """What an entry will name: journal files, the rows of each by partition, and what of them is there already."""
+
+    epochs: CutEpochs
+    partitions: Sequence[PartitionRows]
+    skips: Mapping[str, int]
+
+
+class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     """The sink of a run; see :class:`holdfast.ports.Sink`.
 
     Parameters
@@ -92,7 +95,9 @@ class SegmentsSink:
     ``publish`` of a carried epoch syncs the journal's file and directory, and the entry and its directory.
     """
 
-    guarantee = Guarantee.EXACTLY_ONCE
+    _log = log
+    _explanations: FileExplanations
+    log_name = "manifest"
 
     def __init__(
         self,
@@ -112,10 +117,8 @@ class SegmentsSink:
         is_tended: bool = True,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
-        self.name = name
-        self._pipeline = pipeline
+        super().__init__(name, pipeline)
         self._now_us = now_us
-        self._generation = 0
         self._schema = schema
         self._comparing = SegmentsComparing(
             self, FileFormat(f"sink {name!r}", schema, partition_by), control, retention
@@ -133,7 +136,6 @@ class SegmentsSink:
         )
         self._check_past(partition_by)
         self._explanations = FileExplanations(self.places.explanations, f"sink {name!r}")
-        self._lock = threading.RLock()
         self._holdings = Holdings()
         self.sealing = Sealing(
             self,
@@ -148,6 +150,8 @@ class SegmentsSink:
         )
         self._tending = Tending(self.sealing) if is_tended else None
         self._is_at_work = False
+        self._written: list[str] = []
+        """Journal files that were written for an entry which is not appended yet."""
 
     @property
     def staging(self) -> str:
@@ -159,39 +163,42 @@ class SegmentsSink:
     def __repr__(self) -> str:
         return f"SegmentsSink({self.name!r}, {self.places.directory!r})"
 
+    @property
+    def place(self) -> str:
+        """Where the manifest lies, in errors."""
+        return self.places.own
+
     def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
-        with self._lock:
-            while True:
-                with durable.explained(f"reading the manifest of sink {self.name!r}"):
-                    holdings = self._manifest.holdings()
-                last = holdings.last
-                if last.generation >= run.generation:  # another run took it between our claim and here
-                    raise self._fenced(run.generation, last)
-                self._finish(last)
-                is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
-                epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
-                schema = encode_schema(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
-                fence = SegmentsEntry(
-                    number=last.number + 1,
-                    generation=run.generation,
-                    epoch=epoch,
-                    positions=positions,
-                    pts=None if is_lost else last.pts,
-                    recent_ends="" if is_lost else last.recent_ends,
-                    freed=tuple(holdings.files) if is_lost else (),
-                    is_lost=is_lost,
-                    schema=schema if schema != holdings.schema else "",
-                )
-                if self._manifest.append(fence):  # else another process has appended since we read
-                    break
-            holdings.apply(fence)
-            self._generation = run.generation
-            self.places.sweep_sealing(run.generation)
-            self.adopt(holdings)
-        if holdings.growing and self._tending is not None:
+        held = super().open(run)
+        if self._holdings.growing and self._tending is not None:
             self._tending.start()
-        return dataclasses.replace(holdings.held(), generation=last.generation)
+        return held
+
+    def _fence(self, last: SegmentsEntry, run: RunIdentity) -> SegmentsEntry:
+        holdings = self._holdings
+        is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
+        epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)
+        schema = encode_schema(self._schema_behind([each for each in holdings.changes if each[0] <= epoch]))
+        return SegmentsEntry(
+            number=last.number + 1,
+            generation=run.generation,
+            epoch=epoch,
+            positions=positions,
+            pts=None if is_lost else last.pts,
+            recent_ends="" if is_lost else last.recent_ends,
+            freed=tuple(holdings.files) if is_lost else (),
+            is_lost=is_lost,
+            schema=schema if schema != holdings.schema else "",
+        )
+
+    def _may_follow(self, entry: SegmentsEntry, last: SegmentsEntry) -> bool:
+        return entry.is_lost or super()._may_follow(entry, last)
+
+    def _took_over(self, fence: SegmentsEntry, last: SegmentsEntry) -> Held:
+        self.places.sweep_sealing(self._generation)
+        self.adopt(self._holdings)
+        return dataclasses.replace(self._holdings.held(), generation=last.generation)
 
     def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call."""
@@ -218,68 +225,16 @@ class SegmentsSink:
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Hold the epochs: one entry for all of them."""
         self.sealing.check()
-        with self._lock:
-            last = self._last()
-            self._check_generation(last)
-            new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
-            if not new:
-                return
-            carried: list[str] = []
-            try:
-                prepared = self._prepared(new, carried)
-                files = prepared.files
-                partitions = [self._partitions(file) for file in files]
-                skips = refill.skips(self.name, self._pipeline, self._holdings, new, files, partitions)
-                for publication in new:
-                    faults.reach("publish-uncommitted", publication.record.epoch)
-                told = lacking(new, self._holdings.explained, f"sink {self.name!r}")
-                record = new[-1].record
-                entry = SegmentsEntry(
-                    number=last.number + 1,
-                    generation=self._generation,
-                    epoch=record.epoch,
-                    positions=record.positions,
-                    pts=record.pts,
-                    recent_ends=record.recent_ends,
-                    ends=tuple((each.record.epoch, each.record.positions) for each in new),
-                    files=tuple(files),
-                    began=self._began(files, partitions, prepared.dropped),
-                    skips=skips,
-                    controls=prepared.controls,
-                    dropped=prepared.dropped,
-                    removed=prepared.removed,
-                    schema=prepared.schema,
-                    explanations=tuple(told),
-                )
-                is_ours = self.append(entry)
-            except InDoubt:
-                raise  # the entry may be in place: what it names must stay
-            except Exception:
-                self._remove(carried)
-                raise
-            if not is_ours:  # another run opened the sink between our reading of the manifest and the append
-                self._remove(carried)
-                self._check_generation(self._last())
-                raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
-            if prepared.dropped or prepared.removed:
-                self.sealing.begin(self._holdings)
-            else:
-                self.sealing.came(files, partitions)
-        if self._control is not None:
-            self._control.staging.remove([part for publication in new for part in publication.parts])
-        for publication in new:
-            faults.reach("publish-begun", publication.record.epoch)
-        self._is_at_work = True
-        if self._tending is not None:
+        super().publish(publications, believed)
+        if self._is_at_work and self._tending is not None:
             self._tending.start()
 
-    def outcome(self, epoch: int) -> Outcome:
-        """Ask the manifest."""
-        try:
-            return Outcome.PUBLISHED if epoch <= self._manifest.last().epoch else Outcome.ABSENT
-        except (Unavailable, InvalidPipeline, OSError) as error:
-            log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
-            return Outcome.UNKNOWN
+    def _tidy(self, publications: Sequence[Publication], entry: SegmentsEntry | None) -> None:
+        if entry is None:
+            return
+        if self._control is not None:
+            self._control.staging.remove([part for publication in publications for part in publication.parts])
+        self._is_at_work = True
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose journal files are gone."""
@@ -319,13 +274,7 @@ class SegmentsSink:
         with self._lock:
             if self._last().generation != self._generation:  # fenced: what is staged may be the newer run's
                 return 0
-            named = self._holdings.files
-            orphans = [
-                staged.name
-                for staged in self._staging.names()
-                if (staged.generation, staged.epoch) < (self._generation, below_epoch) and staged.name not in named
-            ]
-            count = sum(self._staging.remove(name) for name in orphans)
+            count = super().sweep(below_epoch=below_epoch)
             return count + (self._control.staging.sweep(self._generation, below_epoch) if self._control else 0)
 
     def close(self) -> None:
@@ -337,11 +286,6 @@ class SegmentsSink:
             self.sealing.close()
 
     # --- for what seals -----------------------------------------------------------------------------------------
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Orders appends."""
-        return self._lock
 
     @property
     def holdings(self) -> Holdings:
@@ -358,59 +302,69 @@ class SegmentsSink:
         self._holdings = holdings
         self.sealing.begin(holdings)
 
-    def follow(self) -> SegmentsEntry:
-        """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
-        last = self._last()
-        self._check_generation(last)
-        return last
-
     def append(self, entry: SegmentsEntry) -> bool:
         """Append an entry and do what it says; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
-        self._finish(self._holdings.last)
-        if not self._manifest.append(entry):
+        last = self._holdings.last
+        self._finish(last)
+        if not self._append(entry, last):
             return False
-        self._holdings.apply(entry)
-        self._finish(entry, is_synced=True)
+        self._finish(entry, is_new=True)
         return True
 
-    def fenced(self) -> None:
-        """Raise why an append found its number taken."""
-        self._check_generation(self._last())
-        raise Unavailable(f"Sink {self.name!r} lost its place in its manifest to itself.", do="start again.")
-
-    def _finish(self, entry: SegmentsEntry, *, is_synced: bool = False) -> None:
-        if not self.places.is_finished(entry) and entry.renamed and not is_synced:
+    def _finish(self, entry: SegmentsEntry, *, is_new: bool = False) -> None:
+        if not self.places.is_finished(entry) and entry.renamed and not is_new:
             self._manifest.sync()  # its writer may have died before: no file may outlive the entry that names it
         self.places.finish(entry, self._pipeline, self.name)
-        self._explanations.keep(entry.explanations, is_new=is_synced)
+        self._explanations.keep(entry.explanations, is_new=is_new)
 
     # --- before the commit --------------------------------------------------------------------------------------
 
-    def _prepared(self, new: Sequence[Publication], carried: list[str]) -> CutEpochs:
+    def _prepare(self, new: Sequence[Publication], last: SegmentsEntry, carried: list[Staged]) -> _Cut:
+        self._written = []
+        epochs = self._cut(new, carried)
+        partitions = [self._partitions(file) for file in epochs.files]
+        skips = refill.skips(self.name, self._pipeline, self._holdings, new, epochs.files, partitions)
+        return _Cut(epochs, partitions, skips)
+
+    def _entry(
+        self, new: Sequence[Publication], last: SegmentsEntry, prepared: _Cut, told: Sequence[Explanation]
+    ) -> SegmentsEntry:
+        record, epochs = new[-1].record, prepared.epochs
+        return SegmentsEntry(
+            number=last.number + 1,
+            generation=self._generation,
+            epoch=record.epoch,
+            positions=record.positions,
+            pts=record.pts,
+            recent_ends=record.recent_ends,
+            ends=tuple((each.record.epoch, each.record.positions) for each in new),
+            files=tuple(epochs.files),
+            began=self._began(epochs.files, prepared.partitions, epochs.dropped),
+            skips=prepared.skips,
+            controls=epochs.controls,
+            dropped=epochs.dropped,
+            removed=epochs.removed,
+            schema=epochs.schema,
+            explanations=tuple(told),
+        )
+
+    def _committed(self, entry: SegmentsEntry, prepared: _Cut) -> None:
+        if entry.dropped or entry.removed:
+            self.sealing.begin(self._holdings)
+        else:
+            self.sealing.came(prepared.epochs.files, prepared.partitions)
+
+    def _cut(self, new: Sequence[Publication], carried: list[Staged]) -> CutEpochs:
         if self._control is None:
-            return CutEpochs([file for publication in new for file in self._prepare(publication, carried)])
-        return self._control.prepare(new, self._holdings, self._manifest.sealed(self._holdings), carried)
+            return CutEpochs([file for publication in new for file in self._files(publication, carried)])
+        return self._control.prepare(new, self._holdings, self._manifest.sealed(self._holdings), self._written)
 
     def _schema_behind(self, changes: Sequence[tuple[int, str]]) -> pa.Schema:
         return self._schema if self._control is None else self._control.columns(changes).schema
 
-    def _prepare(self, publication: Publication, carried: list[str]) -> list[JournalFile]:
+    def _files(self, publication: Publication, carried: list[Staged]) -> list[JournalFile]:
         """Return the journal files of one epoch; carried rows are staged for it."""
-        handles: list[Staged] = []
-        for index, part in enumerate(publication.parts):
-            if isinstance(part, Staged):
-                handles.append(part)
-                continue
-            writer = self._staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))
-            try:
-                for batch in part.rows.to_batches():
-                    writer.write(batch)
-                handle = writer.stage()
-            except BaseException:
-                writer.abort()
-                raise
-            carried += [file.name for file in [file_of(handle)] if file is not None]
-            handles.append(handle)
+        handles = self._handles(publication, self._staging, carried)
         files = [file for file in map(file_of, handles) if file is not None]
         for file in files:
             why = self._missing(file)
@@ -456,10 +410,40 @@ class SegmentsSink:
             directory = self.places.directory
             check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
 
-    # --- fence --------------------------------------------------------------------------------------------------
+    # --- the manifest -------------------------------------------------------------------------------------------
+
+    def _try(self, entry: SegmentsEntry) -> bool:
+        if not self._manifest.append(entry):
+            return False
+        self._holdings.apply(entry)
+        return True
+
+    def _peek(self) -> SegmentsEntry:
+        return self._manifest.last()
+
+    def _explained(self, last: SegmentsEntry) -> Mapping[str, int]:
+        return self._holdings.explained
+
+    def _named(self, last: SegmentsEntry) -> Collection[str]:
+        return self._holdings.files
+
+    def _staged(self) -> Iterable[StagedName]:
+        return self._staging.names()
+
+    def _remove(self, names: Iterable[StagedName]) -> int:
+        return sum(self._staging.remove(each.name) for each in names)
+
+    def _drop(self, carried: Sequence[Staged]) -> None:
+        files = [file.name for file in map(file_of, carried) if file is not None]
+        for name in (*files, *self._written):
+            self._staging.remove(name)
 
     def _last(self) -> SegmentsEntry:
         """Return the last entry in the directory; where it is this run's, it is also the last one known here."""
+        if self._generation == 0:  # not opened yet
+            with durable.explained(f"reading the manifest of sink {self.name!r}"):
+                self._holdings = self._manifest.holdings()
+            return self._holdings.last
         known = self._holdings.last
         with durable.explained(f"reading the manifest of sink {self.name!r}"):
             last = self._manifest.last(known.number)
@@ -477,21 +461,3 @@ class SegmentsSink:
                 generation=self._generation,
             )
         return last
-
-    def _check_generation(self, last: SegmentsEntry) -> None:
-        check_owner(
-            self.name,
-            self._pipeline,
-            self._generation,
-            last.held(),
-            what="manifest",
-            place=self.places.own,
-            holder="directory holds",
-        )
-
-    def _fenced(self, generation: int, last: SegmentsEntry) -> Fenced:
-        return fenced(self.name, self._pipeline, generation, last.held())
-
-    def _remove(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._staging.remove(name)
