@@ -25,6 +25,7 @@ from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.source import SegmentsSource
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import InvalidPipeline
+from holdfast.limits import ReadLimit
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.testing import bound, close, drive
 from tests.contract.source_contract import drain, rows_between
@@ -166,6 +167,7 @@ def test_a_source_reads_one_version_again_and_again(tmp_path: Path, limit: int |
     first = source_of(tmp_path, directory, max_files_per_epoch=limit)
     positions = drain(first, first.initial())
     assert len(positions) == (2 if limit is None else 4 - limit + 1)
+    assert len(drain(first, first.initial(), limit=ReadLimit(1, 1))) == 4, "a run may want less (design/0014)"
     publish(sink, 3, [(6, "a")])
     sink.close()  # everything is sealed, and the journal is empty
     assert os.listdir(sink.places.journal) == []

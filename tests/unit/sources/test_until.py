@@ -22,7 +22,9 @@ from holdfast.connectors.rate import RateSpec
 from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.limits import ReadLimit
 from holdfast.testing.clock import SimulatedClock
+from tests.contract.source_contract import drain, rows_between
 from tests.everyday import examples
 from tests.unit.byte_streams import Writing
 from tests.unit.sources.until_plays import Driver, Killed, Row, Writes, below
@@ -280,6 +282,23 @@ def test_bound_rows_alone_say_what_a_source_that_has_them_has_reached(tmp_path: 
     assert sorted(driver.rows) == [("a", 3), ("c", 9), ("late", 4)]
     assert not driver.run()
     assert sorted(driver.rows) == [("a", 3), ("b", 50), ("c", 9), ("late", 4)]
+
+
+def test_a_limit_of_the_run_holds_for_what_is_owed_and_for_what_is_new(tmp_path: Path) -> None:
+    """design/0014, section 5."""
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id BIGINT, t BIGINT")
+    spec = hf.read.callback(feed, timestamp="t", name="fed").node.source_spec
+    for number in range(4):
+        feed.push([{"id": number, "t": 1}, {"id": 10 + number, "t": 50}])
+    end: Any = None
+    found: list[tuple[int, list[int]]] = []
+    for until in (10, 100):
+        source = up_to(spec, until).open("fed", str(tmp_path / "work"))
+        positions = drain(source, end or source.initial(), limit=ReadLimit(1, 1))
+        ids = [row["id"] for pair in itertools.pairwise(positions) for row in rows_between(source, *pair)]
+        found.append((len(positions) - 1, ids))
+        end = positions[-1]
+    assert found == [(4, [0, 1, 2, 3]), (4, [10, 11, 12, 13])]
 
 
 def test_a_bounded_source_ends_only_when_nothing_of_it_is_owed(tmp_path: Path) -> None:
