@@ -60,7 +60,7 @@ class SinkEntry(Protocol):
         """Return it as the coordinator sees it."""
 
 
-class StagedName(Protocol):
+class AttemptName(Protocol):
     """What a name of something staged says."""
 
     @property
@@ -156,11 +156,11 @@ class LogSink(ABC, Generic[E, P]):
         """Return the entry that commits some epochs."""
 
     @abstractmethod
-    def _staged(self) -> Iterable[StagedName]:
+    def _staged(self) -> Iterable[AttemptName]:
         """Return what is staged, of whatever run."""
 
     @abstractmethod
-    def _remove(self, names: Iterable[StagedName]) -> int:
+    def _remove(self, names: Iterable[AttemptName]) -> int:
         """Remove what is staged; return of how many attempts of tasks."""
 
     def _drop(self, carried: Sequence[Staged]) -> None:

@@ -24,7 +24,7 @@ from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.content import FileFormat
 from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.files.staged import missing_bytes
-from holdfast.connectors.kit.log_sink import LogSink, StagedName
+from holdfast.connectors.kit.log_sink import AttemptName, LogSink
 from holdfast.connectors.kit.maintenance import Tending
 from holdfast.connectors.segments import places, refill
 from holdfast.connectors.segments.control import CutEpochs, SegmentsControl
@@ -427,10 +427,10 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     def _named(self, last: SegmentsEntry) -> Collection[str]:
         return self._holdings.files
 
-    def _staged(self) -> Iterable[StagedName]:
+    def _staged(self) -> Iterable[AttemptName]:
         return self._staging.names()
 
-    def _remove(self, names: Iterable[StagedName]) -> int:
+    def _remove(self, names: Iterable[AttemptName]) -> int:
         return sum(self._staging.remove(each.name) for each in names)
 
     def _drop(self, carried: Sequence[Staged]) -> None:

@@ -30,7 +30,7 @@ from holdfast.connectors.kit.believed import went_back
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory, directory_of
-from holdfast.connectors.kit.log_sink import RewindableLogSink, StagedName
+from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.errors import (
     Diverged,
     InvalidPipeline,
@@ -224,7 +224,7 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
     def _staged(self) -> Iterable[StagedDirectory]:
         return self._staging.places.directories()
 
-    def _remove(self, names: Iterable[StagedName]) -> int:
+    def _remove(self, names: Iterable[AttemptName]) -> int:
         return sum(self._staging.places.remove(each.name) for each in names)
 
     # --- rewinds ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.rows import RowsForm
-from holdfast.connectors.kit.log_sink import RewindableLogSink, StagedName
+from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.ports import (
     Explanation,
@@ -230,7 +230,7 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
     def _staged(self) -> Iterable[OpenUpload]:
         return self._staging.orphans()
 
-    def _remove(self, names: Iterable[StagedName]) -> int:
+    def _remove(self, names: Iterable[AttemptName]) -> int:
         found = [each for each in names if isinstance(each, OpenUpload)]
         self._staging.abort([(each.key, each.name) for each in found])
         return len({each.token for each in found})

@@ -29,7 +29,7 @@ from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.files.own_files import tag_of
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory
 from holdfast.connectors.kit.files.views import sweep_views
-from holdfast.connectors.kit.log_sink import RewindableLogSink, StagedName
+from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.connectors.kit.maintenance import Tending
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.ports import (
@@ -303,7 +303,7 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
     def _staged(self) -> Iterable[StagedDirectory]:
         return self._staging.directories()
 
-    def _remove(self, names: Iterable[StagedName]) -> int:
+    def _remove(self, names: Iterable[AttemptName]) -> int:
         return sum(self._staging.remove(each.name) for each in names)
 
     def _drop(self, carried: Sequence[Staged]) -> None:
