@@ -167,11 +167,14 @@ class House:
         ]
 
     def pairs(self, *, rooms: bool) -> list[tuple[str, str]]:
-        """Return the packages that import each other; of rooms, sub-packages count as the room."""
+        """Return the packages that import each other; of rooms, sub-packages count as the room.
+
+        A module of the root is a room of its own: the ladder has a step for each.
+        """
 
         def place(name: str) -> str:
             module = self.modules[name]
-            return module.room or "root" if rooms else module.package
+            return module.room or module.shown if rooms else module.package
 
         arrows = {(place(a), place(b)) for a, found in self.imports.items() for b in found}
         return sorted({(a, b) for a, b in arrows if a < b and (b, a) in arrows})

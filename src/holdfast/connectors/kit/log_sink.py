@@ -76,7 +76,7 @@ class AttemptName(Protocol):
         """Its epoch."""
 
 
-class Explaining(Protocol):
+class KeptExplanations(Protocol):
     """Where explanations of positions are kept beside the log."""
 
     def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
@@ -107,7 +107,7 @@ class LogSink(ABC, Generic[E, P]):
     holder = "directory holds"
     """What holds the epochs, in errors."""
 
-    _explanations: Explaining
+    _explanations: KeptExplanations
     _log: logging.Logger
 
     def __init__(self, name: str, pipeline: str) -> None:
