@@ -44,6 +44,13 @@ def test_it_is_used_where_it_is(environment: dict[str, str]) -> None:
     assert class_archive.options(environment)[0] == f"-XX:SharedArchiveFile={path}"
 
 
+def test_its_pages_stay_those_of_the_file(environment: dict[str, str]) -> None:
+    """Mapped elsewhere, as Java prefers, they are written, and are the process's own (design/0014)."""
+    put_archive(environment)
+    options = class_archive.options(environment)
+    assert options.index("-XX:+UnlockDiagnosticVMOptions") < options.index("-XX:ArchiveRelocationMode=0")
+
+
 def test_the_archive_that_a_user_has_chosen_stands(environment: dict[str, str]) -> None:
     put_archive(environment)
     assert class_archive.options({**environment, "SPARK_SUBMIT_OPTS": "-XX:SharedArchiveFile=mine.jsa"}) == ()

@@ -14,7 +14,7 @@ from holdfast.graph.trigger import available_now
 from holdfast.spark.launch import class_archive, early, jvm, session, warm_workers
 from holdfast.spark.launch.early import begin, rows_in_jvm, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
-from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, options_of_java
+from holdfast.spark.launch.jvm_options import TRIM, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.resume.context import StartOptions, context_of
 
 
@@ -93,12 +93,18 @@ def test_it_can_be_said_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
     chosen = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn1g"
-    assert options_of_java(RowsInJvm.NONE, {"SPARK_SUBMIT_OPTS": chosen}, 2) == ()
-    assert options_of_java(RowsInJvm.NONE, {"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC", "-Xms96m")
+    assert options_of_java(RowsInJvm.NONE, {"SPARK_SUBMIT_OPTS": chosen}, 2) == TRIM
+    assert options_of_java(RowsInJvm.NONE, {"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC", "-Xms96m", *TRIM)
+    kept = {"JAVA_TOOL_OPTIONS": "-XX:TrimNativeHeapInterval=0"}
+    assert options_of_java(RowsInJvm.NONE, kept, 16) == ("-XX:TieredStopAtLevel=1", "-Xms96m")
 
 
 def test_a_large_machine_keeps_javas_collector() -> None:
-    assert options_of_java(RowsInJvm.NONE, {}, 16) == ("-XX:TieredStopAtLevel=1", "-Xms96m")
+    assert options_of_java(RowsInJvm.NONE, {}, 16) == ("-XX:TieredStopAtLevel=1", "-Xms96m", *TRIM)
+
+
+def test_what_is_freed_outside_of_the_heap_goes_back_whatever_the_jvm_evaluates() -> None:
+    assert all(set(TRIM) <= set(options_of_java(rows, {}, 2)) for rows in RowsInJvm)
 
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ good: what rows go through, and not what plans epochs.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,6 +20,11 @@ ONE_COLLECTOR = "-XX:+UseSerialGC"
 SMALL_HEAP = "-Xms96m"
 """What it begins with, and grows from: Java's own choice, a 64th of the machine's memory, is touched before it is
 collected for the first time, which is 80 MB more on a machine of 24 GiB (measured)."""
+
+TRIM = ("-XX:+UnlockExperimentalVMOptions", "-XX:TrimNativeHeapInterval=60000") if sys.platform == "linux" else ()
+"""What is freed outside of the heap goes back to the system each minute: the C library keeps what the compiler and
+threads have used at the start for good.  A JVM without this option passes over it: Spark's own options say so.
+Elsewhere a JVM warns of it."""
 
 HOT_FROM = 100_000
 """Calls of a method, or turns of a loop, from which the second compiler compiles it; Java's own figures are 5000 and
@@ -33,6 +39,7 @@ OPTIONS_OF_JAVA = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS",
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _HEAP = re.compile(r"-Xm[sn]|-XX:\w*(HeapSize|RAMPercentage|NewSize)")
+_TRIM = "TrimNativeHeap"
 _COMPILER = re.compile(r"-XX:[+-]?Tier\w*|-Xint\b|-Xcomp\b")
 
 
@@ -62,21 +69,23 @@ def options_of_java(rows: RowsInJvm, environment: Mapping[str, str], processors:
 
     Examples
     --------
-    >>> options_of_java(RowsInJvm.NONE, {}, 2)
+    >>> without_trim = {"JDK_JAVA_OPTIONS": "-XX:TrimNativeHeapInterval=0"}
+    >>> options_of_java(RowsInJvm.NONE, without_trim, 2)
     ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC', '-Xms96m')
-    >>> options_of_java(RowsInJvm.NONE, {"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}, 2)
+    >>> options_of_java(RowsInJvm.NONE, {"JAVA_TOOL_OPTIONS": "-XX:+UseZGC", **without_trim}, 2)
     ('-XX:TieredStopAtLevel=1', '-Xms96m')
-    >>> options_of_java(RowsInJvm.ALL, {}, 2)
+    >>> options_of_java(RowsInJvm.ALL, without_trim, 2)
     ()
     """
-    if rows is RowsInJvm.ALL:
-        return ()
     given = " ".join(environment.get(name, "") for name in OPTIONS_OF_JAVA)
+    trim = () if _TRIM in given else TRIM
+    if rows is RowsInJvm.ALL:
+        return trim
     wanted = (ONE_COMPILER,) if rows is RowsInJvm.NONE else LATE_COMPILER
     compiler = () if _COMPILER.search(given) else wanted
     collector = () if _COLLECTOR.search(given) or processors > FEW_PROCESSORS else (ONE_COLLECTOR,)
     heap = () if _HEAP.search(given) or rows is not RowsInJvm.NONE else (SMALL_HEAP,)
-    return (*compiler, *collector, *heap)
+    return (*compiler, *collector, *heap, *trim)
 
 
 def rows_to_expect(choice: str, rows: RowsInJvm) -> RowsInJvm:
