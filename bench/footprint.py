@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.footprint", description=__doc__)
     parser.add_argument("--seconds", type=float, default=150, help="of small epochs; idle workers end after a minute")
     parser.add_argument("--rows", type=int, default=400_000, help="of each stream, in the large epoch")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=DATA, help="measure one side; prints no RESULT")
     options = parser.parse_args()
     make_archive(WORK / "footprint-cache")

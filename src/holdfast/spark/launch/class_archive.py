@@ -47,10 +47,10 @@ log = logging.getLogger("holdfast.run")
 
 MODULE = "holdfast.spark.launch.class_archive"
 OFF = "off"
-CHECKED = ("-XX:+UnlockDiagnosticVMOptions", "-XX:+VerifySharedSpaces")
-"""Each start compares the checksums (40 ms of CPU): classes of a damaged file would fail anywhere, and late."""
-IN_PLACE = "-XX:ArchiveRelocationMode=0"
-"""It is mapped where it was made for, if that is free.  Elsewhere, which is what Java prefers, all pointers in it are
+MAPPED = ("-XX:+UnlockDiagnosticVMOptions", "-XX:+VerifySharedSpaces", "-XX:ArchiveRelocationMode=0")
+"""Each start compares the checksums (40 ms of CPU): classes of a damaged file would fail anywhere, and late.
+
+It is mapped where it was made for, if that is free.  Elsewhere, which is what Java prefers, all pointers in it are
 written: a tenth of a second of CPU, and most of its pages are then the process's own and no longer the file's."""
 QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """A JVM that does not take the archive says so on stdout."""
@@ -113,7 +113,7 @@ def options(environment: Mapping[str, str]) -> tuple[str, ...]:
     with suppress(OSError):  # another user's cache: its owner marks it as used
         if time.time() - path.stat().st_mtime > RETRY_S:
             os.utime(path)
-    return (f"-XX:SharedArchiveFile={path}", *CHECKED, IN_PLACE, *QUIET)
+    return (f"-XX:SharedArchiveFile={path}", *MAPPED, *QUIET)
 
 
 def _is_ours(path: Path) -> bool:
@@ -326,7 +326,7 @@ def _verify(archive: Path) -> str:
     home = present(command.spark_home(), "Spark's home is unknown.", why="a pipeline has just run.")
     done = subprocess.run(
         [
-            *(f"{os.environ['JAVA_HOME']}/bin/java", "-Xshare:on", ONE_COLLECTOR, *CHECKED),
+            *(f"{os.environ['JAVA_HOME']}/bin/java", "-Xshare:on", ONE_COLLECTOR, *MAPPED),
             *(f"-XX:SharedArchiveFile={archive}", "-cp", command.class_path(home), "-version"),
         ],
         cwd=archive.parent,  # a file that is too short kills it, and it leaves a report where it is
