@@ -229,12 +229,12 @@ class Waiting:
             If it is no longer needed, or its JVM has died: then it is no spare.
         """
         loaded = changed_at(loaded_files())
-        from holdfast.spark.launch import early
+        from holdfast.spark import warm_up
 
-        early.warm_up(pipeline, options)
+        warm_up.warm_up(pipeline, options)
         self._ready.touch()
         while not select.select([sys.stdin], [], [], JVM_POLL_S)[0]:
-            if not early.is_warm():
+            if not warm_up.is_warm():
                 self._ready.unlink(missing_ok=True)
                 sys.exit(1)
         if not sys.stdin.buffer.readline():

@@ -17,7 +17,7 @@ from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
@@ -232,6 +232,33 @@ def check_finished(store: Store, directory: Path, pipeline: str, what: str) -> N
             why=f"{what} is not known before that.",
             do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
             pipeline=pipeline,
+        )
+
+
+def check_none_was_resolved(store: Store, directory: Path, pipeline: str, resolved: Collection[int]) -> None:
+    """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
+
+    Parameters
+    ----------
+    store, directory, pipeline
+        As for :func:`check_finished`.
+    resolved : collection of int
+        The epochs that recovery has published.
+
+    Raises
+    ------
+    Unavailable
+        If it has.
+    """
+    rewind = unfinished(store, directory)
+    if rewind is not None and rewind.record.epoch in resolved:
+        record = rewind.record
+        raise Unavailable(
+            f"pipeline {pipeline!r} was taken back to epoch {record.rewound_to} just now.",
+            why="the rewind was decided while this run started, and Spark's directory is that of before.",
+            do="start again: the rewind is finished first.",
+            pipeline=pipeline,
+            epoch=record.epoch,
         )
 
 

@@ -227,9 +227,9 @@ pipeline = hf.Pipeline("trips", rows | hf.write.sqlite("/nowhere/t.db", table="t
 
 WARM = """
 import sys, types
-early = sys.modules["holdfast.spark.launch.early"] = types.ModuleType("early")
-early.warm_up = lambda pipeline, options: None
-early.is_warm = lambda: {is_warm}
+warm_up = sys.modules["holdfast.spark.warm_up"] = types.ModuleType("warm_up")
+warm_up.warm_up = lambda pipeline, options: None
+warm_up.is_warm = lambda: {is_warm}
 import importlib
 sys.orig_argv[1:] = ["-c", "import runpy, sys; sys.argv = ['t', *sys.argv[1:]]; from holdfast.cli.target import "
                      "load_target; load_target(sys.argv[1])", sys.argv[1]]

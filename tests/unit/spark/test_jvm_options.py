@@ -12,10 +12,11 @@ import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
 from holdfast.spark.launch import class_archive, early, jvm, session, warm_workers
-from holdfast.spark.launch.early import begin, rows_in_jvm, warm_up
+from holdfast.spark.launch.early import begin, rows_in_jvm
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import TRIM, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.resume.context import StartOptions, context_of
+from holdfast.spark.warm_up import warm_up
 
 
 class Started(Exception):

@@ -132,9 +132,9 @@ class Standby:
         if self._begins_elsewhere:
             raise _begins_elsewhere(self._pipeline.name)
         with StopSignals(is_supervised=is_supervised()) as signals:
-            from holdfast.spark.launch import early
+            from holdfast.spark import warm_up
 
-            early.warm_up(self._pipeline, options)
+            warm_up.warm_up(self._pipeline, options)
             self._shadow(watch.seen)
             if self._shadowing is None:
                 rehearse(self._pipeline, options)
@@ -155,7 +155,7 @@ class Standby:
                     said_at = time.monotonic()
                     self._shadow(watch.seen)
                     self._say(watch)
-                    if not early.is_warm():
+                    if not warm_up.is_warm():
                         log.warning("the replica's JVM has ended: the process is begun again")
                         self._invocation.begin_again_as_replica()
                 time.sleep(_look_s(watch.seen))

@@ -79,7 +79,19 @@ def _limited(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
     return spec.up_to(before, marker)
 
 
-def shown_timestamp(spec: SourceSpec) -> str:
+class Timestamped(Protocol):
+    """What is asked of a source's declaration here."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time; None when there is none."""
+
+
+def shown_timestamp(spec: Timestamped) -> str:
     """Return a source's timestamp and its unit, by which rows are owed; empty where it has none."""
     if spec.timestamp is None:
         return ""
@@ -87,7 +99,7 @@ def shown_timestamp(spec: SourceSpec) -> str:
     return f"{spec.timestamp} {'TIMESTAMP' if is_time else 'BIGINT'}"
 
 
-def check_timestamp(spec: SourceSpec, name: str, owed_by: str) -> None:
+def check_timestamp(spec: Timestamped, name: str, owed_by: str) -> None:
     """Refuse another timestamp than the one by which a source owes rows.
 
     Raises

@@ -65,32 +65,3 @@ def _rows_of(pipeline: Graph) -> RowsInJvm:
     if part is None:
         return RowsInJvm.NONE
     return RowsInJvm.BETWEEN_STATE if part.heads else RowsInJvm.ALL
-
-
-def warm_up(pipeline: Graph, options: Mapping[str, Any]) -> None:
-    """Prepare what a start will need before the takeover: the engine's modules, and a session with its JVM.
-
-    Parameters
-    ----------
-    pipeline, options
-        As for :func:`begin`.
-    """
-    begin(pipeline, options)
-    import holdfast.spark.resume.start  # noqa: F401  (what a start imports)
-    from holdfast.spark.launch import session
-
-    if pipeline.hooks.on_setup is not None:
-        return
-    settings = options.get("settings") or Settings()
-    if master := options.get("master"):
-        settings = Settings(**{**settings.model_dump(), "master": master})
-    if not settings.master.startswith("local"):
-        return  # it would be an application of its own there, and hold executors
-    # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
-    base = session.session_of(settings, rows=rows_in_jvm(pipeline, settings))
-    session.run_session(base, 1)
-
-
-def is_warm() -> bool:
-    """Tell whether what :func:`warm_up` has made ready can still be used."""
-    return not jvm.has_ended()

@@ -33,7 +33,6 @@ from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
 from holdfast.spark.resume.directory import Directory, directory_of, log_change
 from holdfast.spark.resume.fork import StartAt
-from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.state.shape import Division
 from holdfast.store import encodings
 from holdfast.store.paths import checkpoint_directory, open_store
@@ -92,8 +91,6 @@ class StartContext:
         The checkpoint, and where it lies.
     clock : SystemClock
         The clock.
-    rewinding : Rewinding
-        Has carried through what was unfinished.
     begins : StartAt, optional
         How the pipeline begins; None where it has begun, or begins at the beginning.
     fork : NamedCheckpoint, optional
@@ -123,7 +120,6 @@ class StartContext:
     store: Store
     directory: Path
     clock: SystemClock
-    rewinding: Rewinding
     begins: StartAt | None
     fork: NamedCheckpoint | None
     from_us: int | None
@@ -153,8 +149,16 @@ class StartContext:
         return run_session(self.base_session, self.parallelism)
 
 
-def context_of(asked: StartOptions) -> StartContext:
-    """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory."""
+def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None] | None = None) -> StartContext:
+    """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory.
+
+    Parameters
+    ----------
+    asked : StartOptions
+        What the start is asked for.
+    finish_rewind : callable, optional
+        Carries through a rewind that was interrupted; None within a rewind, and in checkpoints that nobody rewinds.
+    """
     pipeline = asked.pipeline
     directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
     store = open_store(str(directory))
@@ -163,8 +167,8 @@ def context_of(asked: StartOptions) -> StartContext:
     # Before the rewind is looked for: one that was decided and is published here is then carried through.
     phase.say("resolving what the last run left")
     resolve_dead_run(pipeline, store, asked.settings)
-    rewinding = Rewinding(pipeline, store, directory, asked.settings, asked.session)
-    rewinding.carry_through()
+    if finish_rewind is not None:
+        finish_rewind(store, directory)
     begins = _begins(asked, store)
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
@@ -186,7 +190,6 @@ def context_of(asked: StartOptions) -> StartContext:
         store=store,
         directory=directory,
         clock=SystemClock(),
-        rewinding=rewinding,
         begins=begins,
         fork=fork,
         from_us=begins.at_us if begins is not None else None if begun is None else begun[1].from_us,

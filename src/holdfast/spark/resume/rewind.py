@@ -21,12 +21,12 @@ from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import forget_part, have_taken_part
 from holdfast.checkpoint.source_history import forget_after, last_positions
-from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.takeover import Expired
 from holdfast.config import Settings
 from holdfast.connectors import foreach_batch
-from holdfast.errors import Diverged, InvalidPipeline, Unavailable, present
+from holdfast.errors import Diverged, InvalidPipeline, present
 from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
@@ -177,25 +177,6 @@ class Rewinding:
     def is_unfinished(self) -> bool:
         """Whether a rewind was decided and then interrupted: the next start finishes it before anything else."""
         return self._unfinished() is not None
-
-    def check_none_was_resolved(self, resumption: Resumption) -> None:
-        """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
-
-        Raises
-        ------
-        Unavailable
-            If it has.
-        """
-        rewind = self._unfinished()
-        if rewind is not None and rewind.record.epoch in {each.epoch for each in resumption.resolved}:
-            record = rewind.record
-            raise Unavailable(
-                f"pipeline {self.pipeline.name!r} was taken back to epoch {record.rewound_to} just now.",
-                why="the rewind was decided while this run started, and Spark's directory is that of before.",
-                do="start again: the rewind is finished first.",
-                pipeline=self.pipeline.name,
-                epoch=record.epoch,
-            )
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,10 +19,12 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.warnings import start_warnings
+from holdfast.ports import Store
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.fork import StartAt
-from holdfast.spark.resume.starting import Starting
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.spark.resume.starting import Compares, Starting
 from holdfast.spark.run import Run
 
 log = logging.getLogger("holdfast.run")
@@ -174,7 +178,9 @@ def start(
         compared_sinks=_names(compare_on_start),
         digests_only=digests_only,
     )
-    starting = Starting(asked, lifecycle)
+    starting = Starting(
+        asked, lifecycle, partial(_finish_rewind, asked), partial(_comparison, asked) if asked.compares else None
+    )
     lifecycle.set_up()
     try:
         return starting.run()
@@ -184,6 +190,21 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
+
+
+def _finish_rewind(asked: StartOptions, store: Store, directory: Path) -> None:
+    """Carry through a rewind that was interrupted."""
+    Rewinding(asked.pipeline, store, directory, asked.settings, asked.session).carry_through()
+
+
+def _comparison(asked: StartOptions) -> Compares:
+    """Return what the start compares; refuse, before anything is done, what cannot be."""
+    from holdfast.spark.shadow.comparing import StartComparison  # a start that compares nothing needs none of it
+
+    found = StartComparison(asked.pipeline, asked.compared_sinks, asked.settings, asked.session, asked.digests_only)
+    for name, why in found.obstacles.items():
+        log.warning("sink %r will not be compared: %s", name, why)
+    return found
 
 
 def _names(compare_on_start: bool | Sequence[str]) -> tuple[str, ...]:

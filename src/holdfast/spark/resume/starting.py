@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from holdfast.commit.takeover import Expired
 from holdfast.display import phase
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
-from holdfast.ports import Bindable, Held, Sink
+from holdfast.ports import Bindable, Held, Sink, Store
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory
@@ -30,6 +31,7 @@ from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.in_doubt import coordinator_of, resolve_with_former_columns
 from holdfast.resume.refusals import check_change
+from holdfast.resume.rewind import check_none_was_resolved
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, physical_plan_of
 from holdfast.spark.quarantine.isolate import check_addresses
@@ -46,10 +48,19 @@ from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
 from holdfast.status import ComparedSink
 
-if TYPE_CHECKING:
-    from holdfast.spark.shadow.comparing import StartComparison
-
 log = logging.getLogger("holdfast.run")
+
+
+class Compares(Protocol):
+    """What a start compares before the run goes on: :class:`holdfast.spark.shadow.comparing.StartComparison`."""
+
+    def prepare(self, checkpoint: Path) -> None:
+        """Compute what the sinks should hold, before the pipeline is taken over."""
+
+    def mend(
+        self, checkpoint: Path, sinks: Mapping[str, Sink], held: Mapping[str, Held], check_fenced: Callable[[], object]
+    ) -> Sequence[ComparedSink]:
+        """Compare and repair, in a pipeline that is taken over."""
 
 
 @dataclass
@@ -62,41 +73,35 @@ class Starting:
         What the user asked for.
     lifecycle : Lifecycle
         The user's hooks.
+    finish_rewind : callable, optional
+        As for :func:`~holdfast.spark.resume.context.context_of`.
+    compare : callable, optional
+        Returns what the start compares; refuses, before anything is done, what cannot be.
     has_begun : bool
         Whether the run is alive: from then on it calls the hooks itself.
     """
 
     asked: StartOptions
     lifecycle: Lifecycle
+    finish_rewind: Callable[[Store, Path], None] | None = None
+    compare: Callable[[], Compares] | None = None
     has_begun: bool = False
 
     def run(self) -> Run:
         """Start; a second time, if sinks are behind Spark's directory and it is left for that."""
-        comparison = self._comparison()
+        comparison = None if self.compare is None else self.compare()
         try:
             return self._begun(comparison)
         except DirectoryIsLeft:
             return self._begun(comparison)
 
-    def _comparison(self) -> StartComparison | None:
-        """Return what the start compares; refuse, before anything is done, what cannot be."""
-        if not self.asked.compares:
-            return None
-        from holdfast.spark.shadow.comparing import StartComparison  # a shadow is a start itself
-
-        asked = self.asked
-        found = StartComparison(asked.pipeline, asked.compared_sinks, asked.settings, asked.session, asked.digests_only)
-        for name, why in found.obstacles.items():
-            log.warning("sink %r will not be compared: %s", name, why)
-        return found
-
-    def _begun(self, comparison: StartComparison | None) -> Run:
+    def _begun(self, comparison: Compares | None) -> Run:
         pipeline = self.asked.pipeline
         has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
         timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
         if self.asked.isolates:
             check_addresses(pipeline)
-        context = context_of(self.asked)
+        context = context_of(self.asked, self.finish_rewind)
         try:
             self._warn_of_exposure(context)
             phase.say("checking the graph")
@@ -225,7 +230,8 @@ class _Owned:
         What was in doubt is resolved.
         """
         store, held = self.context.store, resumption.held
-        self.context.rewinding.check_none_was_resolved(resumption)
+        resolved = {each.epoch for each in resumption.resolved}
+        check_none_was_resolved(store, self.context.directory, self.asked.pipeline.name, resolved)
         beginning = self._beginning()
         findings = look(beginning, held, self.remembering)
         way = findings.case.way

@@ -38,6 +38,8 @@ from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import RewindTarget
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.resume.beginning import are_versions_known, why_unsure
+from holdfast.spark.resume.context import StartOptions
+from holdfast.spark.resume.starting import Starting
 from holdfast.spark.state.shape import noted_shape
 from holdfast.store.scratch import address_of
 
@@ -140,10 +142,6 @@ class TargetState:
         Dead in the middle, the rest is left to the graph that ran: it goes on with it, and a changed one is refused
         (:mod:`holdfast.resume.replays`).  In the place of a sink that is left out there is one that holds nothing.
         """
-        # Not at the top: a start finishes rewinds first.
-        from holdfast.spark.resume.context import StartOptions
-        from holdfast.spark.resume.starting import Starting
-
         log.warning("%d epochs are evaluated again, for their state alone", len(replayed))
         graph = read_graph(self.store, f"spark/{newest_directory(self.store)}")
         with TemporaryDirectory(prefix="holdfast-rewind-") as aside:

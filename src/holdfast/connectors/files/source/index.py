@@ -6,10 +6,11 @@ Decided once, and durable with the log: a replay, and a planner of another proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.connectors.files.source.log import Block, LoggedFile
 from holdfast.connectors.files.source.reading import read_parts
+from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import times
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.identity import FileIdentity
@@ -17,10 +18,6 @@ from holdfast.connectors.reading.bounds import bounds_for_all
 from holdfast.connectors.reading.until import shown_timestamp
 from holdfast.errors import HoldfastError
 from holdfast.store.time_ranges import TimeRange, united
-
-if TYPE_CHECKING:
-    from holdfast.connectors.files.source.spec import FilesSourceSpec
-
 
 _NEVER = -(2**63)
 _SPENT_MAX = 1 << 28
@@ -56,7 +53,7 @@ class TimeIndex:
 
     Parameters
     ----------
-    spec : FilesSourceSpec
+    spec : FilesSelection
         The declaration, with the times from which and up to which rows are wanted.
 
     Notes
@@ -65,7 +62,7 @@ class TimeIndex:
     enough, it reads all rows.
     """
 
-    def __init__(self, spec: FilesSourceSpec) -> None:
+    def __init__(self, spec: FilesSelection) -> None:
         self._spec = spec
         self._spent = 0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.connectors.files.source import discovery
 from holdfast.connectors.files.source.dealing import within_limits
@@ -15,14 +14,12 @@ from holdfast.connectors.files.source.discovery import Discovery, Found, Place
 from holdfast.connectors.files.source.index import TimeIndex
 from holdfast.connectors.files.source.listing import NOT_THERE, named
 from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, whole
+from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats.access import FilePart, check, is_as_found, shown
 from holdfast.connectors.formats.identity import FileIdentity, of_status
 from holdfast.connectors.reading.until import check_timestamp
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.limits import EpochRoom, ReadLimit
-
-if TYPE_CHECKING:
-    from holdfast.connectors.files.source.spec import FilesSourceSpec
 
 _CHECKED_AGAIN = 64
 """Files that are checked again after they were taken."""
@@ -35,13 +32,13 @@ class FilePlanner:
 
     Parameters
     ----------
-    spec : FilesSourceSpec
+    spec : FilesSelection
         The declaration.
     name, workspace : str
         The source's name and its directory below the checkpoint.
     """
 
-    def __init__(self, spec: FilesSourceSpec, name: str, workspace: str) -> None:
+    def __init__(self, spec: FilesSelection, name: str, workspace: str) -> None:
         self.spec = spec
         self.name = name
         self.where = discovery.settled(spec.where)
@@ -333,7 +330,7 @@ def lowest_of(block: Block) -> int | None:
     return max(known, default=None)
 
 
-def part_of(spec: FilesSourceSpec, where: Place, block: Block, *, follows_links: bool) -> FilePart:
+def part_of(spec: FilesSelection, where: Place, block: Block, *, follows_links: bool) -> FilePart:
     """Return what a reader of a logged block needs."""
     identity = None if spec.compare == "size" else block.identity
     # An older log, without identities, may contain links: they were then followed.

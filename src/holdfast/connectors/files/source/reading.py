@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connectors.files.source.numbering import one_row, read_numbered
+from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import parquet
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.lines import RowRules
@@ -22,9 +23,6 @@ from holdfast.errors import BadRow
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.partition import partition_values
 
-if TYPE_CHECKING:
-    from holdfast.connectors.files.source.spec import FilesSourceSpec
-
 
 class PartsBetween(NamedTuple):
     """Parts of files of which the rows of a time are read."""
@@ -34,7 +32,7 @@ class PartsBetween(NamedTuple):
     before: int | None
 
 
-def read_parts(spec: FilesSourceSpec, value: Sequence[FilePart] | PartsBetween) -> Iterator[pa.RecordBatch]:
+def read_parts(spec: FilesSelection, value: Sequence[FilePart] | PartsBetween) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a span."""
     if isinstance(value, PartsBetween):
         yield from rows_between(read_parts(spec, value.parts), str(spec.timestamp), value.since, value.before)
@@ -44,7 +42,7 @@ def read_parts(spec: FilesSourceSpec, value: Sequence[FilePart] | PartsBetween) 
             yield group.completed(batch)
 
 
-def _in_files(spec: FilesSourceSpec, group: DirectoryGroup) -> Iterator[pa.RecordBatch]:
+def _in_files(spec: FilesSelection, group: DirectoryGroup) -> Iterator[pa.RecordBatch]:
     if group.problem:
         for part in group.parts:
             yield group.refused(part)
@@ -55,7 +53,7 @@ def _in_files(spec: FilesSourceSpec, group: DirectoryGroup) -> Iterator[pa.Recor
         yield from read_texts(spec.layout.texts(group.parts, group.in_files), group.in_files)
 
 
-def read_parts_numbered(spec: FilesSourceSpec, value: Sequence[FilePart] | PartsBetween) -> Iterator[Numbered]:
+def read_parts_numbered(spec: FilesSelection, value: Sequence[FilePart] | PartsBetween) -> Iterator[Numbered]:
     """Yield the rows of a span with their numbers: those of all rows that are there, whichever of them are read."""
     if isinstance(value, PartsBetween):
         every = read_parts_numbered(spec, value.parts)
@@ -133,7 +131,7 @@ class DirectoryGroup:
         )
 
 
-def _by_directory(spec: FilesSourceSpec, parts: Sequence[FilePart]) -> Iterator[DirectoryGroup]:
+def _by_directory(spec: FilesSelection, parts: Sequence[FilePart]) -> Iterator[DirectoryGroup]:
     rows = RowRules(spec.schema, spec.rejects)
     if not spec.partition_by:
         yield DirectoryGroup(rows, parts)

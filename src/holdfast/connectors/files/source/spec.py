@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from holdfast.connectors.files.source import discovery
 from holdfast.connectors.files.source.dealing import grouped
-from holdfast.connectors.files.source.discovery import Discovery, Place
+from holdfast.connectors.files.source.discovery import Discovery
 from holdfast.connectors.files.source.gone import what_is_gone
 from holdfast.connectors.files.source.layout import RECORD_SIZE, Layout
 from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.connectors.files.source.numbering import places_of
 from holdfast.connectors.files.source.planner import FilePlanner, part_of
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
+from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.convert import required_unless
@@ -50,31 +51,9 @@ carried and a staged epoch depends on it, so the careful side is the larger numb
 
 
 @dataclass(frozen=True)
-class FilesSourceSpec:
+class FilesSourceSpec(FilesSelection):
     """Declaration of ``read.files``; see :func:`files` for the arguments."""
 
-    path: str
-    where: Place
-    layout: Layout
-    schema: pa.Schema
-    timestamp: str | None = None
-    max_rows_per_epoch: int | None = None
-    max_files_per_epoch: int | None = None
-    rejects: bool = False
-    min_age_us: int = 0
-    bounded: bool = False
-    start: str = "earliest"
-    follow_links: bool = False
-    compare: str = "identity"
-    partition_by: tuple[str, ...] = ()
-    since: int | None = None
-    """No row before this time is wanted, microseconds or ticks; no argument of users."""
-    before: int | None = None
-    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
-    has_bounds: bool = False
-    """Whether the times of blocks are looked up, for bounds; no argument of users."""
-    marker: str | None = None
-    """Where a time is set to end at: the column that marks bound rows; no argument of users."""
     kind: str = field(default="files", init=False)
     numbering: ClassVar[str] = "its file, and the row in it or in its block"
 
@@ -149,10 +128,6 @@ class FilesSourceSpec:
             return {SEGMENT: log_end(log)}
         check_log(log, name, self.identity(where))
         return {SEGMENT: log_end(log)}
-
-    def identity(self, where: Place) -> dict[str, str]:
-        """Return what its log is of, and of no other files."""
-        return {"root": where.root, "format": self.layout.format}
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the blocks that are logged: of Parquet with their rows in the file."""

@@ -1,0 +1,42 @@
+"""Which files ``read.files`` reads, and how: the data that planning and reading go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.connectors.files.source.discovery import Place
+from holdfast.connectors.files.source.layout import Layout
+
+
+@dataclass(frozen=True)
+class FilesSelection:
+    """What a source of files reads."""
+
+    path: str
+    where: Place
+    layout: Layout
+    schema: pa.Schema
+    timestamp: str | None = None
+    max_rows_per_epoch: int | None = None
+    max_files_per_epoch: int | None = None
+    rejects: bool = False
+    min_age_us: int = 0
+    bounded: bool = False
+    start: str = "earliest"
+    follow_links: bool = False
+    compare: str = "identity"
+    partition_by: tuple[str, ...] = ()
+    since: int | None = None
+    """No row before this time is wanted, microseconds or ticks; no argument of users."""
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
+    has_bounds: bool = False
+    """Whether the times of blocks are looked up, for bounds; no argument of users."""
+    marker: str | None = None
+    """Where a time is set to end at: the column that marks bound rows; no argument of users."""
+
+    def identity(self, where: Place) -> dict[str, str]:
+        """Return what its log is of, and of no other files."""
+        return {"root": where.root, "format": self.layout.format}
