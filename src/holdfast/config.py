@@ -320,7 +320,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             is_no_number = error.errors()[0]["type"].startswith("int_")
             why = "it must be a whole number." if is_no_number else f"it may be {limit_of(name)}."
-            raise _refused(name, value, why) from None
+            raise _refusal(name, value, why) from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -502,7 +502,7 @@ def _default(name: str) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _refused(name: str, value: Any, why: str) -> InvalidPipeline:
+def _refusal(name: str, value: Any, why: str) -> InvalidPipeline:
     setting, default = variable(name), _default(name)
     option = OPTIONS.get(setting)
     return InvalidPipeline(

@@ -300,11 +300,11 @@ def from_text(text: str) -> HoldfastError | None:
     records = [record for record in _records(text) if record.fields.get("kind") in KINDS]
     printed = _printed(text)
     if not records:
-        return None if printed is None else _made(printed)
+        return None if printed is None else _make(printed)
     fields = records[-1].fields
     if not records[-1].is_whole and printed is not None and printed["kind"] == fields["kind"]:
         fields = {**printed, **fields}
-    return _made(fields) if "what" in fields else None
+    return _make(fields) if "what" in fields else None
 
 
 def without_records(text: str) -> str:
@@ -370,7 +370,7 @@ def _printed(text: str) -> dict[str, Any] | None:
     return found
 
 
-def _made(fields: dict[str, Any]) -> HoldfastError:
+def _make(fields: dict[str, Any]) -> HoldfastError:
     error = KINDS[fields["kind"]](str(fields.get("what", "")))
     for name, kind in _FIELDS.items():
         if type(fields.get(name)) is kind:

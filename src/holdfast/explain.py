@@ -173,7 +173,7 @@ def _whole_guarantee(pipeline: Graph) -> str:
     weak += [sink.name for sink in pipeline.sinks if sink.guarantee is Guarantee.AT_LEAST_ONCE]
     if not weak:
         return "exactly-once in every sink"
-    return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
+    return f"exactly-once, except at-least-once where {_list(weak)} takes part"
 
 
 def _node_lines(
@@ -183,7 +183,7 @@ def _node_lines(
     if text := arguments_text(node.arguments()):
         yield f"      {text}"
     if node.inputs:
-        yield f"      takes {_listed(before.name for before in node.inputs)}"
+        yield f"      takes {_list(before.name for before in node.inputs)}"
     columns = "not known before the run" if node.columns is None else ", ".join(node.columns)
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     ids = node.shape.ids
@@ -197,7 +197,7 @@ def _node_lines(
     if feeds_state and (line := bounds_line(node)) is not None:
         yield f"      {line}"
     if len(sinks) > 1:
-        yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
+        yield f"      shared by the sinks {_list(sinks)}: computed once for all of them"
 
 
 def _poison_lines(node: Node, *, is_followed: bool) -> Iterator[str]:
@@ -213,7 +213,7 @@ def _unchecked_lines(nodes: Sequence[Node]) -> Iterator[str]:
         yield ""
         yield "not checked"
         yield (
-            f"  - Spark's plan evaluates {_listed(node.name for node in nodes)}. Whether it can, and everything that "
+            f"  - Spark's plan evaluates {_list(node.name for node in nodes)}. Whether it can, and everything that "
             "follows from the types there, is checked at the start, or now: holdfast explain --spark."
         )
 
@@ -231,7 +231,7 @@ def _sink_lines(sink: SinkNode) -> Iterator[str]:
     yield _head(sink)
     if text := arguments_text(sink.arguments()):
         yield f"      {text}"
-    yield f"      takes {_listed(before.name for before in sink.inputs)}"
+    yield f"      takes {_list(before.name for before in sink.inputs)}"
     if sink.pace is not None:
         yield f"      commits every {sink.pace}: epochs that only it lacks are decided, and wait in the checkpoint"
         if sink.pace.key:
@@ -295,7 +295,7 @@ def _is_rejects_written(pipeline: Graph, source: Node) -> bool:
     return any(node.kind == "rejects" and source in node.inputs for node in pipeline.nodes)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -172,7 +172,7 @@ def exported(directory: Path) -> NamedCheckpoint:
             do="export it again, into an empty directory.",
         )
     store = LocalStore(str(directory))
-    _listed(store)
+    _list(store)
     return NamedCheckpoint(store, decode(store.get(MANIFEST) or b"", MANIFEST), "", str(directory))
 
 
@@ -203,7 +203,7 @@ def export(store: Store, name: str, directory: Path) -> NamedCheckpoint:
     for key, data in chain(found.files(), found.workspaces()):
         put(key, data)
     put(MANIFEST, encode(found.plain))
-    target.put(LIST, _sealed(name, objects))
+    target.put(LIST, _seal(name, objects))
     return exported(directory)
 
 
@@ -222,7 +222,7 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     What a failed one has written is removed; what a killed one has written, ``named.remains`` finds.
     """
     found = exported(directory)
-    listed = _listed(found.store)
+    listed = _list(found.store)
     name = name or listed.name
     named.claim(store, name)
     try:
@@ -274,11 +274,11 @@ class _List:
     objects: Mapping[str, tuple[int, str]]
 
 
-def _listed(store: Store) -> _List:
+def _list(store: Store) -> _List:
     try:
         data = store.get(LIST) or b""
         found = records.read(_List, json.loads(data))
-        if _sealed(found.name, found.objects) != data:
+        if _seal(found.name, found.objects) != data:
             raise ValueError("its checksum does not match")
     except ValueError as error:
         raise Corrupt(
@@ -290,7 +290,7 @@ def _listed(store: Store) -> _List:
     return found
 
 
-def _sealed(name: str, objects: Mapping[str, tuple[int, str]]) -> bytes:
+def _seal(name: str, objects: Mapping[str, tuple[int, str]]) -> bytes:
     value = {"name": name, "objects": objects}
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
     return json.dumps({**value, "sha256": digest}, sort_keys=True).encode()

@@ -49,7 +49,7 @@ def encoded(value: Any, pipeline: str) -> Encoded:
         stored = {"json": json.loads(text)}
         size = len(text)
     if size > SIZE_MAX:
-        raise _refused(f"it has {size} bytes, and at most {SIZE_MAX} are kept.", pipeline)
+        raise _refusal(f"it has {size} bytes, and at most {SIZE_MAX} are kept.", pipeline)
     return stored
 
 
@@ -68,13 +68,13 @@ def _check_json(value: Any, place: str, pipeline: str) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise _refused(f"the key {key!r} at value{place} is not a string.", pipeline)
+                raise _refusal(f"the key {key!r} at value{place} is not a string.", pipeline)
             _check_json(inner, f"{place}[{key!r}]", pipeline)
         return
-    raise _refused(f"value{place} is a {type(value).__name__}: {value!r:.80}.", pipeline)
+    raise _refusal(f"value{place} is a {type(value).__name__}: {value!r:.80}.", pipeline)
 
 
-def _refused(why: str, pipeline: str) -> InvalidPipeline:
+def _refusal(why: str, pipeline: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"on_checkpoint of pipeline {pipeline!r} returned a value that cannot be kept.",
         why=f"it is kept as JSON (None, bool, int, finite float, str, lists, dicts with string keys) or bytes; {why}",

@@ -147,11 +147,11 @@ def decode(data: bytes, key: str) -> Decided | Done:
     head, newline, rest = data.partition(b"\n")
     words = head.rsplit(b" ", 3)
     if not newline or len(words) != 4 or words[0] != _MAGIC or not words[3].isdigit():
-        raise _damaged(key, "its header is not Holdfast's")
+        raise _damage(key, "its header is not Holdfast's")
     _, kind, digest, length = words
     text, payload = rest[: int(length)], rest[int(length) :]
     if _digest(kind, text, [payload]) != digest:
-        raise _damaged(key, "its checksum does not match: it was truncated or changed")
+        raise _damage(key, "its checksum does not match: it was truncated or changed")
     body = json.loads(text)
     record = _record(body["record"])
     if kind == b"done":
@@ -232,7 +232,7 @@ def _part(body: Mapping[str, Any], payload: bytes) -> Part:
         return Carried(stream.read_all())
 
 
-def _damaged(key: str, why: str) -> Corrupt:
+def _damage(key: str, why: str) -> Corrupt:
     return Corrupt(
         f"{key!r} in the checkpoint cannot be read.",
         why=f"{why}.",

@@ -64,18 +64,18 @@ def as_last_line(status: Status, now_us: int) -> str:
     line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
     line += f" ({status.rows_total / seconds:,.0f}/s)"
     for count, word in (
-        (_counted(sum(s.rejects for s in status.sources)), "rejects"),
+        (_count(sum(s.rejects for s in status.sources)), "rejects"),
         (_by_operator(status, "late"), "late"),
         (_by_operator(status, "shed"), "shed"),
         (_by_operator(status, "waiting_rows"), "still waiting for later rows, and not in the sinks:"),
-        (_counted(status.retries), "retries"),
+        (_count(status.retries), "retries"),
     ):
         if count:
             line += f", {word} {count}"
     return line
 
 
-def _counted(count: int) -> str:
+def _count(count: int) -> str:
     return f"{count:,}" if count else ""
 
 

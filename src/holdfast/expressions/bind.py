@@ -134,10 +134,10 @@ def _negative(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _require(isinstance(tree.this, exp.Column | exp.Paren | exp.TryCast | exp.Func))
     of = bound(tree.this, schema)
     _require(of.type in _NUMBERS)
-    return _folded(kernels.Negative(of), of)
+    return _fold(kernels.Negative(of), of)
 
 
-def _folded(node: Expression, *operands: Expression) -> Expression:
+def _fold(node: Expression, *operands: Expression) -> Expression:
     """Return the value of a node of literals; Spark, too, computes it once, and may do so without any row."""
     if not all(isinstance(operand, Constant) for operand in operands):
         return node
@@ -211,7 +211,7 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
         _require(kind in _NUMBERS)
         _require_order(left, right)
         left, right = _widened(left, kind), _widened(right, kind)
-        node = _folded(kernels.Arithmetic(sign, left, right), left, right)
+        node = _fold(kernels.Arithmetic(sign, left, right), left, right)
         # Spark computes the literals of such a chain first, and n + 1 + (-1) overflows no more.
         literals = sum(isinstance(part, Constant) for part in _chain(node, sign))
         _require(kind in kernels.FLOATS or sign == "-" or literals <= 1)
@@ -268,7 +268,7 @@ def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
 
 
-def _compared(sign: str, left: Expression, right: Expression) -> Expression:
+def _compare(sign: str, left: Expression, right: Expression) -> Expression:
     kind = _common(left.type, right.type)
     constant = isinstance(left, Constant) or isinstance(right, Constant)
     # Spark drops what it can prove: equal sides, and a small type that is compared with a large literal.
@@ -279,11 +279,11 @@ def _compared(sign: str, left: Expression, right: Expression) -> Expression:
     left, right = _widened(left, kind), _widened(right, kind)
     if isinstance(left, Constant):
         left, right, sign = right, left, _MIRRORED[sign]
-    return _folded(logic.Comparison(sign, left, right), left, right)
+    return _fold(logic.Comparison(sign, left, right), left, right)
 
 
 def _comparison(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
-    return lambda tree, schema: _compared(sign, *_pair(tree, schema))
+    return lambda tree, schema: _compare(sign, *_pair(tree, schema))
 
 
 def _boolean(tree: exp.Expression, schema: pa.Schema) -> Expression:
@@ -335,7 +335,7 @@ def _between(tree: exp.Expression, schema: pa.Schema) -> Expression:
     of, low, high = (_operand(tree.args[key], schema) for key in ("this", "low", "high"))
     _safe(of, low, high)
     _require(_common(of.type, low.type) == _common(of.type, high.type))
-    return logic.Logic("AND", _compared(">=", of, low), _compared("<=", of, high))
+    return logic.Logic("AND", _compare(">=", of, low), _compare("<=", of, high))
 
 
 def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Expression]:

@@ -68,7 +68,7 @@ def columnar(expression: str, schema: pa.Schema) -> Columnar | None:
     >>> fahrenheit.evaluate(pa.record_batch({"celsius": [100.0, None]})).to_pylist()
     [212.0, None]
     """
-    tree = _parsed(expression)
+    tree = _parse(expression)
     one = None if tree is None else _columnar(tree, expression, schema)
     if one is None or (one.type == pa.bool_() and not raises_as_filter(one.node)):
         return None
@@ -105,7 +105,7 @@ def columnar_items(items: Sequence[str], schema: pa.Schema) -> list[tuple[str, C
 
 
 def _item(text: str, schema: pa.Schema) -> list[tuple[str, Columnar]] | None:
-    tree = _parsed(text, stars=True)
+    tree = _parse(text, stars=True)
     if isinstance(tree, exp.Star):
         return _star(text, schema)
     if isinstance(tree, exp.Alias) and isinstance(name := tree.args.get("alias"), exp.Identifier):
@@ -141,7 +141,7 @@ def _whole(node: Expression, text: str) -> Columnar:
     return Columnar(node.type, node.nullable, node, text)
 
 
-def _parsed(text: str, *, stars: bool = False) -> exp.Expression | None:
+def _parse(text: str, *, stars: bool = False) -> exp.Expression | None:
     """Return the tree of one expression whose text sqlglot and Spark read alike, or None."""
     if UNLIKE.search(text) or not all(kind.strip().lower() in _CAST_NAMES for kind in _CAST.findall(text)):
         return None

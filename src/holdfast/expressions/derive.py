@@ -194,7 +194,7 @@ def _as_decimal(value: Derived) -> tuple[int, int]:
     return (len(value.literal.lstrip("-0")) or 1 if value.literal else _DIGITS[value.type]), 0
 
 
-def _bounded(digits: int, scale: int) -> pa.DataType:
+def _bound(digits: int, scale: int) -> pa.DataType:
     """Return the decimal with that many digits, or what Spark keeps of it: ``DecimalType.adjustPrecisionScale``."""
     if digits <= _DIGITS_MAX:
         return pa.decimal128(digits, scale)
@@ -214,13 +214,13 @@ def _arithmetic(sign: str, left: Derived, right: Derived) -> Derived:
     whole = digits - scale, other_digits - other_scale
     if sign in "+-":
         longest = max(scale, other_scale)
-        return Derived(_bounded(max(whole) + longest + 1, longest), nullable)
+        return Derived(_bound(max(whole) + longest + 1, longest), nullable)
     if sign == "*":
-        return Derived(_bounded(digits + other_digits + 1, scale + other_scale), nullable)
+        return Derived(_bound(digits + other_digits + 1, scale + other_scale), nullable)
     if sign == "/":
         given = max(_SCALE_LEAST, scale + other_digits + 1)
-        return Derived(_bounded(whole[0] + other_scale + given, given), nullable)
-    return Derived(_bounded(min(whole) + max(scale, other_scale), max(scale, other_scale)), nullable)
+        return Derived(_bound(whole[0] + other_scale + given, given), nullable)
+    return Derived(_bound(min(whole) + max(scale, other_scale), max(scale, other_scale)), nullable)
 
 
 def _widest(values: Sequence[Derived]) -> pa.DataType:
@@ -298,7 +298,7 @@ def _same(values: Sequence[Derived]) -> pa.DataType:
     return values[0].type
 
 
-def _rounded(values: Sequence[Derived]) -> pa.DataType:
+def _round(values: Sequence[Derived]) -> pa.DataType:
     kind = _same(values)
     if not pa.types.is_decimal(kind):
         return kind
@@ -335,7 +335,7 @@ _RULES: dict[Rule, str] = {
     _gives(_DOUBLE): "sqrt exp ln log10 log2 pow power sin cos tan asin acos atan degrees radians",
     _gives(_BOOL): "startswith endswith contains",
     _same: "abs",
-    _rounded: "round bround",
+    _round: "round bround",
     _whole: "floor ceil ceiling",
     _widest_rule: "nullif",
 }

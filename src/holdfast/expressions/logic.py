@@ -47,14 +47,14 @@ class Comparison:
     def compute(self, batch: pa.RecordBatch) -> Any:
         """Return the truth values."""
         left, right = self.left.compute(batch), self.right.compute(batch)
-        compare = _floats_compared if self.left.type in FLOATS else _compared
+        compare = _floats_compared if self.left.type in FLOATS else _compare
         if self.sign != "<=>":
             return compare(self.sign, left, right)
         both_null = pc.and_(pc.is_null(left), pc.is_null(right))
         return pc.or_(pc.fill_null(compare("=", left, right), False), both_null)
 
 
-def _compared(sign: str, left: Any, right: Any) -> Any:
+def _compare(sign: str, left: Any, right: Any) -> Any:
     return _PLAIN[sign](left, right)
 
 

@@ -142,7 +142,7 @@ def columns_of(expression: str) -> frozenset[str] | None:
     >>> columns_of("dep_delay >") is None
     True
     """
-    tree = _parsed(expression)
+    tree = _parse(expression)
     return None if tree is None else _reads(tree)
 
 
@@ -154,7 +154,7 @@ def item_of(text: str) -> Item:
     >>> item_of("b + 1 as c").names, item_of("a").source, item_of("* except (a)").excluded
     (('c',), 'a', frozenset({'a'}))
     """
-    tree = _parsed(text)
+    tree = _parse(text)
     return Item(None) if tree is None else _item(tree)
 
 
@@ -209,7 +209,7 @@ def across_rows(text: str, *, is_query: bool = False) -> str | None:
     >>> across_rows("count(*)"), across_rows("a + 1"), across_rows("row_number() over (order by a)")
     ('COUNT(*)', None, 'ROW_NUMBER() OVER (ORDER BY a)')
     """
-    tree = _statement(text) if is_query else _parsed(text)
+    tree = _statement(text) if is_query else _parse(text)
     if tree is None:
         return None
     for node in tree.walk():
@@ -238,7 +238,7 @@ def varying(expression: str) -> str | None:
     >>> varying("rand() > 0.5"), varying("a > 0.5")
     ('rand', None)
     """
-    tree = _parsed(expression) or _statement(expression)
+    tree = _parse(expression) or _statement(expression)
     if tree is None:
         return None
     return next((name for node in tree.walk() if (name := _function_name(node)) in _VARYING), None)
@@ -252,7 +252,7 @@ def clocked(text: str) -> str | None:
     >>> clocked("now() > t"), clocked("select current_date as d from input"), clocked("a > date'2026-01-01'")
     ('now', 'current_date', None)
     """
-    tree = _parsed(text) or _statement(text)
+    tree = _parse(text) or _statement(text)
     if tree is None:
         return None
     return next((name for node in tree.walk() if (name := _function_name(node)) in _CLOCKED), None)
@@ -266,7 +266,7 @@ def generates(text: str) -> bool:
     >>> generates("a + 1"), generates("explode(xs) as x"), generates("select a, inline(b) from input")
     (False, True, True)
     """
-    tree = _parsed(text) or _statement(text)
+    tree = _parse(text) or _statement(text)
     if tree is None:
         return True
     return any(isinstance(node, exp.Lateral) or _function_name(node) in _GENERATORS for node in tree.walk())
@@ -324,7 +324,7 @@ def _statement(text: str) -> exp.Expr | None:
     return trees[0] if len(trees) == 1 else None  # several statements are none
 
 
-def _parsed(text: str) -> exp.Expr | None:
+def _parse(text: str) -> exp.Expr | None:
     """Return the tree of a single expression without a subquery; None when it cannot be read."""
     tree = _statement(f"SELECT {text}")
     if not isinstance(tree, exp.Select) or len(tree.expressions) != 1:

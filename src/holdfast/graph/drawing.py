@@ -74,10 +74,10 @@ def _lines(nodes: Sequence[Drawn], sinks: Sequence[Drawn]) -> Iterator[str]:
     yield "flowchart LR"
     for at, (node, key) in enumerate(identity.items()):
         before, after = ('[/"', '"/]') if at >= len(nodes) else ('["', '"]') if node.inputs else ('[("', '")]')
-        yield f"  {key}{before}{node.name}<br/>{_escaped(node.kind)}{after}"
+        yield f"  {key}{before}{node.name}<br/>{_escape(node.kind)}{after}"
     for node, key in identity.items():
         yield from (f"  {identity[source]} --> {key}" for source in node.inputs)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace('"', "#quot;")

@@ -63,7 +63,7 @@ def origin() -> Origin:
         frame = frame.f_back
     if frame is None:
         return Origin("<unknown>", 0)
-    return Origin(_shown(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_qualname)
+    return Origin(_show(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_qualname)
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -72,7 +72,7 @@ def _is_ours(frame: FrameType) -> bool:
     return module == "holdfast" or str(module).startswith("holdfast.")
 
 
-def _shown(filename: str) -> str:
+def _show(filename: str) -> str:
     if filename.startswith("<"):
         return filename
     try:
@@ -167,7 +167,7 @@ def callable_text(function: Callable[..., Any]) -> str:
     Values that the function closes over, its defaults and the arguments of a ``partial`` count where they are plain
     (text, numbers, booleans, tuples of such).  The hash is of byte code: another Python version produces another one.
     """
-    digest = hashlib.sha256(canonical_json(_described(function)).encode()).hexdigest()
+    digest = hashlib.sha256(canonical_json(_describe(function)).encode()).hexdigest()
     return f"{_qualified(function)}#{digest[:8]}"
 
 
@@ -177,10 +177,10 @@ def _qualified(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def _described(function: Any) -> Any:
+def _describe(function: Any) -> Any:
     if isinstance(function, partial):
         plain = {name: _plain(value) for name, value in function.keywords.items()}
-        return [_described(function.func), [_plain(value) for value in function.args], plain]
+        return [_describe(function.func), [_plain(value) for value in function.args], plain]
     function = getattr(function, "__func__", function)  # a bound method
     code = getattr(function, "__code__", None)
     if code is None:

@@ -69,7 +69,7 @@ def configuration(settings: Settings, environ: Mapping[str, str] | None = None) 
     [('HOLDFAST_COMMIT_QUEUE', '7')]
     """
     given = {name.upper(): value for name, value in (os.environ if environ is None else environ).items()}
-    shown = [_shown(settings, name, given.get(variable(name), "")) for name in Settings.model_fields]
+    shown = [_show(settings, name, given.get(variable(name), "")) for name in Settings.model_fields]
     others = [
         SettingShown(name, COVER if name in SECRET_VARIABLES else masked(given[name]), "environment", is_setting=False)
         for name in OTHER_VARIABLES
@@ -78,7 +78,7 @@ def configuration(settings: Settings, environ: Mapping[str, str] | None = None) 
     return Configuration([*shown, *others], mistaken_variables(given))
 
 
-def _shown(settings: Settings, name: str, in_environment: str) -> SettingShown:
+def _show(settings: Settings, name: str, in_environment: str) -> SettingShown:
     value = getattr(settings, name)
     whence: Whence = "argument"
     if in_environment and getattr(settings, name) == getattr(Settings.model_validate({name: in_environment}), name):

@@ -127,8 +127,8 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
             why=f"{error}.",
             do="write what stands in the column that hf.row_id made: 018cc251-f47b-7c14-8ea7-9285b7565008.",
         ) from error
-    sinks = _chosen(pipeline, sink)
-    ledgers, problems = _asked(sinks, pipeline.name)
+    sinks = _choose(pipeline, sink)
+    ledgers, problems = _ask(sinks, pipeline.name)
     sources = [node for node in pipeline.sources if _spec(node) is not None and _between(pipeline, node, sinks)[1]]
     if not sources:
         raise InvalidPipeline(
@@ -137,7 +137,7 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
             do="look for the values of those columns; or write hf.row_id() right behind the source.",
         )
     for node in sources:
-        found = _found(node, read, ledgers, checkpoint)
+        found = _find(node, read, ledgers, checkpoint)
         if found is not None:
             operators, reached = _between(pipeline, node, sinks)
             place, number, position = found
@@ -149,7 +149,7 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
                 tuple(each.name for each in operators), told, epoch, planned_us,
             )  # fmt: skip
     raise InvalidPipeline(
-        f"no row with the id {row_id} is known to have come from source {_listed(sources)}.",
+        f"no row with the id {row_id} is known to have come from source {_list(sources)}.",
         why="of what the sinks have noted of their positions"
         + (" and the checkpoint has" if checkpoint else "")
         + ", no place has a row of this id: it is made of columns, of another source, or was added by hand.",
@@ -177,7 +177,7 @@ def ids_where(pipeline: Graph, where: str, sink: str | None, *, limit: int) -> l
     InvalidPipeline
         If no sink can be asked, several could be, or the condition is refused.
     """
-    nodes = [node for node in _chosen(pipeline, sink) if isinstance(node.spec, LineageSpec)]
+    nodes = [node for node in _choose(pipeline, sink) if isinstance(node.spec, LineageSpec)]
     identified = [(node, ids.column) for node in nodes if node.stream and (ids := node.stream.shape.ids) is not None]
     if len(identified) != 1:
         raise InvalidPipeline(
@@ -217,7 +217,7 @@ def lines(found: Traced) -> Iterator[str]:
         yield f"sink       {sink.name} ({sink.kind}): {said}{counted}"
 
 
-def _chosen(pipeline: Graph, name: str | None) -> Sequence[SinkNode]:
+def _choose(pipeline: Graph, name: str | None) -> Sequence[SinkNode]:
     found = [node for node in pipeline.sinks if name in (None, node.name)]
     if not found:
         raise InvalidPipeline(
@@ -228,7 +228,7 @@ def _chosen(pipeline: Graph, name: str | None) -> Sequence[SinkNode]:
     return found
 
 
-def _asked(sinks: Sequence[SinkNode], pipeline: str) -> tuple[dict[str, SinkLedger], dict[str, str]]:
+def _ask(sinks: Sequence[SinkNode], pipeline: str) -> tuple[dict[str, SinkLedger], dict[str, str]]:
     """Return what ledgers say, and of the others why they say nothing."""
     said: dict[str, SinkLedger] = {}
     problems: dict[str, str] = {}
@@ -267,7 +267,7 @@ def _between(pipeline: Graph, source: Node, sinks: Sequence[SinkNode]) -> tuple[
     return [node for node in pipeline.nodes if node in downstream & upstream and not node.is_source], reached
 
 
-def _found(
+def _find(
     node: Node, read: ReadId, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None
 ) -> tuple[KnownPlace, int, int] | None:
     spec = _spec(node)
@@ -391,5 +391,5 @@ def _epoch(checkpoint: Path | None, source: str, segment: str, position: int) ->
     return None, None
 
 
-def _listed(nodes: Sequence[Node]) -> str:
+def _list(nodes: Sequence[Node]) -> str:
     return " or ".join(repr(node.name) for node in nodes)

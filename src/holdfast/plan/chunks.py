@@ -324,14 +324,14 @@ def spark_partition(operator: str, number: int, partitions: int) -> int:
 _M = 2**32 - 1
 
 
-def _mixed(seed: int, word: int) -> int:
+def _mix(seed: int, word: int) -> int:
     word = word * 0xCC9E2D51 & _M
     word = ((word << 15 | word >> 17) & _M) * 0x1B873593 & _M
     seed ^= word
     return ((seed << 13 | seed >> 19) & _M) * 5 + 0xE6546B64 & _M
 
 
-def _finished(mixed: int, length: int) -> int:
+def _finish(mixed: int, length: int) -> int:
     mixed ^= length
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _M
     mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _M
@@ -339,16 +339,16 @@ def _finished(mixed: int, length: int) -> int:
 
 
 def _murmur_int(number: int, seed: int) -> int:
-    return _finished(_mixed(seed, number & _M), 4)
+    return _finish(_mix(seed, number & _M), 4)
 
 
 def _murmur_bytes(data: bytes, seed: int) -> int:
     whole = len(data) - len(data) % 4
     for start in range(0, whole, 4):
-        seed = _mixed(seed, int.from_bytes(data[start : start + 4], "little"))
+        seed = _mix(seed, int.from_bytes(data[start : start + 4], "little"))
     for octet in data[whole:]:  # NB one by one and signed, unlike the published Murmur3
-        seed = _mixed(seed, (octet - 256 if octet > 127 else octet) & _M)
-    return _finished(seed, len(data))
+        seed = _mix(seed, (octet - 256 if octet > 127 else octet) & _M)
+    return _finish(seed, len(data))
 
 
 # --- packing ------------------------------------------------------------------------------------------------------

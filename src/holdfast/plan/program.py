@@ -150,7 +150,7 @@ def _rows(*inputs: Batches) -> int:
     return sum(batch.num_rows for batches in inputs for batch in batches)
 
 
-def _chosen(batches: Batches, mask_of: Callable[[pa.RecordBatch], pa.Array]) -> Made:
+def _choose(batches: Batches, mask_of: Callable[[pa.RecordBatch], pa.Array]) -> Made:
     """Return the rows for which a mask is true, and how many are true in it."""
     kept, due = [], 0
     for batch in batches:
@@ -182,7 +182,7 @@ class Keep:
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return _chosen(inputs[0], self.condition.evaluate)
+        return _choose(inputs[0], self.condition.evaluate)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Between:
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return _chosen(inputs[0], lambda batch: self._mask(batch.column(self.column)))
+        return _choose(inputs[0], lambda batch: self._mask(batch.column(self.column)))
 
     def _mask(self, column: pa.Array) -> pa.Array:
         ticks = pc.cast(column, pa.int64())
@@ -338,7 +338,7 @@ class WithoutRejects:
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        good = _chosen(inputs[0], lambda batch: pc.is_null(batch.column(REJECT_COLUMN)))
+        good = _choose(inputs[0], lambda batch: pc.is_null(batch.column(REJECT_COLUMN)))
         return Made([batch.drop_columns([REJECT_COLUMN]) for batch in good.batches], good.due)
 
 
@@ -348,7 +348,7 @@ class Bad:
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        bad = _chosen(inputs[0], lambda batch: pc.is_valid(batch.column(REJECT_COLUMN)))
+        bad = _choose(inputs[0], lambda batch: pc.is_valid(batch.column(REJECT_COLUMN)))
         rows = [
             pa.RecordBatch.from_struct_array(batch.column(REJECT_COLUMN)) for batch in bad.batches if batch.num_rows
         ]

@@ -69,7 +69,7 @@ def build_program(pipeline: Graph, normal: Callable[[pa.Schema], pa.Schema], tok
         if not builder.add(node):
             return None
     ends = tuple(builder.number_of(sink.inputs[0]) for sink in pipeline.sinks)
-    shared = _shared(builder.steps, ends)
+    shared = _share(builder.steps, ends)
     rows = [builder.steps[end].schema for end in ends]
     schemas_of_sinks = [_nullable(schema) if end in shared else schema for end, schema in zip(ends, rows, strict=True)]
     routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas_of_sinks))
@@ -90,7 +90,7 @@ def _decides_by_user(node: Node) -> bool:
     return isinstance(node.spec, Sync) and isinstance(node.spec.policy, Custom)
 
 
-def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
+def _share(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
     """Return the steps whose rows come from a step that several steps or sinks take rows of."""
     used = set(ends)
     taken = list(ends)
@@ -233,10 +233,10 @@ def _kept(condition: str, before: Before) -> Made | None:
 def _compute(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
     chosen = columnar_items(spec.items, inputs[0].schema)
-    return None if chosen is None else _chosen(builder, chosen, inputs[0])
+    return None if chosen is None else _choose(builder, chosen, inputs[0])
 
 
-def _chosen(builder: Builder, chosen: Sequence[tuple[str, Columnar]], before: Before) -> Made | None:
+def _choose(builder: Builder, chosen: Sequence[tuple[str, Columnar]], before: Before) -> Made | None:
     after = after_select(before.evaluations, chosen)
     if after is None:
         return None
@@ -261,7 +261,7 @@ def _query(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | Non
     elif stated.condition is not None:
         return None
     chosen = columnar_items(stated.items, before.schema)
-    computed = None if chosen is None else _chosen(builder, chosen, before)
+    computed = None if chosen is None else _choose(builder, chosen, before)
     if chosen is None or computed is None or not _is_plain(stated.items, dict(chosen)):
         return None
     passed = tuple((name, item.reference) for name, item in chosen if item.reference is not None)
@@ -341,7 +341,7 @@ def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int |
 def _united(schemas: list[pa.Schema], *, fills: bool) -> pa.Schema | None:
     first = schemas[0]
     if fills:
-        return _filled(schemas)
+        return _fill(schemas)
     for other in schemas[1:]:
         if sorted(other.names) != sorted(first.names):
             return None  # names that differ by case need Spark
@@ -352,7 +352,7 @@ def _united(schemas: list[pa.Schema], *, fills: bool) -> pa.Schema | None:
     return first
 
 
-def _filled(schemas: list[pa.Schema]) -> pa.Schema | None:
+def _fill(schemas: list[pa.Schema]) -> pa.Schema | None:
     """Return the schema of rows in which a column that an input lacks is null."""
     fields: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):

@@ -118,7 +118,7 @@ class Letter:
             "epoch": self.epoch,
             "at_us": self.at_us,
             "error": dict(self.error),
-            "row": {name: _shown(values) for name, values in zip(row.column_names, row.columns, strict=True)},
+            "row": {name: _show(values) for name, values in zip(row.column_names, row.columns, strict=True)},
         }
 
 
@@ -193,7 +193,7 @@ class DeadLetters:
         if not keys and not isolates:
             return
         ledger = ledger_of(store, self.letters)
-        self.letters = tuple(_noted(letter, ledger) for letter in self.letters)
+        self.letters = tuple(_note(letter, ledger) for letter in self.letters)
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
         for other, key in keys.items():
@@ -268,7 +268,7 @@ class DeadLetters:
             why="a row is a letter from its put on, and one.",
             participant=self._key,
         )
-        self._store.put(self._key, _encoded(letters))
+        self._store.put(self._key, _encode(letters))
         self.letters = tuple(letters)
 
 
@@ -284,7 +284,7 @@ def copy_letters(store: Store, to: Store) -> None:
         to.delete(key)
     letters = read_letters(store)
     if letters:  # below every generation, so that the shadow's start takes them over
-        to.put(f"{PREFIX}{0:08d}.json", _encoded(letters))
+        to.put(f"{PREFIX}{0:08d}.json", _encode(letters))
 
 
 def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
@@ -336,7 +336,7 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
             counts[letter.source] += 1
             sent.append(letters[number])
     if newest and sent:
-        store.put(newest, _encoded(letters))
+        store.put(newest, _encode(letters))
     return sent
 
 
@@ -359,11 +359,11 @@ def add_letters(store: Store, letters: Sequence[Letter]) -> list[Letter]:
     have = {(one.source, one.address) for one in known}
     new = [letter for letter in letters if (letter.source, letter.address) not in have]
     if new:
-        store.put(_newest(store) or f"{PREFIX}{0:08d}.json", _encoded([*known, *new]))
+        store.put(_newest(store) or f"{PREFIX}{0:08d}.json", _encode([*known, *new]))
     return new
 
 
-def _shown(values: pa.ChunkedArray) -> Any:
+def _show(values: pa.ChunkedArray) -> Any:
     try:
         value = values[0].as_py()
     except (ValueError, OverflowError):  # no UTF-8, a time that Python has not: it may be what the row failed of
@@ -371,7 +371,7 @@ def _shown(values: pa.ChunkedArray) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _noted(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
+def _note(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
     if not letter.is_rejected or letter.is_published or rejection(letter, ledger) is not Rejection.UNDONE:
         return letter
     log.info("dead letter %s was published after all: its sink takes it now", letter.name)
@@ -395,7 +395,7 @@ def _unfit(letter: Letter, why: str) -> InvalidPipeline:
     )
 
 
-def _encoded(letters: Sequence[Letter]) -> bytes:
+def _encode(letters: Sequence[Letter]) -> bytes:
     described = map(records.plain, letters)
     # Older versions know nothing of what was published after all: a letter that was not is written as they write it.
     return checked_json.dump({"letters": [{n: v for n, v in one.items() if v is not False} for one in described]})

@@ -108,12 +108,12 @@ def read_mask(path: str, source: str) -> Mask:
 
 def lettered(source: Source, mask: Mask) -> Source:
     """Return a source with a mask: the source itself where every row is read once."""
-    return source if mask == NOTHING else _wrapped(source, mask)
+    return source if mask == NOTHING else _wrap(source, mask)
 
 
 def readable(source: Source, span: Span) -> Source:
     """Return a source that can read any span: what is left out is recorded in the span."""
-    return _wrapped(source, NOTHING) if isinstance(span.value, _Counted | _Again) else source
+    return _wrap(source, NOTHING) if isinstance(span.value, _Counted | _Again) else source
 
 
 def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
@@ -125,7 +125,7 @@ def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def _wrapped(source: Source, mask: Mask) -> Source:
+def _wrap(source: Source, mask: Mask) -> Source:
     if isinstance(source, MarkedSource):  # an address counts bound rows too, in every reader
         return cast("Source", MarkedSource(cast("Source", LetteredSource(source.source, mask)), source.marker))
     return cast("Source", LetteredSource(source, mask))

@@ -162,7 +162,7 @@ _UNASKED = (Begin.START, Begin.NOTED)
 _NOTHING = "nothing is changed"
 
 
-def _refused(
+def _refusal(
     letter: str,
     spark: tuple[Spark, ...],
     sinks: tuple[Sinks, ...],
@@ -268,7 +268,7 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "A start has abandoned Spark's directory (K) before a snapshot was made.",
     ),
-    _refused(
+    _refusal(
         "H",
         _NOT_THERE,
         _HOLDING,
@@ -276,7 +276,7 @@ CASES: tuple[ResumeCase, ...] = (
         (StateSource.GONE,),
         "Spark's directory and the snapshots were lost; or the sinks were written with another checkpoint.",
     ),
-    _refused(
+    _refusal(
         "I",
         _NOT_THERE,
         (Sinks.UNORDERED,),
@@ -310,7 +310,7 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "No crash of Holdfast leads here: a sink failed over to a copy that lagged, or was restored from a backup.",
     ),
-    _refused(
+    _refusal(
         "L",
         (Spark.GOOD,),
         (Sinks.LOST,),
@@ -344,7 +344,7 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "A sink with `backfill=True` was added.",
     ),
-    _refused(
+    _refusal(
         "O",
         _CHANGED,
         _LACKING,
@@ -352,7 +352,7 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         "As K, and the graph has changed as well: what the old graph published only the old graph can replay.",
     ),
-    _refused(
+    _refusal(
         "P",
         (Spark.NONE,),
         (*_HOLDING, Sinks.UNORDERED),
@@ -360,7 +360,7 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         "`at=`, `from_checkpoint=` or `state=` with a new checkpoint, and a sink that holds epochs of this pipeline.",
     ),
-    _refused(
+    _refusal(
         "Q",
         _BEGUN,
         _ANSWERING,
@@ -368,7 +368,7 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         "`at=`, `from_checkpoint=` or `state=` for a pipeline that has begun otherwise.",
     ),
-    _refused(
+    _refusal(
         "R",
         tuple(Spark),
         (Sinks.CONTRADICTING,),
@@ -377,7 +377,7 @@ CASES: tuple[ResumeCase, ...] = (
         "No crash leads here: a target was emptied, a sink or the checkpoint restored from a copy, or a sink was out "
         "of the graph during a rewind.",
     ),
-    _refused(
+    _refusal(
         "S",
         _NOT_THERE,
         _HOLDING,

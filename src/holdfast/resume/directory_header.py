@@ -137,7 +137,7 @@ def read_origin(path: Path) -> DirectoryHeader:
         If it is missing or damaged.
     """
     try:
-        return _parsed(checked_json.load(path.read_bytes()))
+        return _parse(checked_json.load(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{path} cannot be read.",
@@ -148,7 +148,7 @@ def read_origin(path: Path) -> DirectoryHeader:
         ) from error
 
 
-def _parsed(record: dict[str, Any]) -> DirectoryHeader:
+def _parse(record: dict[str, Any]) -> DirectoryHeader:
     replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
     return DirectoryHeader(
         int(record["base"]),
@@ -182,7 +182,7 @@ def noted_beginning(store: Store) -> tuple[str, DirectoryHeader] | None:
         return None
     try:
         found = checked_json.load(data)
-        return str(found["given"]), _parsed(found["origin"])
+        return str(found["given"]), _parse(found["origin"])
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{BEGINNING} in the checkpoint cannot be read.",

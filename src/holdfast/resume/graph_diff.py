@@ -166,7 +166,7 @@ def compare(
     backfilled : sequence of str
         Sinks that get everything from the beginning.
     """
-    found = [_compared(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
+    found = [_compare(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
     found = [_with_former_name(node, before, after) for node in found]
     if backfilled:
@@ -203,7 +203,7 @@ def unclaimed(
     return tuple(pairs)
 
 
-def _compared(name: str, before: GraphRecord, after: GraphRecord, upgrade: StateUpgrade) -> NodeChange:
+def _compare(name: str, before: GraphRecord, after: GraphRecord, upgrade: StateUpgrade) -> NodeChange:
     old, new, was = before.nodes.get(name), after.nodes[name], ""
     if upgrade.past.renamed_from and name not in before.nodes:
         was = upgrade.past.renamed_from
@@ -291,10 +291,10 @@ def _is_left_out(sink: Described, before: GraphRecord) -> bool:
 
 def _no_past(was: str, before: GraphRecord) -> str:
     there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
-    return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
+    return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_list(there)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 

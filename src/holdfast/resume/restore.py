@@ -130,10 +130,10 @@ def restoration(
             chosen = manifest
             if manifest.graph == graph:
                 break  # else there may be one of this graph: a start that died had made this for the graph to come
-    return None if chosen is None else _planned(chosen, held, known, reached or {}, tuple(refused))
+    return None if chosen is None else _plan(chosen, held, known, reached or {}, tuple(refused))
 
 
-def _planned(
+def _plan(
     manifest: Manifest,
     held: Sequence[Held],
     steps: Iterable[EpochSpan],
@@ -149,12 +149,12 @@ def _planned(
         log.warning("the progress records do not fit the sinks: how the epochs after the snapshot ended is not known")
         replayed, cuts = [], [start]
         beyond = [each.positions for each in held if not _same(each.positions, start)]
-    joined, stops = _joined(ascending(beyond) or [], steps, (replayed or [manifest.ended])[-1])
+    joined, stops = _join(ascending(beyond) or [], steps, (replayed or [manifest.ended])[-1])
     replayed += joined
     return Restoration(manifest, tuple(replayed), tuple(stops), refused, len(joined))
 
 
-def _joined(
+def _join(
     stops: Sequence[Positions], steps: Sequence[EpochSpan], before: EpochEnd
 ) -> tuple[list[EpochEnd], Sequence[Positions]]:
     """Return the epochs up to where sinks stand, as far as their numbers and times are known, and the other positions.

@@ -88,7 +88,7 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
             raise ValueError("it is cut.")
         return _parse(lines)
     except (OSError, ValueError, KeyError) as error:
-        raise _damaged(spark_checkpoint, path, str(error)) from error
+        raise _damage(spark_checkpoint, path, str(error)) from error
 
 
 def check_logs(spark_checkpoint: Path) -> None:
@@ -111,7 +111,7 @@ def check_logs(spark_checkpoint: Path) -> None:
             if path.exists() or name in needed:
                 _check_whole(path)
         except (OSError, ValueError, KeyError, struct.error) as error:
-            raise _damaged(spark_checkpoint, path, str(error)) from error
+            raise _damage(spark_checkpoint, path, str(error)) from error
 
 
 def _newest(spark_checkpoint: Path, log: str) -> list[str]:
@@ -163,7 +163,7 @@ def _check_sums(data: bytes, sums: bytes) -> None:
             raise ValueError("its checksum does not fit its bytes.")
 
 
-def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
+def _damage(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
     return Corrupt(
         f"{path}, which Spark wrote, cannot be read.",
         why=f"{why} The disk, an interrupted copy or somebody changed it.",

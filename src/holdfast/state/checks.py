@@ -47,21 +47,21 @@ def check_result(operator: str, step: Step, result: Result) -> Result:
     _check_names(operator, "output", result.outputs, step.outputs)
     _check_names(operator, "state table", result.changes, step.tables)
     outputs = {
-        name: _checked(operator, f"output {name!r}", result.outputs[name], schema)
+        name: _check(operator, f"output {name!r}", result.outputs[name], schema)
         if name in result.outputs
         else empty(schema)
         for name, schema in step.outputs.items()
     }
     changes = {
         name: Change(
-            _checked(operator, f"the upserts of state table {name!r}", change.upserts, step.tables[name].schema),
-            _checked(operator, f"the deletes of state table {name!r}", change.deletes, key_schema(step.tables[name])),
+            _check(operator, f"the upserts of state table {name!r}", change.upserts, step.tables[name].schema),
+            _check(operator, f"the deletes of state table {name!r}", change.deletes, key_schema(step.tables[name])),
         )
         for name, change in result.changes.items()
     }
     bounds = result.bounds
     if bounds is not None:
-        bounds = _checked(operator, "the bounds", bounds, bounds_schema(step.key))
+        bounds = _check(operator, "the bounds", bounds, bounds_schema(step.key))
     return Result(outputs, changes, bounds, dict(result.counts), result.due_us, result.pts, result.fates)
 
 
@@ -76,7 +76,7 @@ def _check_names(operator: str, what: str, found: Mapping[str, object], declared
         )
 
 
-def _checked(operator: str, what: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _check(operator: str, what: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     if not isinstance(table, pa.Table):
         raise InvalidPipeline(
             f"{what} of the step of operator {operator!r} is a {type(table).__name__}.",

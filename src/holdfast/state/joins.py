@@ -52,7 +52,7 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
         return np.full(table.num_rows, -1, np.int64)
     if not on:
         return np.zeros(table.num_rows, np.int64)
-    packed = _packed(table, keys, on)
+    packed = _pack(table, keys, on)
     if packed is not None:
         found = pc.index_in(pa.array(packed[0]), value_set=pa.array(packed[1]))  # the first of equal ones
         return np.asarray(found.fill_null(-1)).astype(np.int64)
@@ -71,7 +71,7 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
     return np.where(ours < 0, np.int64(-1), first[ours])
 
 
-def _packed(
+def _pack(
     table: pa.Table, keys: pa.Table, on: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
     """Return one number for each row's key in both tables, equal where the keys are: whole numbers and times whose

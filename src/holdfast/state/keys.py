@@ -46,12 +46,12 @@ def coded_pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     """Number distinct pairs in order of first appearance; return codes and first rows as :func:`coded` does."""
     if not len(left):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ranks, size = _encoded(right)
-    codes, count = _encoded(left * size + ranks)
+    ranks, size = _encode(right)
+    codes, count = _encode(left * size + ranks)
     return codes, first_of(codes, count)
 
 
-def _encoded(values: Ints) -> tuple[Ints, int]:
+def _encode(values: Ints) -> tuple[Ints, int]:
     encoded = pa.array(values).dictionary_encode()
     return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 

@@ -32,10 +32,10 @@ def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
         f"a table has the columns {table.schema.names}, and {schema.names} are expected.",
         why="what is kept under names is found by these names.",
     )
-    return pa.Table.from_arrays([_fitted(table.column(field.name), field.type) for field in schema], schema=schema)
+    return pa.Table.from_arrays([_fit(table.column(field.name), field.type) for field in schema], schema=schema)
 
 
-def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _fit(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if column.type == kind:
         return column
     return pa.chunked_array([fitted_column(chunk, kind) for chunk in column.chunks], kind)

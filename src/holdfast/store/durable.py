@@ -254,7 +254,7 @@ def explained(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FINAL:
-            raise _refused(error, doing) from error
+            raise _refusal(error, doing) from error
         raise _unavailable(error, doing) from error
 
 
@@ -329,7 +329,7 @@ def _unavailable(error: OSError, doing: str) -> HoldfastError:
     return found
 
 
-def _refused(error: OSError, doing: str) -> HoldfastError:
+def _refusal(error: OSError, doing: str) -> HoldfastError:
     where = error.filename or "that path"
     if error.errno == errno.EROFS:
         do = "mount the file system writable (dmesg says so if the kernel has changed that, after an error of the disk)"

@@ -104,7 +104,7 @@ class StandInPlan:
         closing = Closing(number, stage, stages.routing, through)
         given = (stages.routing.to_batch(each, number) for each in self._cut(chunks))
         made = (row for batch in opening(given) for row in _rows(program, through, batch))
-        evaluated = self.cut(pa.Table.from_batches(list(made), _evaluated(program, through)))
+        evaluated = self.cut(pa.Table.from_batches(list(made), _evaluate(program, through)))
         return [chunk for batch in closing(evaluated) for chunk in from_batch(batch)]
 
     def cut(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -212,14 +212,14 @@ class FirstStage:
             row = batch.slice(number, 1)
             if marker is not None and row.column(marker)[0].as_py():
                 end = f"{BOUND_ROWS}{source}"
-                yield _tagged(routes, end, row.select([field.name for field in node.source_spec.schema]))
+                yield _tag(routes, end, row.select([field.name for field in node.source_spec.schema]))
                 continue
             plain = row if marker is None else row.drop_columns([marker])
             for end, rows in program.run(source, plain):
-                yield _tagged(routes, end, rows)
+                yield _tag(routes, end, rows)
 
 
-def _tagged(routes: Routes, end: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _tag(routes: Routes, end: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows for one end as Spark's plan gives them, where it has several."""
     if not routes.is_tagged:
         return rows
@@ -246,7 +246,7 @@ def without_spark(node: Node) -> InvalidPipeline:
 
 def _rows(program: Program, through: ThroughPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield what becomes of each row, in their order."""
-    evaluated = _evaluated(program, through)
+    evaluated = _evaluate(program, through)
     steps = batch.column(STEP).to_pylist() if STEP in batch.schema.names else [0] * batch.num_rows
     for number, (step, is_chunk) in enumerate(zip(steps, batch.column(CHUNK).is_valid().to_pylist(), strict=True)):
         row = batch.slice(number, 1)
@@ -263,7 +263,7 @@ def _rows(program: Program, through: ThroughPlan, batch: pa.RecordBatch) -> Iter
             yield _row(rows.num_rows, {TAG: pa.array([end] * rows.num_rows, pa.int32()), **given}, evaluated)
 
 
-def _evaluated(program: Program, through: ThroughPlan) -> pa.Schema:
+def _evaluate(program: Program, through: ThroughPlan) -> pa.Schema:
     """Return the schema of what comes back."""
     tag = [pa.field(TAG, pa.int32())] if len(program.routes.sinks) > 1 else []
     number = [pa.field(NUMBER, pa.int32())] if through.is_numbered else []

@@ -56,16 +56,16 @@ def row_hashes(rows: pa.RecordBatch, columns: Collection[str], losses: Losses = 
     >>> one == same, one == other
     (np.True_, np.False_)
     """
-    return row_hash(_joined(rows, columns, losses))
+    return row_hash(_join(rows, columns, losses))
 
 
 def hashes(
     rows: pa.RecordBatch, columns: Collection[str], key: Collection[str], losses: Losses = NO_LOSSES
 ) -> tuple[Hashes, Hashes]:
     """Return the hash of each row, and the one whose upper bits are its bucket: that of its key, if rows have one."""
-    key_joined = _joined(rows, key, losses)
+    key_joined = _join(rows, key, losses)
     others = [name for name in columns if name not in key]
-    whole = row_hash(key_joined ^ _joined(rows, others, losses))
+    whole = row_hash(key_joined ^ _join(rows, others, losses))
     return whole, bucket_hash(key_joined) if key else whole
 
 
@@ -89,7 +89,7 @@ def unreadable(column: str) -> int:
     return 0x756E72656164 ^ seed_of(column)
 
 
-def _joined(rows: pa.RecordBatch, columns: Collection[str], losses: Losses) -> Hashes:
+def _join(rows: pa.RecordBatch, columns: Collection[str], losses: Losses) -> Hashes:
     result = np.zeros(rows.num_rows, np.uint64)
     for name in columns:
         result ^= column_hashes(rows.column(name), name, losses_of(name, losses))
@@ -164,7 +164,7 @@ def _spelled(values: pa.Array, lost: Collection[LossKind]) -> pa.Array:
     if LossKind.UUID in lost:
         values = pc.ascii_lower(pc.replace_substring_regex(values, "[-{}]", ""))
     if LossKind.JSON in lost:
-        values = _parsed(values)
+        values = _parse(values)
     return values
 
 
@@ -264,8 +264,8 @@ def _large_integers(values: pa.Array, seed: int) -> Hashes:
     return _texts(pc.cast(values, pa.string()), seed)
 
 
-def _nested(values: pa.Array, seed: int) -> Hashes:
-    return _texts(_parsed(json_text(values)), seed)
+def _nest(values: pa.Array, seed: int) -> Hashes:
+    return _texts(_parse(json_text(values)), seed)
 
 
 _HASHERS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, int], Hashes]]] = (
@@ -288,14 +288,14 @@ _HASHERS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, int]
     (pa.types.is_time, _times),
     (pa.types.is_duration, _durations),
     (pa.types.is_decimal, _decimals),
-    (is_nested, _nested),
+    (is_nested, _nest),
 )
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _parsed(texts: pa.Array) -> pa.Array:
+def _parse(texts: pa.Array) -> pa.Array:
     """Return JSON texts as ``jsonb`` writes them: one text for one meaning.
 
     Notes
@@ -317,15 +317,15 @@ def _jsonb(value: Any) -> str:
     match value:
         case dict():
             members = sorted(value.items(), key=lambda item: (len(item[0].encode()), item[0].encode()))
-            return "{" + ", ".join(f"{_quoted(name)}: {_jsonb(item)}" for name, item in members) + "}"
+            return "{" + ", ".join(f"{_quote(name)}: {_jsonb(item)}" for name, item in members) + "}"
         case list():
             return "[" + ", ".join(map(_jsonb, value)) + "]"
         case Decimal():
             return format(value if value else abs(value), "f")
         case str():
-            return _quoted(value)
+            return _quote(value)
     return json.dumps(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

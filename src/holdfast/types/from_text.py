@@ -70,13 +70,13 @@ def from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if not kinds.is_string(texts.type):
         texts = texts.cast(pa.string())
     if kinds.is_timestamp(kind):
-        if kind.tz is None and _found(texts, _ZONE).any():
+        if kind.tz is None and _find(texts, _ZONE).any():
             raise Unfit("a text has a time zone, and its column none")
         values = timestamps_from_text(texts, kind)
         check_range(values)
         return values
     _check(texts, kind)
-    if kinds.is_floating(kind) and _found(texts, _ODD_NAN).any():
+    if kinds.is_floating(kind) and _find(texts, _ODD_NAN).any():
         raise Unfit("invalid value: NaN has neither a sign nor a payload")
     if kinds.is_integer(kind) or kinds.is_decimal(kind):
         return numbers_from_text(texts, kind).cast(kind)
@@ -92,8 +92,8 @@ def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
         If some text is not a time.
     """
     candidate = text
-    for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):
-        if convert is _mixed and unfit(text, wanted).any():
+    for convert in (_zoned, _zoneless, _mix, _cut_off, _zoned, _zoneless, _mix):
+        if convert is _mix and unfit(text, wanted).any():
             break  # the ways that are left cost more than the look
         if convert is _cut_off:
             candidate = _cut_off(text)
@@ -117,7 +117,7 @@ def _cut_off(text: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
 
 
-def _mixed(text: pa.Array) -> pa.Array:
+def _mix(text: pa.Array) -> pa.Array:
     has_zone = pc.match_substring_regex(text, _ZONE)
     nothing = pa.scalar(None, pa.string())
     zoned = _zoned(pc.if_else(has_zone, text, nothing))
@@ -181,9 +181,9 @@ def unfit(texts: pa.Array, kind: pa.DataType) -> Mask:
         fits = _matches(texts, _NUMBER) & _matches(texts, _SCALABLE)
         return ~(fits & _matches(texts, _decimal(kind.precision, kind.scale)))
     if kinds.is_date(kind):
-        return ~_matches(texts, _DATE) | _found(texts, _NO_SUCH_DAY)
+        return ~_matches(texts, _DATE) | _find(texts, _NO_SUCH_DAY)
     if kinds.is_timestamp(kind):
-        return ~_matches(texts, _TIMESTAMP) | _found(texts, _NO_SUCH_DAY)
+        return ~_matches(texts, _TIMESTAMP) | _find(texts, _NO_SUCH_DAY)
     return np.zeros(len(texts), np.bool_)
 
 
@@ -212,7 +212,7 @@ def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
         # What Arrow takes nevertheless: hexadecimal digits, a year 0, and for infinity what is beyond a type.
         if kinds.is_floating(kind):
             return not _as_mask(pc.is_inf(values), null=False).any()
-        return not _found(texts, "[xX]" if kinds.is_integer(kind) else "^0000").any()
+        return not _find(texts, "[xX]" if kinds.is_integer(kind) else "^0000").any()
     return False
 
 
@@ -254,7 +254,7 @@ def _matches(texts: pa.Array, pattern: str, *, null: bool = True) -> Mask:
     return _as_mask(pc.match_substring_regex(texts, pattern), null=null)
 
 
-def _found(texts: pa.Array, pattern: str) -> Mask:
+def _find(texts: pa.Array, pattern: str) -> Mask:
     return _as_mask(pc.match_substring_regex(texts, pattern), null=False)
 
 

@@ -193,7 +193,7 @@ def check_time(column: str, kind: pa.DataType) -> None:
 # --- lanes ------------------------------------------------------------------------------------------------------------
 
 
-def _mixed(lane: U64) -> U64:
+def _mix(lane: U64) -> U64:
     """Permute a lane in place: the finalizer of MurmurHash3 (Appleby), which passes every bit on to every other one."""
     lane ^= lane >> _SHIFT
     lane *= _FIRST
@@ -204,7 +204,7 @@ def _mixed(lane: U64) -> U64:
 
 
 def _unmixed(value: int) -> int:
-    """Return what :func:`_mixed` makes a value of."""
+    """Return what :func:`_mix` makes a value of."""
     for factor in (_SECOND, _FIRST):
         value = (value ^ value >> 33) * pow(int(factor), -1, 1 << 64) & _ALL
     return value ^ value >> 33
@@ -214,10 +214,10 @@ def _of_numbers(keys: Lanes, numbers: U64) -> Lanes:
     """Return the lanes of numbers; the first one is a permutation of them."""
     inner = numbers * _STEP
     inner += keys[1]
-    _mixed(inner)
+    _mix(inner)
     other = inner * _SECOND
     inner ^= keys[0]
-    return _mixed(inner), other
+    return _mix(inner), other
 
 
 def _kind(column: str, kind: pa.DataType) -> str:
@@ -291,9 +291,9 @@ def _take(a: U64, b: U64, column: pa.Array, kind: str) -> None:
 
 def _take_words(a: U64, b: U64, one: U64, other: U64) -> None:
     a ^= one
-    _mixed(a)
+    _mix(a)
     b += other * _STEP
-    _mixed(b)
+    _mix(b)
 
 
 def _take_bytes(a: U64, b: U64, column: pa.Array, is_null: npt.NDArray[np.bool_] | None) -> None:

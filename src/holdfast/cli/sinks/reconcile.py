@@ -149,10 +149,10 @@ def lines(found: Reconciled) -> Iterator[str]:
     yield "different  " + ", ".join(f"{count:,} {what}" for what, count in counted.items())
     for kind, expected, actual in found.examples:
         if kind == "changed":
-            yield f"  changed  {_shown({n: v for n, v in actual.items() if v != expected[n] or n in _first(actual)})}"
-            yield f"  should be  {_shown({n: v for n, v in expected.items() if v != actual[n] or n in _first(actual)})}"
+            yield f"  changed  {_show({n: v for n, v in actual.items() if v != expected[n] or n in _first(actual)})}"
+            yield f"  should be  {_show({n: v for n, v in expected.items() if v != actual[n] or n in _first(actual)})}"
         else:
-            yield f"  {kind}  {_shown(expected or actual)}"
+            yield f"  {kind}  {_show(expected or actual)}"
     yield f"{found.fetched_count:,} rows of the sink were read to find that; {found.duration_s:.1f} s"
     if found.repaired_count is None:
         yield "Nothing was changed.  With --repair these rows, and no others, are written and removed."
@@ -164,7 +164,7 @@ def _first(row: Mapping[str, Any]) -> list[str]:
     return list(row)[:1]
 
 
-def _shown(row: Mapping[str, Any]) -> str:
+def _show(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in _plain(row).items())
 
 

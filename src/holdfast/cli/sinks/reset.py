@@ -47,9 +47,9 @@ def reset(
     """Start over: empty the targets and remove what they keep of the pipeline.  Refused while a run is alive."""
     with frame.settings(as_json):
         pipeline = load_target(target)
-        nodes = _chosen(pipeline, sink)
+        nodes = _choose(pipeline, sink)
         directory = viewed_directory(checkpoint)
-        owner = _checked(pipeline, directory, is_partial=sink is not None, force=force)
+        owner = _check(pipeline, directory, is_partial=sink is not None, force=force)
         planned = {node.name: _reset(pipeline, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
         place = None if sink is not None else _set_aside(directory)
         answer = as_value(pipeline, planned, directory, place, is_dry_run=dry_run)
@@ -76,7 +76,7 @@ def reset(
         frame.answer(answer, said if yes else ["done"], as_json)
 
 
-def _chosen(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
+def _choose(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
     unknown = sorted({*(names or ())} - {node.name for node in pipeline.sinks})
     if unknown:
         raise InvalidPipeline(
@@ -88,7 +88,7 @@ def _chosen(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
     return [node for node in pipeline.sinks if names is None or node.name in names]
 
 
-def _checked(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
+def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
     """Return who ran the pipeline last; refuse it while that one may be alive, or epochs are in doubt.
 
     Raises

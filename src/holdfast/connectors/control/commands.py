@@ -62,7 +62,7 @@ def add_column(column: str, type: str) -> str:
     >>> add_column("gust", "double")
     '{"do": "add_column", "column": "gust", "type": "double"}'
     """
-    return _checked(AddColumn(column, type))
+    return _check(AddColumn(column, type))
 
 
 def widen(column: str, type: str) -> str:
@@ -81,7 +81,7 @@ def widen(column: str, type: str) -> str:
     >>> widen("delay", "bigint")
     '{"do": "widen", "column": "delay", "type": "bigint"}'
     """
-    return _checked(Widen(column, type))
+    return _check(Widen(column, type))
 
 
 def drop_partition(**values: object) -> str:
@@ -98,7 +98,7 @@ def drop_partition(**values: object) -> str:
     '{"do": "drop_partition", "values": {"day": "2026-01-01"}}'
     """
     texts = {column: None if value is None else _text(value) for column, value in values.items()}
-    return _checked(DropPartition(texts))
+    return _check(DropPartition(texts))
 
 
 def kind_of(command: Command) -> str:
@@ -187,7 +187,7 @@ def wrong(text: str, why: str) -> BadRow:
     )
 
 
-def _checked(command: Command) -> str:
+def _check(command: Command) -> str:
     text = text_of(command)
     try:
         parsed(text)

@@ -113,7 +113,7 @@ class FilePart(NamedTuple):
                 left -= len(data)
                 yield data
         if left:
-            raise _changed(self, f"only {self.start + self.size - left} of {self.file_size} bytes can be read")
+            raise _change(self, f"only {self.start + self.size - left} of {self.file_size} bytes can be read")
 
     def verified(self, size: int) -> Iterator[bytes]:
         """Yield the bytes of :meth:`stream`, none of them before all could be decompressed.
@@ -176,18 +176,18 @@ def opened(part: FilePart) -> Iterator[BinaryIO]:
     Errors of the file system become ours where they are raised: one that comes from a reader is the content's.
     """
     with ExitStack() as stack:
-        with _explained(part):
+        with _explain(part):
             file = stack.enter_context(_open(part))
         yield cast(BinaryIO, _LoggedFile(part, file))
 
 
 @contextmanager
-def _explained(part: FilePart) -> Iterator[None]:
+def _explain(part: FilePart) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
-        raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
+        raise _change(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
     except HoldfastError:
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
@@ -244,11 +244,11 @@ class _LoggedFile:
         return getattr(self._raw, name)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with _explained(self._part):
+        with _explain(self._part):
             return int(self._raw.seek(offset, whence))
 
     def read(self, size: int = -1) -> bytes:
-        with _explained(self._part):
+        with _explain(self._part):
             if size < 0:
                 return bytes(self._raw.read())
             data = self._raw.read(size)
@@ -276,9 +276,9 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
         If it is another file.
     """
     if size != part.file_size:
-        raise _changed(part, f"it has {size} bytes now")
+        raise _change(part, f"it has {size} bytes now")
     if part.identity is not None and not part.identity.is_of(now):
-        raise _changed(part, f"it is a different file of {size} bytes now ({now})")
+        raise _change(part, f"it is a different file of {size} bytes now ({now})")
 
 
 def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
@@ -311,7 +311,7 @@ def _of_bz2(file: Any, size: int) -> Iterator[bytes]:
             yield data
 
 
-def _changed(part: FilePart, what: str) -> Corrupt:
+def _change(part: FilePart, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",

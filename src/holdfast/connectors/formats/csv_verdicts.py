@@ -157,7 +157,7 @@ def of_column(field: pa.Field, column: pa.Array, excuses: pa.Array | None, encod
     try:
         texts = column.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
+        texts = pa.array([_decode(value) for value in column.to_pylist()], pa.string())
         problem = f"column {field.name!r} is declared {kind} ({not_encoded(encoding)})"
         found = dict.fromkeys(_differ(texts.is_null(), column.is_null()), problem)
     if column.null_count and (not field.nullable or excuses is not None):
@@ -187,7 +187,7 @@ def _cut_short(texts: pa.Array) -> pa.Array:
     return pc.if_else(is_long, pc.binary_join_element_wise(begin, "...", ""), texts)
 
 
-def _decoded(value: bytes | None) -> str | None:
+def _decode(value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:

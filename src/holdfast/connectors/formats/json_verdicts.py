@@ -258,9 +258,9 @@ def _expected(data_type: pa.DataType) -> _Expected:
     if kinds.is_timestamp(data_type):
         return _Expected(data_type, "string", frozenset([str, int, float, _Number]), _times(data_type))
     if kinds.is_struct(data_type):
-        return _Expected(data_type, "object", frozenset([dict]), _nested(data_type))
+        return _Expected(data_type, "object", frozenset([dict]), _nest(data_type))
     if kinds.is_list(data_type):
-        return _Expected(data_type, "array", frozenset([list]), _nested(data_type))
+        return _Expected(data_type, "array", frozenset([list]), _nest(data_type))
     return _Expected(data_type, "string", frozenset([str]), _none)
 
 
@@ -333,7 +333,7 @@ def _as_float(value: float | _Number) -> float:
         return float("inf")
 
 
-def _nested(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[int, str]]]:
+def _nest(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[int, str]]]:
     def misfits_of_members(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
         for member in data_type:
             yield from _misfits(member.type, [v.get(member.name) if type(v) is dict else None for v in values])

@@ -81,7 +81,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
     """
     try:
         if not rows.rejects:
-            yield from _checked(_read(part, rows.schema), part, rows, longest)
+            yield from _check(_read(part, rows.schema), part, rows, longest)
             return
         batches = _verified(part, rows.schema)
     except _UNREADABLE as error:
@@ -99,7 +99,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
             "in a new one.",
             participant=part.shown,
         ) from error
-    yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
+    yield from _check(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
 
 
 def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
@@ -115,9 +115,7 @@ def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
     return batches
 
 
-def _checked(
-    batches: Iterable[pa.RecordBatch], part: FilePart, rows: RowRules, longest: int
-) -> Iterator[pa.RecordBatch]:
+def _check(batches: Iterable[pa.RecordBatch], part: FilePart, rows: RowRules, longest: int) -> Iterator[pa.RecordBatch]:
     """Yield good rows, and in their places those that are too long."""
     number = part.start
     for batch in batches:
@@ -169,7 +167,7 @@ def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             skipped = max(0, skipped - batch.num_rows)
             wanted -= taken.num_rows
             if taken.num_rows:
-                rows = _declared(taken, schema)
+                rows = _declare(taken, schema)
                 if is_hybrid:
                     _check_calendar(rows)
                 yield rows
@@ -202,7 +200,7 @@ def _check_columns(held: pa.Schema, wanted: pa.Schema) -> None:
             raise Misfit(f"column {field.name!r} is declared {field.type} and is {found} in the file")
 
 
-def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _declare(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns: list[pa.Array] = []
     for field in schema:
         column = batch.column(field.name)

@@ -49,7 +49,7 @@ def read_texts(texts: Iterable[Text | RefusedRecord], rows: RowRules) -> Iterato
         if isinstance(text, RefusedRecord):
             yield from _read_together(waiting, rows)
             waiting, size = [], 0
-            yield _refused(text, rows)
+            yield _refusal(text, rows)
             continue
         if not text.data:
             continue
@@ -339,7 +339,7 @@ def _text(content: bytes) -> str:
     return content.decode("utf-8", errors="replace")
 
 
-def _refused(refused: RefusedRecord, rows: RowRules) -> pa.RecordBatch:
+def _refusal(refused: RefusedRecord, rows: RowRules) -> pa.RecordBatch:
     part = refused.part
     line = 0 if refused.line == 0 else part.line_of(refused.offset, refused.line)
     if rows.rejects:

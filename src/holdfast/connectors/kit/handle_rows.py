@@ -85,7 +85,7 @@ def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBat
         if not isinstance(part, Staged):
             batches += fitted_table(part.rows, schema).to_batches()
         elif "arrow" in part.reference:
-            batches += [declared(batch, schema) for batch in _decoded(part)]
+            batches += [declared(batch, schema) for batch in _decode(part)]
         elif part.row_count:
             raise Corrupt(
                 f"The handle {part.name} counts {part.row_count} rows and holds none.",
@@ -95,7 +95,7 @@ def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBat
     return batches
 
 
-def _decoded(part: Staged) -> list[pa.RecordBatch]:
+def _decode(part: Staged) -> list[pa.RecordBatch]:
     try:
         with pa.ipc.open_stream(base64.b64decode(part.reference["arrow"])) as stream:
             return list(stream)

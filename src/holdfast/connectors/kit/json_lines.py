@@ -51,7 +51,7 @@ def decode(data: bytes, schema: pa.Schema) -> pa.Table:
     """
     if not data.strip() or not all(pa.types.is_date(kind) or _is_read_by_arrow(kind) for kind in schema.types):
         rows = (json.loads(line, parse_float=Decimal) for line in data.splitlines())
-        return pa.Table.from_pylist([_typed(row, pa.struct(list(schema))) for row in rows], schema)
+        return pa.Table.from_pylist([_type(row, pa.struct(list(schema))) for row in rows], schema)
     read = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in schema]
     from pyarrow import json as pa_json
 
@@ -95,14 +95,14 @@ def _batches(rows: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 def _lines(batch: pa.RecordBatch) -> bytes:
-    text = _joined([(name, _texts(column)) for name, column in zip(batch.schema.names, batch.columns, strict=True)])
+    text = _join([(name, _texts(column)) for name, column in zip(batch.schema.names, batch.columns, strict=True)])
     lines = pc.binary_join_element_wise(text, pa.scalar("\n", _TEXT), pa.scalar("", _TEXT))
     # The values of an array are contiguous: its data buffer is the file's content.
     ends = memoryview(lines.buffers()[1]).cast("q")
     return bytes(lines.buffers()[2][ends[lines.offset] : ends[lines.offset + len(lines)]])
 
 
-def _joined(members: list[tuple[str, pa.Array]]) -> pa.Array:
+def _join(members: list[tuple[str, pa.Array]]) -> pa.Array:
     pieces: list[Any] = []
     for number, (name, texts) in enumerate(members):
         pieces += [pa.scalar(("," if number else "{") + json.dumps(name, ensure_ascii=False) + ":", _TEXT), texts]
@@ -124,7 +124,7 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     if is_text(kind):
         return _strings
     if types.is_date(kind) or types.is_time(kind):
-        return lambda column: _quoted(_plain(column))
+        return lambda column: _quote(_plain(column))
     if types.is_timestamp(kind):
         return _timestamps
     if types.is_struct(kind):
@@ -151,12 +151,12 @@ def _float_texts(column: pa.Array) -> pa.Array:
         column = column.cast(pa.float32())
     texts = _plain(column)
     # 1.0 is cast to "1": the point shows readers that guess types from the first lines that this is not an integer.
-    return pc.if_else(pc.match_substring_regex(texts, r"[.en]"), texts, _added(texts, after=".0"))
+    return pc.if_else(pc.match_substring_regex(texts, r"[.en]"), texts, _add(texts, after=".0"))
 
 
 def _strings(column: pa.Array) -> pa.Array:
     texts = column.cast(_TEXT)
-    quoted = _quoted(texts)
+    quoted = _quote(texts)
     special = pc.fill_null(pc.match_substring_regex(texts, _TO_ESCAPE), False)
     if not pc.any(special).as_py():
         return quoted
@@ -167,14 +167,14 @@ def _strings(column: pa.Array) -> pa.Array:
 def _timestamps(column: pa.Array) -> pa.Array:
     local = column.cast(pa.timestamp(column.type.unit))
     texts = pc.strftime(local, format="%Y-%m-%dT%H:%M:%S").cast(_TEXT)
-    return _quoted(_added(texts, after="Z") if column.type.tz else texts)
+    return _quote(_add(texts, after="Z") if column.type.tz else texts)
 
 
 def _structs(column: pa.Array) -> pa.Array:
     names = [field.name for field in column.type]
     if not names:
         return pc.if_else(column.is_valid(), pa.scalar("{}", _TEXT), pa.scalar(None, _TEXT))
-    text = _joined([(name, _texts(member)) for name, member in zip(names, column.flatten(), strict=True)])
+    text = _join([(name, _texts(member)) for name, member in zip(names, column.flatten(), strict=True)])
     return pc.if_else(column.is_valid(), text, pa.scalar(None, _TEXT))
 
 
@@ -192,7 +192,7 @@ def _maps(column: pa.Array) -> pa.Array:
 def _key_texts(keys: pa.Array) -> pa.Array:
     if is_text(keys.type) or pa.types.is_timestamp(keys.type):
         return _texts(keys)
-    return _quoted(_float_texts(keys) if pa.types.is_floating(keys.type) else _plain(keys))
+    return _quote(_float_texts(keys) if pa.types.is_floating(keys.type) else _plain(keys))
 
 
 def _enclosed(first: str, lists: pa.Array, members: pa.Array, last: str) -> pa.Array:
@@ -213,11 +213,11 @@ def _one_by_one(column: pa.Array) -> pa.Array:
     return pa.array([None if value is None else json.dumps(str(value), ensure_ascii=False) for value in values], _TEXT)
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
+def _quote(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar('"', _TEXT), texts, pa.scalar('"', _TEXT), pa.scalar("", _TEXT))
 
 
-def _added(texts: pa.Array, *, after: str) -> pa.Array:
+def _add(texts: pa.Array, *, after: str) -> pa.Array:
     return pc.binary_join_element_wise(texts, pa.scalar(after, _TEXT), pa.scalar("", _TEXT))
 
 
@@ -233,17 +233,17 @@ def _is_read_by_arrow(kind: pa.DataType) -> bool:
     return any(test(kind) for test in plain) and not types.is_float16(kind)
 
 
-def _typed(value: Any, kind: pa.DataType) -> Any:
+def _type(value: Any, kind: pa.DataType) -> Any:
     """Return a value that JSON has as one of its type."""
     types = pa.types
     if value is None:
         return None
     if types.is_struct(kind):
-        return {field.name: _typed(value.get(field.name), field.type) for field in kind}
+        return {field.name: _type(value.get(field.name), field.type) for field in kind}
     if types.is_map(kind):
-        return [(_typed_key(key, kind.key_type), _typed(item, kind.item_type)) for key, item in value.items()]
+        return [(_typed_key(key, kind.key_type), _type(item, kind.item_type)) for key, item in value.items()]
     if types.is_nested(kind):
-        return [_typed(each, kind.value_type) for each in value]
+        return [_type(each, kind.value_type) for each in value]
     if types.is_floating(kind):
         return float(value)
     if types.is_decimal(kind):
@@ -264,7 +264,7 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
 def _typed_key(key: str, kind: pa.DataType) -> Any:
     """Return a key of a map, which is a text in JSON."""
     if pa.types.is_temporal(kind):
-        return _typed(key, kind)
+        return _type(key, kind)
     return key if is_text(kind) else pa.scalar(key.lower()).cast(kind).as_py()
 
 

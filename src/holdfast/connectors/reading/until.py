@@ -64,17 +64,15 @@ def up_to(spec: SourceSpec, before: int | None) -> SourceSpec:
     before : int, optional
         Microseconds of Unix time, or ticks; exclusive.
     """
-    return spec if before is None else _limited(spec, before, None)
+    return spec if before is None else _limit(spec, before, None)
 
 
-def _limited(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
+def _limit(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
     if isinstance(spec, MarkedSpec):
         # A source that gives bounds itself has none among its rows.
-        return cast(
-            "SourceSpec", replace(spec, given=_limited(spec.given, before, None if spec.is_own else spec.marker))
-        )
+        return cast("SourceSpec", replace(spec, given=_limit(spec.given, before, None if spec.is_own else spec.marker)))
     if isinstance(spec, IdentifiedSpec | BoundingSpec):
-        return cast("SourceSpec", replace(spec, given=_limited(spec.given, before, marker)))
+        return cast("SourceSpec", replace(spec, given=_limit(spec.given, before, marker)))
     assert isinstance(spec, LimitableSpec)
     return spec.up_to(before, marker)
 

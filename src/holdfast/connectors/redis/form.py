@@ -146,7 +146,7 @@ def _cut(node: str, columns: list[tuple[str, pa.Array]]) -> Iterator[tuple[int, 
     waiting = [(low, min(low + CHUNK_ROWS, count)) for low in range(0, count, CHUNK_ROWS)][::-1]
     while waiting:
         low, high = waiting.pop()
-        packed = _packed([(name, values.slice(low, high - low)) for name, values in columns])
+        packed = _pack([(name, values.slice(low, high - low)) for name, values in columns])
         if len(packed) <= CHUNK_BYTES or (high - low == 1 and len(packed) <= ROW_BYTES_MAX):
             yield high - low, packed
         elif high - low == 1:
@@ -160,7 +160,7 @@ def _cut(node: str, columns: list[tuple[str, pa.Array]]) -> Iterator[tuple[int, 
             waiting += [(middle, high), (low, middle)]
 
 
-def _packed(columns: list[tuple[str, pa.Array]]) -> bytes:
+def _pack(columns: list[tuple[str, pa.Array]]) -> bytes:
     pieces = [np.array([len(columns[0][1]), len(columns)], "<u4").tobytes()]
     for name, column in columns:
         called = name.encode()

@@ -28,12 +28,12 @@ def claim(session: RedisSession, keys: SinkKeys, form: Form, node: str) -> None:
         Naming the other sink.  Nothing is changed.
     """
     own, said = keys.name, json.dumps({"key": form.key, "kind": form.kind})
-    before = _checked(session, own, form, node).get(own)
+    before = _check(session, own, form, node).get(own)
     if before == said:
         return
     session.stage(lambda client: client.hset(TARGETS, own, said))
     try:
-        _checked(session, own, form, node)
+        _check(session, own, form, node)
     except InvalidPipeline:
         session.stage(lambda client: client.hdel(TARGETS, own) if before is None else client.hset(TARGETS, own, before))
         raise
@@ -44,7 +44,7 @@ def forget(client: Any, keys: SinkKeys) -> None:
     client.hdel(TARGETS, keys.name)
 
 
-def _checked(session: RedisSession, own: str, form: Form, node: str) -> dict[str, str]:
+def _check(session: RedisSession, own: str, form: Form, node: str) -> dict[str, str]:
     noted = session.ask(lambda client: client.hgetall(TARGETS))
     texts = {name.decode(): said.decode() for name, said in noted.items()}
     for name, said in texts.items():

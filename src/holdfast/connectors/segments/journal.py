@@ -265,13 +265,13 @@ class PiecesReader:
         self.path = path
         self._data = pa.memory_map(path).read_buffer()
         if self._data.size < TRAILER.size:
-            raise _damaged(path, "it is cut")
+            raise _damage(path, "it is cut")
         length, index_length, self.row_bytes, checksum, mark = TRAILER.unpack(self._data[-TRAILER.size :].to_pybytes())
         if mark != _MARK or length + index_length + TRAILER.size != self._data.size:
-            raise _damaged(path, "its trailer is not what was written")
+            raise _damage(path, "its trailer is not what was written")
         index = self._data.slice(length, index_length)
         if zlib.crc32(index) != checksum:
-            raise _damaged(path, "the checksum of its index does not match")
+            raise _damage(path, "the checksum of its index does not match")
         self._length = length
         self._batches: pa.RecordBatchFileReader | None = None
         self.index = pa.ipc.open_stream(index).read_all().combine_chunks()
@@ -316,7 +316,7 @@ class PiecesReader:
         return self._batches
 
 
-def _damaged(path: str, why: str) -> Corrupt:
+def _damage(path: str, why: str) -> Corrupt:
     return Corrupt(
         f"The journal file {path} is damaged.",
         why=f"{why}.",

@@ -240,7 +240,7 @@ class SegmentsManifest:
         try:
             return decode_entry(data, number)
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(path, error) from error
+            raise _damage(path, error) from error
 
     def _unsealed(self, path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
@@ -248,10 +248,10 @@ class SegmentsManifest:
         try:
             return unseal(data)
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(path, error) from error
+            raise _damage(path, error) from error
 
 
-def _damaged(path: str, error: Exception) -> Corrupt:
+def _damage(path: str, error: Exception) -> Corrupt:
     return Corrupt(
         f"{path} of a manifest is damaged.",
         why=f"it is not what was written: {error}.",

@@ -237,14 +237,14 @@ class SegmentsSource:
         durable.make_directory(links)
         files = []
         for segment in found.sealed:
-            path = _linked(dataset.place_of(found.directory, segment), links, is_copied=False)
+            path = _link(dataset.place_of(found.directory, segment), links, is_copied=False)
             times = self._times_of(path)
             if times is not None and self.spec.since is not None and times.high < self.spec.since:
                 continue
             lowest = None if times is None else times.low
             files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition, lowest=lowest))
         for file in found.growing if self.spec.growing else ():
-            path = _linked(file.path, links, is_copied=True)
+            path = _link(file.path, links, is_copied=True)
             count = None if file.sealed else file.row_count
             growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)))
             files.append(replace(growing, lowest=self._lowest_of(growing)))
@@ -280,7 +280,7 @@ class SegmentsSource:
         sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
 
 
-def _linked(path: str, directory: str, *, is_copied: bool) -> str:
+def _link(path: str, directory: str, *, is_copied: bool) -> str:
     """Return a link to a file; on another file system a copy, or the file itself."""
     link = os.path.join(directory, os.path.basename(path))
     try:

@@ -84,8 +84,8 @@ class StoredColumn:
         if pa.types.is_floating(kind):
             return _floats(values, kind)
         if pa.types.is_decimal(kind) and self.affinity == "NUMERIC":
-            return _rounded(values, kind)
-        return _parsed(_texts(values), kind)
+            return _round(values, kind)
+        return _parse(_texts(values), kind)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return _where(pc.equal(pc.cast(found, pa.float64()), numbers), found)
 
 
-def _rounded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _round(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return decimals of at most 15 digits, which a column keeps as numbers."""
     numbers = _numbers(values).to_numpy(zero_copy_only=False)  # nulls are NaN
     with np.errstate(over="ignore", invalid="ignore"):
@@ -211,7 +211,7 @@ def _rounded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 # --- what is written as text ----------------------------------------------------------------------------------------
 
 
-def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return what texts say, if they say it as the sink would."""
     quickly = _moments(texts, kind)
     if quickly is not None:

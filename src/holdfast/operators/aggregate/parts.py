@@ -125,7 +125,7 @@ def _ints(array: pa.Array) -> Ints:
     return np.asarray(array).astype(np.int64, copy=False)
 
 
-def _added(numbers: Ints, groups: Ints, size: int) -> Ints:
+def _add(numbers: Ints, groups: Ints, size: int) -> Ints:
     out = np.zeros(size, np.int64)
     np.add.at(out, groups, numbers)
     return out
@@ -140,7 +140,7 @@ _COUNT = Partial(
     [("count", pa.int64())],
     pa.int64(),
     _count_made,
-    lambda columns, group: [pa.array(_added(_ints(columns[0]), group.groups, group.size))],
+    lambda columns, group: [pa.array(_add(_ints(columns[0]), group.groups, group.size))],
     lambda columns: columns[0],
 )
 
@@ -149,9 +149,9 @@ def _whole_made(values: pa.Array, groups: Ints, size: int) -> tuple[Ints, Ints]:
     """Return the sums of integers in two halves, upper * 2**32 + lower with the lower in [0, 2**32)."""
     numbers = _ints(values.cast(pa.int64()) if values.type != pa.uint64() else values)
     if len(numbers) and max(int(numbers.max()), -int(numbers.min())) < 2**62 // len(numbers):
-        total = _added(numbers, groups, size)  # no sum can overflow
+        total = _add(numbers, groups, size)  # no sum can overflow
         return total >> 32, total & (_LOW - 1)
-    return _carried(_added(numbers >> 32, groups, size), _added(numbers & (_LOW - 1), groups, size))
+    return _carried(_add(numbers >> 32, groups, size), _add(numbers & (_LOW - 1), groups, size))
 
 
 def _carried(upper: Ints, lower: Ints) -> tuple[Ints, Ints]:
@@ -168,7 +168,7 @@ def _sum(name: str, kind: pa.DataType) -> Partial:
     if pa.types.is_integer(kind):
         read = lambda columns: _read_whole(name, columns)  # noqa: E731
     elif pa.types.is_floating(kind):
-        read = lambda columns: _masked(exact.rounded(_sums(columns[1]))[0], columns[0])  # noqa: E731
+        read = lambda columns: _mask(exact.rounded(_sums(columns[1]))[0], columns[0])  # noqa: E731
     else:
         read = lambda columns: _read_decimal(name, columns, result)  # noqa: E731
     return Partial(adding.fields, result, adding.made, adding.merged, read)
@@ -189,9 +189,9 @@ def _adding(kind: pa.DataType) -> Partial:
 
     def merged(columns: Columns, group: RowGroups) -> Columns:
         size = group.size
-        count = pa.array(_added(_ints(columns[0]), group.groups, size))
+        count = pa.array(_add(_ints(columns[0]), group.groups, size))
         if pa.types.is_integer(kind):
-            halves = (_added(_ints(column), group.groups, size) for column in columns[1:])
+            halves = (_add(_ints(column), group.groups, size) for column in columns[1:])
             return [count, *map(pa.array, _carried(*halves))]
         if pa.types.is_floating(kind):
             return [count, exact.to_state(exact.merged(columns[1], group.groups, size))]
@@ -219,7 +219,7 @@ def _sums(states: pa.Array) -> exact.Sums:
     return exact.merged(states, np.arange(len(states)), len(states))
 
 
-def _masked(values: npt.NDArray[np.float64], count: pa.Array, least: int = 1) -> pa.Array:
+def _mask(values: npt.NDArray[np.float64], count: pa.Array, least: int = 1) -> pa.Array:
     return pa.array(values, mask=_ints(count) < least)
 
 
@@ -257,7 +257,7 @@ def _mean(kind: pa.DataType) -> Partial:
             total = exact.rounded(_sums(columns[1]))[0]
         else:
             total = _floats(columns[1])
-        return _masked(total / count, columns[0])
+        return _mask(total / count, columns[0])
 
     return Partial(adding.fields, pa.float64(), adding.made, adding.merged, read)
 
@@ -273,7 +273,7 @@ def _variance(*, is_population: bool) -> Partial:
         return [count, exact.to_state(exact.summed(numbers, groups, size)), exact.to_state(square)]
 
     def merged(columns: Columns, group: RowGroups) -> Columns:
-        count = pa.array(_added(_ints(columns[0]), group.groups, group.size))
+        count = pa.array(_add(_ints(columns[0]), group.groups, group.size))
         return [count, *(exact.to_state(exact.merged(sums, group.groups, group.size)) for sums in columns[1:])]
 
     def read(columns: Columns) -> pa.Array:
@@ -281,7 +281,7 @@ def _variance(*, is_population: bool) -> Partial:
         least = 1 if is_population else 2
         n = np.maximum(count, least).astype(np.float64)
         spread = exact.spread(n, exact.rounded(_sums(columns[1])), exact.rounded(_sums(columns[2])))
-        return _masked(np.maximum(spread, 0.0) / (n if is_population else n - 1), columns[0], least)
+        return _mask(np.maximum(spread, 0.0) / (n if is_population else n - 1), columns[0], least)
 
     fields = [("count", pa.int64()), ("sum", exact.STATE), ("squares", exact.STATE)]
     return Partial(fields, pa.float64(), made, merged, read)

@@ -226,7 +226,7 @@ def aggregate(
         hourly = flights | hf.aggregate(by="origin", window=hf.tumbling("1 hour"),
                                         departures=hf.count(), delay=hf.mean("dep_delay"), name="hourly")
     """
-    return _declared(
+    return _declare(
         aggregates, called="aggregate",
         by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
         idle_after=idle_after, forget_after=forget_after, max_waiting_rows=max_waiting_rows, name=name,
@@ -269,13 +269,13 @@ def reduce(
 
         balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
     """
-    return _declared(
+    return _declare(
         aggregates, called="reduce", by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
         renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
 
-def _declared(
+def _declare(
     aggregates: Mapping[str, Aggregate],
     *,
     called: str,

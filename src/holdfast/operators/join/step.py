@@ -107,8 +107,8 @@ class JoinStep(JoinRules):
         everything = np.concatenate([right.old, right.new])
         for ours, theirs in ((left.new, everything), (left.old, right.new)):
             mine, other = pairs(
-                _taken(left.keys, ours), left.times[ours],
-                _taken(right.keys, theirs), right.times[theirs],
+                _take(left.keys, ours), left.times[ours],
+                _take(right.keys, theirs), right.times[theirs],
                 self.low, self.high,
             )  # fmt: skip
             found.append((ours[mine], theirs[other]))
@@ -129,13 +129,13 @@ class JoinStep(JoinRules):
             # Rows that have arrived and are not settled are partners, too: of the other rows none can come.
             waiting = other.kept + np.flatnonzero(~other.settled[other.kept :])
             has = has_partner(
-                _taken(mine.keys, rows), mine.times[rows],
-                _taken(other.keys, waiting), other.times[waiting], low, high,
+                _take(mine.keys, rows), mine.times[rows],
+                _take(other.keys, waiting), other.times[waiting], low, high,
             )  # fmt: skip
             rows = rows[~has]
             if (unsettled := ~mine.settled[rows]).any():
                 at = rows[unsettled]
-                has = has_partner(_taken(mine.keys, at), mine.times[at], other.keys, other.times, low, high)
+                has = has_partner(_take(mine.keys, at), mine.times[at], other.keys, other.times, low, high)
                 rows = np.concatenate([rows[~unsettled], at[~has]])
             found[name] = rows
         return found
@@ -167,7 +167,7 @@ class JoinStep(JoinRules):
         return pa.Table.from_pylist([row], schema=tables.bounds_schema(self.key))
 
 
-def _taken(table: pa.Table, rows: Ints) -> pa.Table:
+def _take(table: pa.Table, rows: Ints) -> pa.Table:
     if len(rows) == table.num_rows:  # ascending: all of them
         return table
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):

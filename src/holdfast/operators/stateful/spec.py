@@ -357,12 +357,12 @@ def stateful(
     with building(Stateful.kind, name) as built_at:
         check_callable(step, "step", ["tables", "rows", "at"], right=_RIGHT)
         output = FunctionOutput.of(by, schema, forget_after, timestamp, timestamp_offset)
-        declared = _declared(state, output.by)
+        declared = _declare(state, output.by)
         past = past_of(renamed_from, migrate, kind=Stateful.kind, built_at=built_at)
         return Operator(Stateful(step, output, declared), name, built_at, past)
 
 
-def _declared(state: Any, by: Sequence[str]) -> dict[str, StateTable]:
+def _declare(state: Any, by: Sequence[str]) -> dict[str, StateTable]:
     if not isinstance(state, Mapping) or not state:
         raise InvalidPipeline(
             f"state={state!r} declares no table.",

@@ -81,11 +81,11 @@ def numbered(ranks: Sequence[tuple[Ints, ...]]) -> tuple[list[Ints], int]:
     if not present:
         return [np.empty(0, np.int64) for _ in ranks], 0
     row_count = sum(len(rank[0]) for rank in present)
-    places, size = _coded(ranks, len(present[0]))
+    places, size = _code(ranks, len(present[0]))
     if size > _DENSE * row_count:  # mostly timestamps: far apart and few
-        levels = [_ranked(ranks, at, row_count) for at in range(len(present[0]))]
+        levels = [_rank(ranks, at, row_count) for at in range(len(present[0]))]
         ranks = [tuple(level) for level in zip(*levels, strict=True)]
-        places, size = _coded(ranks, len(present[0]))
+        places, size = _code(ranks, len(present[0]))
     if 0 < size <= _DENSE * row_count:
         is_there = np.zeros(size, np.bool_)
         for code in places:
@@ -101,7 +101,7 @@ _DENSE = 8
 """Up to this many possible sets per row, a table of all of them is faster than sorting those that exist."""
 
 
-def _coded(ranks: Sequence[tuple[Ints, ...]], levels: int) -> tuple[list[Ints], int]:
+def _code(ranks: Sequence[tuple[Ints, ...]], levels: int) -> tuple[list[Ints], int]:
     """Return one number for all levels of each row, and how many there can be; no numbers where these are too many."""
     widths = [max(int(rank[level].max(initial=0)) for rank in ranks) + 1 for level in range(levels)]
     size = math.prod(widths)
@@ -116,7 +116,7 @@ def _coded(ranks: Sequence[tuple[Ints, ...]], levels: int) -> tuple[list[Ints], 
     return codes, size
 
 
-def _ranked(ranks: Sequence[tuple[Ints, ...]], level: int, limit: int) -> list[Ints]:
+def _rank(ranks: Sequence[tuple[Ints, ...]], level: int, limit: int) -> list[Ints]:
     """Return the values of one level, where they go beyond a limit as ranks among the distinct ones, which are few."""
     values_of = [rank[level] for rank in ranks]
     if all(int(values.max(initial=0)) < limit for values in values_of):

@@ -111,7 +111,7 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
             _interleaved(
                 rows[name], row_schema, senders[name], step.time_of(name) if isinstance(step, Timed) else None
             ),
-            _united(bounds[name], bound_schema),
+            _unite(bounds[name], bound_schema),
         )
     return found
 
@@ -126,7 +126,7 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, senders: Sequence
     """
     of_operators = [at for at, sender in enumerate(senders) if sender != OF_SOURCE]
     if time is None or len({senders[at] for at in of_operators}) < 2:
-        return _united(parts, schema)
+        return _unite(parts, schema)
     reached: dict[int, int] = {}
     newest = []
     for at in of_operators:
@@ -134,9 +134,9 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, senders: Sequence
         newest.append(np.maximum.accumulate(np.append(reached.get(senders[at], UNBOUNDED), times))[1:])
         reached[senders[at]] = int(newest[-1][-1]) if len(times) else reached.get(senders[at], UNBOUNDED)
     order = np.argsort(np.concatenate(newest), kind="stable")
-    sent = _united([parts[at] for at in of_operators], schema)
+    sent = _unite([parts[at] for at in of_operators], schema)
     mixed = sent.take(pa.array(order)).set_column(len(schema) - 1, schema.field(PLACE), sent.column(PLACE))
-    return _united([*(part for part, of in zip(parts, senders, strict=True) if of == OF_SOURCE), mixed], schema)
+    return _unite([*(part for part, of in zip(parts, senders, strict=True) if of == OF_SOURCE), mixed], schema)
 
 
 def _ticks(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
@@ -160,7 +160,7 @@ def _placed(table: pa.Table, first: int) -> pa.Table:
     return table.append_column(pa.field(PLACE, pa.int64()), places)
 
 
-def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+def _unite(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     if not parts:
         return schema.empty_table()
     return tables.united(parts, schema)

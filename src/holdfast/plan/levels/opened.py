@@ -165,12 +165,12 @@ class Opening:
                 for chunk in from_batch(batch):
                     tag = tags.get(chunk.target) if chunk.kind == ROWS else None
                     if tag is None:
-                        passing.append(_packed(chunk, is_whole=True))
+                        passing.append(_pack(chunk, is_whole=True))
                         continue
                     rows = self._named(decode(chunk.data), tag)
                     stay = rows.select([name for name in rows.schema.names if name in self.through.kept])
                     head = replace(chunk, data=encode(stay) if stay.num_columns else b"")
-                    yield self._chunks([*passing, _packed(head, is_whole=False)])
+                    yield self._chunks([*passing, _pack(head, is_whole=False)])
                     passing = []
                     yield from self._opened(rows, tag)
                 if passing:
@@ -212,7 +212,7 @@ class Opening:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _packed(chunk: Chunk, *, is_whole: bool) -> bytes:
+def _pack(chunk: Chunk, *, is_whole: bool) -> bytes:
     """Return a chunk as the one value that a row of it has."""
     said = {field.name: getattr(chunk, field.name) for field in SCHEMA if field.name not in _ADDRESS}
     head = json.dumps([is_whole, said]).encode()

@@ -281,7 +281,7 @@ def advance(
     elif joining:
         merged: Mapping[str, Change] = changes
         for part in joining:
-            merged = _merged(encoding.decode_changes(_read(cells, part)), merged, declared)
+            merged = _merge(encoding.decode_changes(_read(cells, part)), merged, declared)
         data = encoding.encode_changes(merged)
     for part in gone:
         _drop(cells, part)
@@ -315,7 +315,7 @@ def _drop(cells: Cells, part: StatePart) -> None:
         cells.drop_piece(part.serial, number)
 
 
-def _merged(
+def _merge(
     first: Mapping[str, Change], then: Mapping[str, Change], declared: Mapping[str, StateTable]
 ) -> dict[str, Change]:
     both = {**first, **then}

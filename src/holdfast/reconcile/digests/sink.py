@@ -221,7 +221,7 @@ class DigestSink:
             if self._spec.wanted is None:
                 tables.take(connection, kept)
             elif kept.num_rows:
-                connection.execute("INSERT INTO rows VALUES (?)", (_packed(kept),))
+                connection.execute("INSERT INTO rows VALUES (?)", (_pack(kept),))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -260,7 +260,7 @@ class DigestSink:
             ) from error
 
 
-def _packed(rows: pa.RecordBatch) -> bytes:
+def _pack(rows: pa.RecordBatch) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as stream:
         stream.write_batch(rows)

@@ -111,10 +111,10 @@ def _version(executable: Path) -> int | None:
         found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
     except OSError:
         found = None
-    return _major(found[1]) if found else _asked(executable)
+    return _major(found[1]) if found else _ask(executable)
 
 
-def _asked(executable: Path) -> int | None:
+def _ask(executable: Path) -> int | None:
     try:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

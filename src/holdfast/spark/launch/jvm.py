@@ -156,7 +156,7 @@ def begin(options: JvmOptions) -> None:
         if not is_ours or not (_begun and _begun[0].is_started_like(line, environment)):
             _discard_begun()
             if is_ours and line:
-                _begun.append(_started(line, environment))
+                _begun.append(_start(line, environment))
 
 
 def discard() -> None:
@@ -180,7 +180,7 @@ def _composed(options: JvmOptions) -> tuple[list[str], dict[str, str]]:
     return line, command.environment_of_scripts(os.environ) | forked
 
 
-def _started(line: list[str], environment: dict[str, str]) -> _Begun:
+def _start(line: list[str], environment: dict[str, str]) -> _Begun:
     place = Path(tempfile.mkdtemp(prefix="jvm-", dir=stop_directory.of_process()))
     output = JvmOutput()
     process = subprocess.Popen(
@@ -221,10 +221,10 @@ def launch(conf: SparkConf, options: JvmOptions) -> JvmOutput | None:
             _discard_begun()
         if not is_ours:
             return None
-        return _connected(_begun.pop()) if _begun else _launched_by_scripts(conf)
+        return _connect(_begun.pop()) if _begun else _launched_by_scripts(conf)
 
 
-def _connected(begun: _Begun) -> JvmOutput:
+def _connect(begun: _Begun) -> JvmOutput:
     try:
         end = time.monotonic() + READY_TIMEOUT_S
         while not begun.connection.exists():

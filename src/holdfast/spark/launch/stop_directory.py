@@ -36,7 +36,7 @@ def create(place: str | None = None) -> Path:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         try:
-            fd = _opened(path)
+            fd = _open(path)
         except FileNotFoundError:  # another start found it before it was locked
             continue
         with suppress(OSError):  # a file system without locks: nothing is swept there
@@ -68,7 +68,7 @@ def of_process() -> Path:
 def _sweep(place: Path) -> None:
     for path in place.glob(f"{PREFIX}*"):
         try:
-            fd = _opened(path)
+            fd = _open(path)
         except OSError:  # gone meanwhile; another user's
             continue
         try:
@@ -81,5 +81,5 @@ def _sweep(place: Path) -> None:
             os.close(fd)
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

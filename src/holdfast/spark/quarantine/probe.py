@@ -148,7 +148,7 @@ class ProbeProcess:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            self._process = _begun()
+            self._process = _begin()
             assert self._process.stdin is not None
             with suppress(BrokenPipeError):
                 self._process.stdin.write(f"{len(self._pickled)}\n".encode() + self._pickled)
@@ -165,7 +165,7 @@ class ProbeProcess:
         return f"signal {signal.Signals(-code).name}." if code < 0 else f"exit code {code}."
 
 
-def _begun() -> subprocess.Popen[bytes]:
+def _begin() -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(path for path in sys.path if path)
     try:
         return subprocess.Popen(

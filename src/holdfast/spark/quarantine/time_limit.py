@@ -44,7 +44,7 @@ def limited(limit_s: float | None, doing: str, end: Callable[[], object] = lambd
         yield
         return
     has_ended, is_over = threading.Event(), threading.Event()
-    with _tagged(context) as tag:
+    with _tag(context) as tag:
 
         def cancel() -> None:
             if has_ended.wait(limit_s):
@@ -73,7 +73,7 @@ def limited(limit_s: float | None, doing: str, end: Callable[[], object] = lambd
 
 
 @contextmanager
-def _tagged(context: SparkContext) -> Iterator[str]:
+def _tag(context: SparkContext) -> Iterator[str]:
     """Tag the jobs of this thread, and leave its properties as they were."""
     tag = f"holdfast-{uuid.uuid4().hex}"
     before = context.getLocalProperty(private.INTERRUPT)

@@ -129,7 +129,7 @@ class Trials:
                 return {}
             self.clear()
             # The journal of state is read where it is: nothing is added to it here.
-            shutil.copytree(self.spark, self.copy, copy_function=_linked, ignore=shutil.ignore_patterns("journal"))
+            shutil.copytree(self.spark, self.copy, copy_function=_link, ignore=shutil.ignore_patterns("journal"))
             write_masks(self.masks_file, masks)
             return self._evaluate(self.frame, evaluation, epoch, staging)
         finally:
@@ -188,7 +188,7 @@ class _TrialOver(Exception):
     """Ends the batch of a trial before Spark takes it for done."""
 
 
-def _linked(source: str, target: str) -> str:
+def _link(source: str, target: str) -> str:
     """Copy a file of Spark's directory: Spark replaces files and never changes one, so a link to it is a copy."""
     try:
         os.link(source, target)

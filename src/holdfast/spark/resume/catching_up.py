@@ -65,7 +65,7 @@ def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions
         log.warning("%s", each)
     start, ends = replay
     _note_left(beginning.store, beginning.below, found, ends)
-    log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
+    log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _show(start))
     return DirectoryIsLeft()
 
 
@@ -82,7 +82,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
         If that cannot be.
     """
     if beginning.spark.is_changed:
-        raise _refused(
+        raise _refusal(
             beginning,
             found,
             _CHANGED,
@@ -92,7 +92,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
     ends = reached(found)
     start, why = _range_read_again(beginning, found, held, ends)
     if why:
-        raise _refused(beginning, found, why, "")
+        raise _refusal(beginning, found, why, "")
     return start, ends
 
 
@@ -158,7 +158,7 @@ def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Posit
     store.put(f"{below}/{LEFT}", checked_json.dump({"why": why, "reached": reached}))
 
 
-def _shown(positions: Positions) -> str:
+def _show(positions: Positions) -> str:
     """Return positions as people read them."""
     parts = [
         f"{name!r} {', '.join(f'{segment}={at}' for segment, at in plain(of)[0].items()) or 'its beginning'}"
@@ -168,7 +168,7 @@ def _shown(positions: Positions) -> str:
     return "; ".join(parts) or "the beginning"
 
 
-def _refused(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -> Diverged:
+def _refusal(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -> Diverged:
     first = min(found, key=lambda each: each.held.epoch)
     sinks = " and ".join(repr(each.sink) for each in found)
     return Diverged(

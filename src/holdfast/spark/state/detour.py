@@ -72,7 +72,7 @@ class CompiledDetour:
         """
         opened = opened_schema(list(part.heads.values()))
         stand_in = session.createDataFrame([], private.spark_schema(opened))
-        made, ends, analysis = compile_opened(part, _tagged(stand_in), KEPT, token)
+        made, ends, analysis = compile_opened(part, _tag(stand_in), KEPT, token)
         through = _through(made, stand_in, ends)
         names = [name for name in (TAG, CHUNK, NUMBER) if name in made.columns]
         if not through.is_numbered:
@@ -134,7 +134,7 @@ class PlacedDetour:
         return Closing(self.number, self.stage, self.routing, self.compiled.through)
 
 
-def _tagged(opened: DataFrame) -> DataFrame:
+def _tag(opened: DataFrame) -> DataFrame:
     """Return opened rows with their tags: of one head every row that is no chunk."""
     if STEP in opened.columns:
         return opened

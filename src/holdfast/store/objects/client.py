@@ -110,10 +110,10 @@ def open_multipart_client(address: str, *, timeout_s: float) -> Any:
     InvalidPipeline
         If a library is not installed, or a variable or profile is not understood.
     """
-    return _opened(address, timeout_s)[1]
+    return _open(address, timeout_s)[1]
 
 
-def _opened(address: str, timeout_s: float) -> tuple[Any, Any]:
+def _open(address: str, timeout_s: float) -> tuple[Any, Any]:
     """Return a session of botocore's, which knows the credentials, and its client."""
     check_address(address)
     try:
@@ -130,9 +130,9 @@ def _opened(address: str, timeout_s: float) -> tuple[Any, Any]:
     environment = os.environ
     _say_less()
     session = botocore.session.get_session()
-    session.register_component("data_loader", _described(session))
+    session.register_component("data_loader", _describe(session))
     if _has_profile(environment):
-        _checked(session.get_credentials, address)
+        _check(session.get_credentials, address)
     endpoint = _endpoint(address, session)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     is_virtual = environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
@@ -210,7 +210,7 @@ def arrow_file_system(address: str) -> tuple[Any, str]:
     """
     from pyarrow import fs
 
-    session, client = _opened(address, timeout_s=30.0)
+    session, client = _open(address, timeout_s=30.0)
     parts = urlsplit(address)
     options: dict[str, Any] = {"region": client.meta.region_name}
     if _endpoint(address, session):
@@ -277,7 +277,7 @@ def _say_less() -> None:
 _descriptions: list[Any] = []
 
 
-def _described(session: Any) -> Any:
+def _describe(session: Any) -> Any:
     """Return what reads botocore's description of S3, once for the process: 0.1 s."""
     if not _descriptions:
         _descriptions.append(session.get_component("data_loader"))
@@ -316,7 +316,7 @@ def _of_profile(address: str, environment: Mapping[str, str]) -> _BotocoreCreden
         ) from error
     _say_less()
     session = botocore.session.get_session()
-    return _BotocoreCredentials(session, _checked(session.get_credentials, address))
+    return _BotocoreCredentials(session, _check(session.get_credentials, address))
 
 
 def _has_profile(environment: Mapping[str, str]) -> bool:
@@ -335,7 +335,7 @@ def _has_files(environment: Mapping[str, str]) -> bool:
     return any(Path(file).expanduser().is_file() for file in files)
 
 
-def _checked(found: Callable[[], Any], address: str) -> Any:
+def _check(found: Callable[[], Any], address: str) -> Any:
     """Return credentials; raise where the profile does not exist or gives none."""
     reason = "the profile gives no credentials"
     try:

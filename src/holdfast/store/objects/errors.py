@@ -87,7 +87,7 @@ def failure_of(error: Exception) -> FailedRequest:
         return FailedRequest(StoreAnswer.UNREADABLE, _UNREADABLE)
     if any(words in text for words in _OF_CREDENTIALS):
         return FailedRequest(StoreAnswer.NO_CREDENTIALS, _NO_CREDENTIALS)
-    status, code = _found(_STATUS, text), _found(_CODE, text) or _found(_CODE_OF_KEY, text)
+    status, code = _find(_STATUS, text), _find(_CODE, text) or _find(_CODE_OF_KEY, text)
     return FailedRequest(_answer(type(error).__name__, text, status, code), _why(text, status, code))
 
 
@@ -143,7 +143,7 @@ def failure_of_multipart(error: Exception) -> FailedRequest:
     answer = _answer("NotFoundError" if status == "404" else "", "", status, code)
     said = code if code.isalnum() and not code.isdecimal() else ""
     return FailedRequest(
-        StoreAnswer.NOT_DONE if answer is StoreAnswer.TAKEN else answer, _said(status, said, sentence[:300])
+        StoreAnswer.NOT_DONE if answer is StoreAnswer.TAKEN else answer, _say(status, said, sentence[:300])
     )
 
 
@@ -192,7 +192,7 @@ _UNREADABLE = (
 
 def _why(text: str, status: str, code: str) -> str:
     if status or code:
-        return _said(status, code, _found(_SENTENCE, text) or _found(_SENTENCE_OF_KEY, text))
+        return _say(status, code, _find(_SENTENCE, text) or _find(_SENTENCE_OF_KEY, text))
     if _WRONG_REGION in text:
         return "the bucket is in another region"
     if any(words in text for words in _NOT_CONNECTED):
@@ -200,14 +200,14 @@ def _why(text: str, status: str, code: str) -> str:
     return "no answer came in time, or the connection broke"
 
 
-def _said(status: str, code: str, sentence: str) -> str:
+def _say(status: str, code: str, sentence: str) -> str:
     sentence = sentence.strip().rstrip(".")
     return f"the store answered {' '.join(part for part in (status, code) if part)}" + (
         f" ({sentence})" if sentence else ""
     )
 
 
-def _found(pattern: re.Pattern[str], text: str) -> str:
+def _find(pattern: re.Pattern[str], text: str) -> str:
     found = pattern.search(text)
     return found[1] if found else ""
 

@@ -97,7 +97,7 @@ class ObjectFilesDataset:
                 participant=self.path,
             )
         for _ in range(ATTEMPTS):
-            listed = _listed(place, sinks)
+            listed = _list(place, sinks)
             if listed is not None:
                 found, entries = listed
                 keys = sorted(found, key=lambda key: key.rpartition("/")[::2])
@@ -105,7 +105,7 @@ class ObjectFilesDataset:
         raise changing(self.path)
 
 
-def _listed(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> tuple[set[str], list[UploadsEntry]] | None:
+def _list(place: BucketPlace, sinks: Sequence[tuple[str, str]]) -> tuple[set[str], list[UploadsEntry]] | None:
     """Return the keys of one moment, and the last entries; None where it passed too quickly."""
     logs = [ObjectLog(place.log(pipeline, sink)) for pipeline, sink in sinks]
     before = [log.last() for log in logs]

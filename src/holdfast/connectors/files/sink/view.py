@@ -50,14 +50,14 @@ def viewed(directory: str, own: str, log: FilesLog) -> Iterator[FilesView]:
     """
     with view_directory(own) as place:
         for _ in range(ATTEMPTS):
-            found = _linked(directory, own, place, log)
+            found = _link(directory, own, place, log)
             if found is not None:
                 yield found
                 return
         raise changing(directory)
 
 
-def _linked(directory: str, own: str, place: str, log: FilesLog) -> FilesView | None:
+def _link(directory: str, own: str, place: str, log: FilesLog) -> FilesView | None:
     with durable.explained(f"reading {directory}"):
         others = other_tags(directory, own)
         first = max(log.numbers(), default=0)

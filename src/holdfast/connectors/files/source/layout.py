@@ -117,9 +117,9 @@ class Layout:
                 yield RefusedRecord(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
 
     def _json(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
-        parser = JsonParser(rows.schema, _shown(self.encoding))
+        parser = JsonParser(rows.schema, _show(self.encoding))
         for piece in pieces:
-            yield _refused(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
+            yield _refusal(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
 
     def _csv(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
         parser = self._parser_of(part, rows.schema)
@@ -128,7 +128,7 @@ class Layout:
             # The header is the first record of the first piece.
             first = next(pieces, None)
             if first is None or first.line == 0:
-                yield from () if first is None else (_refused(part, first),)
+                yield from () if first is None else (_refusal(part, first),)
                 return
             length = _header_length(first.data, self.separator, self.max_record_size)
             header = None if first.problem else first.data[:length]
@@ -141,7 +141,7 @@ class Layout:
             if without_records and (piece.problem or piece.data.strip()):
                 without_records = ""
             if piece.problem:
-                yield _refused(part, piece)
+                yield _refusal(part, piece)
             else:
                 yield Text(part, piece.offset, piece.data, parser, piece.line)
         if without_records:
@@ -151,14 +151,14 @@ class Layout:
         """Return what reads a part of a CSV file; None where its first record is the header that says so."""
         if not self.header:
             names = tuple(schema.names)
-            return CsvParser(schema, names, self.separator, "", self.max_record_size, _shown(self.encoding))
+            return CsvParser(schema, names, self.separator, "", self.max_record_size, _show(self.encoding))
         if part.start == 0:
             return None
         whole_file = part._replace(start=0, end=-1)
         return self._parser(_header(whole_file, self.separator, self.max_record_size, self.encoding), schema)
 
     def _parser(self, header: bytes | None, schema: pa.Schema) -> CsvParser:
-        return _csv_parser(header, self.separator, schema, self.max_record_size, _shown(self.encoding))
+        return _csv_parser(header, self.separator, schema, self.max_record_size, _show(self.encoding))
 
 
 def _after_header(piece: Piece, header: bytes) -> Piece:
@@ -166,7 +166,7 @@ def _after_header(piece: Piece, header: bytes) -> Piece:
     return Piece(piece.offset + len(header), piece.data[len(header) :], line)
 
 
-def _refused(part: FilePart, piece: Piece) -> RefusedRecord:
+def _refusal(part: FilePart, piece: Piece) -> RefusedRecord:
     return RefusedRecord(part, piece.offset, piece.line, piece.problem, piece.data)
 
 
@@ -223,7 +223,7 @@ def _header(part: FilePart, separator: str, longest: int, encoding: str) -> byte
         size *= 4
 
 
-def _shown(encoding: str) -> str:
+def _show(encoding: str) -> str:
     return "UTF-8" if encoding == UTF_8 else encoding
 
 

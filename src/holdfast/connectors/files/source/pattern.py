@@ -100,9 +100,9 @@ def literal(part: str) -> str | None:
 
 
 def _matches(part: str, name: str) -> bool:
-    return _compiled(part).match(name) is not None
+    return _compile(part).match(name) is not None
 
 
 @lru_cache(maxsize=256)
-def _compiled(part: str) -> re.Pattern[str]:
+def _compile(part: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(part))

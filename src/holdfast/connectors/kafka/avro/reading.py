@@ -114,7 +114,7 @@ class AvroDecoder:
             if natural is None:
                 found.append(pa.nulls(len(rows), field.type))
             else:
-                found.append(_checked(pa.array([row[field.name] for row in rows], natural), field))
+                found.append(_check(pa.array([row[field.name] for row in rows], natural), field))
         return found
 
     def _together(self, values: Sequence[bytes]) -> pa.Table | None:
@@ -137,10 +137,10 @@ class AvroDecoder:
         if field.name not in self._found:
             return pa.nulls(count, field.type)
         found = table.column(field.name).combine_chunks()
-        return _checked(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks), field)
+        return _check(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks), field)
 
 
-def _checked(values: pa.Array, field: pa.Field) -> pa.Array:
+def _check(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return values as those of a column, once each is one of Spark's: Avro counts days and times of any year."""
     column = conformed(values, field.type)
     check_range(column)

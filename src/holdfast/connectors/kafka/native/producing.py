@@ -146,7 +146,7 @@ class BulkProducer(Client):
 
     def _sent_singly(self, topic: Topic, *columns: Any) -> tuple[int, KafkaError | None]:
         """Send what has headers or a time: a call for each message, made from C."""
-        parts, begins, kept = _described(topic.handle, *columns)
+        parts, begins, kept = _describe(topic.handle, *columns)
         at = parts.ctypes.data + begins[:-1] * _PART.itemsize
         answers = map(_produce, repeat(self.handle), at.tolist(), np.diff(begins).tolist())
         for number, error in enumerate(answers):
@@ -233,7 +233,7 @@ def _sent_together(
     return int(refused[0]), KafkaError(int(described["error"][refused[0]]))
 
 
-def _described(
+def _describe(
     handle: int,
     values: pa.Array,
     keys: pa.Array | None,

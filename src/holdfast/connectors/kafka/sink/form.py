@@ -82,7 +82,7 @@ class RecordColumns:
             yield column, self
             return
         for value in pc.unique(column):
-            yield value.as_py(), self._each(partial(_filtered, those=pc.equal(column, value)))
+            yield value.as_py(), self._each(partial(_filter, those=pc.equal(column, value)))
 
     def _in_turn(self, column: pa.Array) -> Iterator[tuple[Any, RecordColumns]]:
         """Yield each run of the same value, and the messages of it."""
@@ -107,7 +107,7 @@ def _cut(column: pa.Array, begin: int, end: int) -> pa.Array:
     return column[begin:end]
 
 
-def _filtered(column: pa.Array, those: pa.Array) -> pa.Array:
+def _filter(column: pa.Array, those: pa.Array) -> pa.Array:
     return column.filter(those)
 
 

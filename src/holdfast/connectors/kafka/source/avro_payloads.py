@@ -49,7 +49,7 @@ class AvroReader:
         Unavailable
             If the registry does not answer.
         """
-        reasons, groups = _grouped(payloads)
+        reasons, groups = _group(payloads)
         good: list[int] = []
         batches: list[pa.RecordBatch] = []
         for number, members in groups.items():
@@ -58,7 +58,7 @@ class AvroReader:
             if len(problems) < len(members):
                 good += [at for at in members if at not in reasons] if problems else members
                 batches.append(pa.RecordBatch.from_arrays(columns, schema=_nullable(self._wanted)))
-        in_order = _ordered(batches, good)
+        in_order = _order(batches, good)
         if not reasons:
             return one_batch(list(rows.good(in_order)), rows)
         if not rows.rejects:
@@ -96,7 +96,7 @@ class AvroReader:
         return self._decoders[number]
 
 
-def _grouped(payloads: Sequence[bytes | None]) -> tuple[dict[int, str], dict[int, list[int]]]:
+def _group(payloads: Sequence[bytes | None]) -> tuple[dict[int, str], dict[int, list[int]]]:
     """Return what is known to be bad, by index, and of the others schema -> indices."""
     heads = {None if payload is None else payload[:PREFIX_BYTES] for payload in payloads}
     if len(heads) == 1 and (number := _number(next(iter(heads)))) is not None:
@@ -141,7 +141,7 @@ def _null_in(columns: Sequence[pa.Array], wanted: pa.Schema) -> str | None:
     return next((path for path in paths if path is not None), None) or lacking(columns, wanted)
 
 
-def _ordered(batches: list[pa.RecordBatch], places: list[int]) -> list[pa.RecordBatch]:
+def _order(batches: list[pa.RecordBatch], places: list[int]) -> list[pa.RecordBatch]:
     """Return the rows of several schemas in the order of their messages."""
     if len(batches) < 2:
         return batches

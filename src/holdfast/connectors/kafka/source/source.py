@@ -301,7 +301,7 @@ class KafkaSource:
         lows |= {part.segment: at for part, at in self._cluster().begins(old).items()}
         now_us = time.monotonic_ns() // 1000
         bound = bounds.after(positions, ends, lows, now_us)
-        bounds.warn_of_silence(ends, now_us, self._node, _shown)
+        bounds.warn_of_silence(ends, now_us, self._node, _show)
         return with_bound(found, start, bound)
 
     def _highest_times(self, ranges: Collection[OffsetRange]) -> dict[str, int]:
@@ -404,6 +404,6 @@ def _at(start: SourcePositions, segment: str) -> tuple[int, int]:
     return int(start[segment]), int(start[segment])
 
 
-def _shown(segment: str) -> str:
+def _show(segment: str) -> str:
     part = PartitionOf.of(segment)
     return f"partition {part.number} of topic {part.topic}"
