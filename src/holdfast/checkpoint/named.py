@@ -142,7 +142,7 @@ def claim(store: Store, name: str) -> None:
         If the name is taken, or is none.
     """
     if new_name(name) in names(store):
-        raise _take(name)
+        raise _taken(name)
     _remove_files(store, name)
 
 
@@ -158,10 +158,10 @@ def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
     is_made = store.put_if_absent(key_of(name), encode(manifest))
     settle_floor(store)  # a start that settles it too may have happened in between
     if not is_made:
-        raise _take(name)
+        raise _taken(name)
 
 
-def _take(name: str) -> InvalidPipeline:
+def _taken(name: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"there is a checkpoint named {name!r} already.",
         why="a named checkpoint never changes: others may rely on it.",

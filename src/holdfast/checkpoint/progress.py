@@ -249,7 +249,7 @@ class History:
             if recent < RECENT:
                 recent += len(old.pop(path))
         since = self._clock.now_us() - self._keep_us
-        known = _follow(step for steps in old.values() for step in steps)
+        known = _followed(step for steps in old.values() for step in steps)
         kept = [step for step in known if step.ended.batch_us >= since]
         joined = coarse(kept)
         written = write(self._store, joined, self._generation) if joined and joined != kept else ""
@@ -260,7 +260,7 @@ class History:
                 self._store.delete(path)
 
 
-def _follow(steps: Iterable[EpochSpan]) -> list[EpochSpan]:
+def _followed(steps: Iterable[EpochSpan]) -> list[EpochSpan]:
     """Return spans in their order, without those that lie within a joined one: somebody died before they were gone."""
     waiting = sorted(steps, key=lambda step: step.ended.epoch)
     found: list[EpochSpan] = []

@@ -93,7 +93,7 @@ def _store_to_write(checkpoint: str, *, force: bool) -> Store:
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
     """Return every letter as a JSON value, the row in readable form, with its status."""
     letters = read_letters(store)
-    finished, retired = _finish(store, directory)
+    finished, retired = _finished(store, directory)
     ledger = ledger_of(store, letters)
     return [{**letter.described(), "standing": _standing(letter, ledger, finished, retired)} for letter in letters]
 
@@ -137,7 +137,7 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
             do="take it from holdfast dead-letters list --json, and let it come in, corrected, by a source of its own: "
             "hf.union of that and of what the operator gives.",
         )
-    return send_again(store, wanted, _finish(store, directory)[0])
+    return send_again(store, wanted, _finished(store, directory)[0])
 
 
 def add(store: Store, directory: Path, source: str, paths: Sequence[Path], clock: Clock) -> list[Letter]:
@@ -148,7 +148,7 @@ def add(store: Store, directory: Path, source: str, paths: Sequence[Path], clock
     InvalidPipeline
         If the pipeline has no such source, it cannot be sent rows again, or a file holds no rows.
     """
-    positions = _finish(store, directory)[0]
+    positions = _finished(store, directory)[0]
     if source not in positions:
         raise InvalidPipeline(
             f"the pipeline of this checkpoint has no source {source!r}.",
@@ -175,7 +175,7 @@ def _standing(
     return "to be replayed when its source is back" if letter.source in retired else "to be replayed at the next start"
 
 
-def _finish(store: Store, directory: Path) -> tuple[Positions, Collection[str]]:
+def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]]:
     """Return up to where epochs are finished, by Spark's newest directory; and the sources that it retired."""
     spark = directory / "spark" / str(newest_directory(store))
     batch_id = last_logged(spark, "commits")

@@ -304,7 +304,7 @@ class OpenDecisions:
             left_out = frozenset() if is_rewind else frozenset({*behind, *revoked})
             names = [name for name in self._delivery.names if name in decided.parts and name not in left_out]
             found = [backlog.judge(name, key.epoch) for name in names]
-            found += [_revoke(name, key.epoch) for name in revoked]
+            found += [_revoked(name, key.epoch) for name in revoked]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
             if on_refused is None and not left_out and not is_rewind and backlog.takes(entry, found):
@@ -385,6 +385,6 @@ class OpenDecisions:
         return Underway(amended, key)
 
 
-def _revoke(name: str, epoch: int) -> Resolution:
+def _revoked(name: str, epoch: int) -> Resolution:
     verdict = VERDICTS[Decision.COMMIT, Outcome.EXPIRED]
     return Resolution(epoch, name, Decision.COMMIT, Outcome.EXPIRED, verdict)

@@ -135,7 +135,7 @@ class ConsoleSink:
         if not publication.row_count:
             return
         rows = pa.Table.from_batches(batches_of(publication, self._schema), schema=self._schema).slice(0, self._limit)
-        title = f"{self.name} · epoch {publication.record.epoch} · {_count(rows.num_rows, publication.row_count)}"
+        title = f"{self.name} · epoch {publication.record.epoch} · {_counted(rows.num_rows, publication.row_count)}"
         table = Table()
         for field in self._schema:
             table.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left")
@@ -148,7 +148,7 @@ class ConsoleSink:
         stream.flush()
 
 
-def _count(shown: int, total: int) -> str:
+def _counted(shown: int, total: int) -> str:
     plural = "row" if total == 1 else "rows"
     return f"{total} {plural}" if shown == total else f"{shown} of {total} {plural}"
 

@@ -298,7 +298,7 @@ def _same(values: Sequence[Derived]) -> pa.DataType:
     return values[0].type
 
 
-def _round(values: Sequence[Derived]) -> pa.DataType:
+def _rounded(values: Sequence[Derived]) -> pa.DataType:
     kind = _same(values)
     if not pa.types.is_decimal(kind):
         return kind
@@ -335,7 +335,7 @@ _RULES: dict[Rule, str] = {
     _gives(_DOUBLE): "sqrt exp ln log10 log2 pow power sin cos tan asin acos atan degrees radians",
     _gives(_BOOL): "startswith endswith contains",
     _same: "abs",
-    _round: "round bround",
+    _rounded: "round bround",
     _whole: "floor ceil ceiling",
     _widest_rule: "nullif",
 }

@@ -85,10 +85,10 @@ def audit_report(store: Store) -> AuditReport:
             do="run the pipeline: it is written anew. Nothing depends on it.",
             participant=STATE_REPORT_KEY,
         ) from error
-    return AuditReport(book, _publish(book, store))
+    return AuditReport(book, _published(book, store))
 
 
-def _publish(book: Book, store: Store) -> dict[str, SinkRows]:
+def _published(book: Book, store: Store) -> dict[str, SinkRows]:
     found: dict[str, SinkRows] = {}
     for entry in survey(store):
         of, done = book.epochs.get(entry.key.epoch), entry.content

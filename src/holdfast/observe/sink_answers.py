@@ -88,7 +88,7 @@ def sinks_behind(pipeline: Graph, store: Store, checkpoint: Path, inspection: In
     """
     if inspection.owner.is_alive or not inspection.spark:
         return ()
-    held = {report.name: _resolve(report, inspection) for report in inspection.sinks if report.held is not None}
+    held = {report.name: _resolved(report, inspection) for report in inspection.sinks if report.held is not None}
     finished = inspection.spark[-1].finished
     emptied = [name for name, each in held.items() if each.is_empty and has_taken_part(store, name)]
     reports = [BehindReport(name, 0, finished, "everything", (_EMPTIED,)) for name in emptied]
@@ -113,7 +113,7 @@ def held_when_resolved(pipeline: Graph, inspection: Inspection) -> dict[str, Hel
         report = reports.get(node.name)
         if report is None or (report.held is None and report.problem != NEVER_OPENED):
             return None
-        held[node.name] = Held() if report.held is None else _resolve(report, inspection)
+        held[node.name] = Held() if report.held is None else _resolved(report, inspection)
     return held
 
 
@@ -123,7 +123,7 @@ def _behind_report(found: Behind, pipeline: Graph, store: Store, checkpoint: Pat
     return BehindReport(found.sink, found.held.epoch, found.published, ranges_text(found.lost), tuple(obstacles))
 
 
-def _resolve(report: SinkReport, inspection: Inspection) -> Held:
+def _resolved(report: SinkReport, inspection: Inspection) -> Held:
     """Return what a sink will hold once recovery has published what is decided; it does so only where none is lost."""
     held = report.held
     assert held is not None
@@ -209,7 +209,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         return replace(report, problem=first_line(error))
     try:
         held, orphans = _inspect(sink, inspection)
-        answers, expired = _revoke(sink, store, list(_answers(sink, questions(inspection, node.name))))
+        answers, expired = _revoked(sink, store, list(_answers(sink, questions(inspection, node.name))))
         return _with_backlog(
             inspection,
             report,
@@ -295,7 +295,7 @@ def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answ
         yield Answer(epoch, decision, outcome, VERDICTS[decision, outcome])
 
 
-def _revoke(sink: Sink, store: Store, answers: Sequence[Answer]) -> tuple[list[Answer], tuple[str, ...]]:
+def _revoked(sink: Sink, store: Store, answers: Sequence[Answer]) -> tuple[list[Answer], tuple[str, ...]]:
     """Return the answers, where staged rows of a decision are gone, and the names of those rows."""
     lacks = [each.epoch for each in answers if (each.decision, each.outcome) == (Decision.COMMIT, Outcome.ABSENT)]
     if not lacks or not isinstance(sink, Expiring):

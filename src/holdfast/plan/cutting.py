@@ -323,7 +323,7 @@ class _Cutting:
         if isinstance(node, SinkNode):
             return ChunkTarget(number, self._levels + 1, "", node.name, schema)
         if ordinal < 0:
-            name = _open(node) if is_opened else _relay(node)
+            name = _opened(node) if is_opened else _relay(node)
             return ChunkTarget(number, -1 - ordinal, "", name, schema)
         return ChunkTarget(number, self._depth[node], node.name, node.stateful_spec.input_names[ordinal], schema)
 
@@ -484,7 +484,7 @@ def _relay(node: Node) -> str:
     return f"relay/{node.name}"
 
 
-def _open(node: Node) -> str:
+def _opened(node: Node) -> str:
     return f"opened/{node.name}"
 
 

@@ -300,7 +300,7 @@ def _same(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     return feed if is_same else _end(feed, before, node, analysis)
 
 
-def _add(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
+def _added(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     """Return the feed with the columns that the operator has from its input; where these are unknown, with none."""
     same = [(name, origin) for name in before.shape.columns or () if (origin := feed.column(name)) is not None]
     return replace(_same(feed, before, node, analysis), columns=tuple(same))
@@ -310,7 +310,7 @@ def _where_timed(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Fe
     return feed if node.shape.timestamp is not None else _end(feed, before, node, analysis)
 
 
-def _select(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
+def _selected(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     spec: Any = node.spec
     items = spec.items_read()
     is_read = items is not None and before.shape.columns is not None
@@ -371,8 +371,8 @@ WAYS: Mapping[BoundsDownstream, Callable[[Node, Analysis], list[Feed]]] = {
     BoundsDownstream.OF_STEP: _of_step,
     BoundsDownstream.SAME: _through(_same),
     BoundsDownstream.WHERE_TIMED: _through(_where_timed),
-    BoundsDownstream.ADDED: _through(_add),
-    BoundsDownstream.SELECTED: _through(_select),
+    BoundsDownstream.ADDED: _through(_added),
+    BoundsDownstream.SELECTED: _through(_selected),
     BoundsDownstream.ANALYSED: _through(_analysed),
     BoundsDownstream.MOVED: _through(_moved),
     BoundsDownstream.SIDE_OUTPUT: _of_side_output,

@@ -69,7 +69,7 @@ def build_program(pipeline: Graph, normal: Callable[[pa.Schema], pa.Schema], tok
         if not builder.add(node):
             return None
     ends = tuple(builder.number_of(sink.inputs[0]) for sink in pipeline.sinks)
-    shared = _share(builder.steps, ends)
+    shared = _shared(builder.steps, ends)
     rows = [builder.steps[end].schema for end in ends]
     schemas_of_sinks = [_nullable(schema) if end in shared else schema for end, schema in zip(ends, rows, strict=True)]
     routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas_of_sinks))
@@ -90,7 +90,7 @@ def _decides_by_user(node: Node) -> bool:
     return isinstance(node.spec, Sync) and isinstance(node.spec.policy, Custom)
 
 
-def _share(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
+def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
     """Return the steps whose rows come from a step that several steps or sinks take rows of."""
     used = set(ends)
     taken = list(ends)

@@ -193,7 +193,7 @@ class DeadLetters:
         if not keys and not isolates:
             return
         ledger = ledger_of(store, self.letters)
-        self.letters = tuple(_note(letter, ledger) for letter in self.letters)
+        self.letters = tuple(_noted(letter, ledger) for letter in self.letters)
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
         for other, key in keys.items():
@@ -371,7 +371,7 @@ def _show(values: pa.ChunkedArray) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _note(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
+def _noted(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
     if not letter.is_rejected or letter.is_published or rejection(letter, ledger) is not Rejection.UNDONE:
         return letter
     log.info("dead letter %s was published after all: its sink takes it now", letter.name)

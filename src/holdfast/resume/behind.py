@@ -71,7 +71,7 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     if not (spark / FILE_NAME).exists():
         return ()
     header = read_origin(spark / FILE_NAME)
-    finished, start = _finish(spark, header)
+    finished, start = _finished(spark, header)
     published = header.base + finished
     ends = _ends_to_come(spark, header, finished)
     found = []
@@ -92,11 +92,11 @@ def published(spark: Path) -> tuple[int, Positions]:
     if not (spark / FILE_NAME).exists():
         return 0, {}
     header = read_origin(spark / FILE_NAME)
-    finished, ends = _finish(spark, header)
+    finished, ends = _finished(spark, header)
     return header.base + finished, ends
 
 
-def _finish(spark: Path, header: DirectoryHeader) -> tuple[int, Positions]:
+def _finished(spark: Path, header: DirectoryHeader) -> tuple[int, Positions]:
     """Return the last finished batch, -1 for none, and its end; or where the directory begins."""
     planned = logged(spark, "offsets")
     finished = max((number for number in logged(spark, "commits") if number in planned), default=-1)

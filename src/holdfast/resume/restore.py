@@ -130,10 +130,10 @@ def restoration(
             chosen = manifest
             if manifest.graph == graph:
                 break  # else there may be one of this graph: a start that died had made this for the graph to come
-    return None if chosen is None else _plan(chosen, held, known, reached or {}, tuple(refused))
+    return None if chosen is None else _planned(chosen, held, known, reached or {}, tuple(refused))
 
 
-def _plan(
+def _planned(
     manifest: Manifest,
     held: Sequence[Held],
     steps: Iterable[EpochSpan],

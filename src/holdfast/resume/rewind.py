@@ -135,7 +135,7 @@ def target(
         found = _at(at_us, ends, steps)
     if found is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
-    restored = _restore(store, pipeline, found, steps, graph) if has_state else None
+    restored = _restored(store, pipeline, found, steps, graph) if has_state else None
     if has_state and restored is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
     return RewindTarget(found, restored)
@@ -425,7 +425,7 @@ def _named(store: Store, pipeline: str, name: str) -> RewindTarget:
     return RewindTarget(manifest.ended, restored, manifest)
 
 
-def _restore(
+def _restored(
     store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan], graph: str
 ) -> Restoration | None:
     """Return the snapshot and the epochs after it that lead to exactly the end of an epoch."""

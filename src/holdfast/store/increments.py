@@ -74,7 +74,7 @@ class Increments:
         number = self.next
         if not sealed.put_if_absent(self._path(number, number), payload, is_told=True):
             return False
-        if any(first <= number <= last and first != last for first, last in _store(self.directory)):
+        if any(first <= number <= last and first != last for first, last in _stored(self.directory)):
             # Either we were so far behind that the number had been merged away, and our object does not count;
             # or another process has already merged it.  Reading further shows which.
             self._remove(number, number)
@@ -88,7 +88,7 @@ class Increments:
         if self._loose < MERGED_AT_A_TIME:
             return
         self._loose = 0
-        stored = _store(self.directory)
+        stored = _stored(self.directory)
         while (group := _mergeable(stored)) is not None:
             payloads = [sealed.read_sealed(self._path(*one)) for one in group]
             if any(payload is None for payload in payloads):
@@ -99,13 +99,13 @@ class Increments:
             sealed.put_if_absent(self._path(first, last), merged, is_told=True)
             stored = [one for one in stored if one not in group] + [(first, last)]
         # 2. what is covered; a crash here leaves some, to be removed next time
-        for one in _covered(stored + _store(self.directory)):
+        for one in _covered(stored + _stored(self.directory)):
             self._remove(*one)
 
     def _read_on(self) -> Generator[tuple[int, bytes], None, bool]:
         """Yield from the next number on; return False when objects were merged away under our eyes."""
         while True:
-            stored = _store(self.directory)
+            stored = _stored(self.directory)
             pending = _cover(stored, self.next)
             if not pending:
                 return not any(first > self.next for first, _ in stored)
@@ -137,7 +137,7 @@ def newest_object(directory: str, what: str) -> tuple[str, list[bytes]] | None:
         If it cannot be read.
     """
     for _ in range(_READ_ATTEMPTS):
-        stored = _store(directory)
+        stored = _stored(directory)
         if not stored:
             return None
         path = _path(directory, *max(stored, key=lambda one: (one[1], -one[0])))
@@ -153,7 +153,7 @@ def newest_object(directory: str, what: str) -> tuple[str, list[bytes]] | None:
     )
 
 
-def _store(directory: str) -> list[tuple[int, int]]:
+def _stored(directory: str) -> list[tuple[int, int]]:
     """Return (first, last) of every object, ascending, the larger of two with one beginning first."""
     try:
         names = os.listdir(directory)

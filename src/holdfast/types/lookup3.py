@@ -89,7 +89,7 @@ def _floats(values: np.ndarray, seed: int) -> Hashes:
     if nans.any():
         values = np.where(nans, np.nan, values)
     halves = values.view(np.uint32).reshape(-1, 2)
-    a, b, c = _begin(np.array([8]), seed)
+    a, b, c = _begun(np.array([8]), seed)
     a, b, c = a + halves[:, 0], b + halves[:, 1], np.full(len(values), c[0], np.uint32)
     return np.where(values == 0, np.uint64(seed), _final(a, b, c))
 
@@ -102,9 +102,9 @@ def _texts(offsets: np.ndarray, data: np.ndarray, seed: int) -> Hashes:
     twelve = np.ndarray((len(data) + 1,), "V12", padded, strides=(1,))
     longest = int(lengths.max(initial=0))
     if longest <= _TABLE_BYTES:
-        a, b, c = (table[lengths] for table in _begin(np.arange(longest + 1), seed))
+        a, b, c = (table[lengths] for table in _begun(np.arange(longest + 1), seed))
     else:
-        a, b, c = _begin(lengths, seed)
+        a, b, c = _begun(lengths, seed)
     for at in range(0, longest - 11, 12):
         rows = np.flatnonzero(lengths >= at + 12)
         words = twelve[starts[rows] + at].view(np.uint32).reshape(-1, 3)
@@ -133,7 +133,7 @@ _REST = np.array(
 """For the number of bytes that are left: which bits of the three words count."""
 
 
-def _begin(lengths: np.ndarray, seed: int) -> tuple[_Words, _Words, _Words]:
+def _begun(lengths: np.ndarray, seed: int) -> tuple[_Words, _Words, _Words]:
     """Return the state before the first byte."""
     start = (lengths + _START).astype(np.uint32)
     a, b, c = start.copy(), start.copy(), start

@@ -113,23 +113,23 @@ def from_json_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _typed_or_null(text: str, kind: pa.DataType) -> Any:
     try:
-        value = _type(json.loads(text), kind)
+        value = _typed(json.loads(text), kind)
         pa.scalar(value, kind)
     except (ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException, RecursionError):
         return None
     return value
 
 
-def _type(value: Any, kind: pa.DataType) -> Any:
+def _typed(value: Any, kind: pa.DataType) -> Any:
     """Return a value of :func:`_plain` as it was."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return {field.name: _type(value.get(field.name), field.type) for field in kind}
+        return {field.name: _typed(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
-        return [(_type(name, kind.key_type), _type(item, kind.item_type)) for name, item in value.items()]
+        return [(_typed(name, kind.key_type), _typed(item, kind.item_type)) for name, item in value.items()]
     if pa.types.is_nested(kind):
-        return [_type(item, kind.value_type) for item in value]
+        return [_typed(item, kind.value_type) for item in value]
     if pa.types.is_floating(kind):
         return float(value)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):

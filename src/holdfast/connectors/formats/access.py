@@ -113,7 +113,7 @@ class FilePart(NamedTuple):
                 left -= len(data)
                 yield data
         if left:
-            raise _change(self, f"only {self.start + self.size - left} of {self.file_size} bytes can be read")
+            raise _changed(self, f"only {self.start + self.size - left} of {self.file_size} bytes can be read")
 
     def verified(self, size: int) -> Iterator[bytes]:
         """Yield the bytes of :meth:`stream`, none of them before all could be decompressed.
@@ -187,7 +187,7 @@ def _explain(part: FilePart) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
-        raise _change(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
+        raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
     except HoldfastError:
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
@@ -276,9 +276,9 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
         If it is another file.
     """
     if size != part.file_size:
-        raise _change(part, f"it has {size} bytes now")
+        raise _changed(part, f"it has {size} bytes now")
     if part.identity is not None and not part.identity.is_of(now):
-        raise _change(part, f"it is a different file of {size} bytes now ({now})")
+        raise _changed(part, f"it is a different file of {size} bytes now ({now})")
 
 
 def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
@@ -311,7 +311,7 @@ def _of_bz2(file: Any, size: int) -> Iterator[bytes]:
             yield data
 
 
-def _change(part: FilePart, what: str) -> Corrupt:
+def _changed(part: FilePart, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",

@@ -81,7 +81,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
     """
     try:
         if not rows.rejects:
-            yield from _check(_read(part, rows.schema), part, rows, longest)
+            yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
         batches = _verified(part, rows.schema)
     except _UNREADABLE as error:
@@ -99,7 +99,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
             "in a new one.",
             participant=part.shown,
         ) from error
-    yield from _check(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
+    yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
 
 
 def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
@@ -115,7 +115,9 @@ def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
     return batches
 
 
-def _check(batches: Iterable[pa.RecordBatch], part: FilePart, rows: RowRules, longest: int) -> Iterator[pa.RecordBatch]:
+def _checked(
+    batches: Iterable[pa.RecordBatch], part: FilePart, rows: RowRules, longest: int
+) -> Iterator[pa.RecordBatch]:
     """Yield good rows, and in their places those that are too long."""
     number = part.start
     for batch in batches:

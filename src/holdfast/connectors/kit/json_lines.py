@@ -51,7 +51,7 @@ def decode(data: bytes, schema: pa.Schema) -> pa.Table:
     """
     if not data.strip() or not all(pa.types.is_date(kind) or _is_read_by_arrow(kind) for kind in schema.types):
         rows = (json.loads(line, parse_float=Decimal) for line in data.splitlines())
-        return pa.Table.from_pylist([_type(row, pa.struct(list(schema))) for row in rows], schema)
+        return pa.Table.from_pylist([_typed(row, pa.struct(list(schema))) for row in rows], schema)
     read = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in schema]
     from pyarrow import json as pa_json
 
@@ -151,7 +151,7 @@ def _float_texts(column: pa.Array) -> pa.Array:
         column = column.cast(pa.float32())
     texts = _plain(column)
     # 1.0 is cast to "1": the point shows readers that guess types from the first lines that this is not an integer.
-    return pc.if_else(pc.match_substring_regex(texts, r"[.en]"), texts, _add(texts, after=".0"))
+    return pc.if_else(pc.match_substring_regex(texts, r"[.en]"), texts, _added(texts, after=".0"))
 
 
 def _strings(column: pa.Array) -> pa.Array:
@@ -167,7 +167,7 @@ def _strings(column: pa.Array) -> pa.Array:
 def _timestamps(column: pa.Array) -> pa.Array:
     local = column.cast(pa.timestamp(column.type.unit))
     texts = pc.strftime(local, format="%Y-%m-%dT%H:%M:%S").cast(_TEXT)
-    return _quote(_add(texts, after="Z") if column.type.tz else texts)
+    return _quote(_added(texts, after="Z") if column.type.tz else texts)
 
 
 def _structs(column: pa.Array) -> pa.Array:
@@ -217,7 +217,7 @@ def _quote(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar('"', _TEXT), texts, pa.scalar('"', _TEXT), pa.scalar("", _TEXT))
 
 
-def _add(texts: pa.Array, *, after: str) -> pa.Array:
+def _added(texts: pa.Array, *, after: str) -> pa.Array:
     return pc.binary_join_element_wise(texts, pa.scalar(after, _TEXT), pa.scalar("", _TEXT))
 
 
@@ -233,17 +233,17 @@ def _is_read_by_arrow(kind: pa.DataType) -> bool:
     return any(test(kind) for test in plain) and not types.is_float16(kind)
 
 
-def _type(value: Any, kind: pa.DataType) -> Any:
+def _typed(value: Any, kind: pa.DataType) -> Any:
     """Return a value that JSON has as one of its type."""
     types = pa.types
     if value is None:
         return None
     if types.is_struct(kind):
-        return {field.name: _type(value.get(field.name), field.type) for field in kind}
+        return {field.name: _typed(value.get(field.name), field.type) for field in kind}
     if types.is_map(kind):
-        return [(_typed_key(key, kind.key_type), _type(item, kind.item_type)) for key, item in value.items()]
+        return [(_typed_key(key, kind.key_type), _typed(item, kind.item_type)) for key, item in value.items()]
     if types.is_nested(kind):
-        return [_type(each, kind.value_type) for each in value]
+        return [_typed(each, kind.value_type) for each in value]
     if types.is_floating(kind):
         return float(value)
     if types.is_decimal(kind):
@@ -264,7 +264,7 @@ def _type(value: Any, kind: pa.DataType) -> Any:
 def _typed_key(key: str, kind: pa.DataType) -> Any:
     """Return a key of a map, which is a text in JSON."""
     if pa.types.is_temporal(kind):
-        return _type(key, kind)
+        return _typed(key, kind)
     return key if is_text(kind) else pa.scalar(key.lower()).cast(kind).as_py()
 
 

@@ -91,7 +91,7 @@ def look(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     full_name, stored = f"{schema_name}.{name}", mode.stored(schema)
     _check_rewriting(connection, node, full_name, oid)
     present = _columns(connection, oid)
-    added = _add(connection, present, stored, mode)
+    added = _added(connection, present, stored, mode)
     if added:
         _check_owner(connection, node, full_name, oid, added)
     columns = _checked_columns(node, full_name, [*present, *added], stored)
@@ -357,7 +357,7 @@ def _columns(connection: Connection, oid: int) -> list[TableColumn]:
     return [TableColumn(*row) for row in rows]
 
 
-def _add(
+def _added(
     connection: Connection, present: Sequence[TableColumn], stored: pa.Schema, mode: TableMode
 ) -> list[TableColumn]:
     """Return the columns that a start adds, as the catalog will describe them."""

@@ -71,7 +71,7 @@ class Dsn:
 
         The driver and the server would quote it as a host or a database that cannot be found.
         """
-        host, database = _ask(self.text)
+        host, database = _asked(self.text)
         if "@" in host + database:
             where = "host" if "@" in host else "database"
             raise InvalidPipeline(
@@ -127,7 +127,7 @@ def _login_end(text: str) -> int:
     return end if text[end : end + 1] == "@" else 0
 
 
-def _ask(text: str) -> tuple[str, str]:
+def _asked(text: str) -> tuple[str, str]:
     """Return hosts with ports, and the database, as PostgreSQL's client library reads them."""
     if not _is_url(text):
         found = {keyword.lower(): value for keyword, value in _KEYWORD.findall(text)}

@@ -219,7 +219,7 @@ class PostgresSession:
             connection.execute(statement)
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction) as error:
             self.drop()  # a pooler's way to a standby: a new connection may find the primary
-            raise self._not_primary(f"PostgreSQL said: {_say(error)}.") from error
+            raise self._not_primary(f"PostgreSQL said: {_said(error)}.") from error
 
     def _roll_back(self, connection: Connection) -> None:
         if connection.closed:
@@ -281,7 +281,7 @@ def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> Holdfas
     """Return the driver's error in our words, its kind chosen by what the user should do."""
     state = error.sqlstate or ""
     diagnosis = error.diag
-    why = f"PostgreSQL said: {_say(error)}."
+    why = f"PostgreSQL said: {_said(error)}."
     if _is_connection_loss(error, state):
         return Unavailable(
             f"{node}: PostgreSQL at {dsn} does not answer.",
@@ -367,7 +367,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
     )
 
 
-def _say(error: psycopg.Error) -> str:
+def _said(error: psycopg.Error) -> str:
     diagnosis = error.diag
     parts = [diagnosis.message_primary or _first_line(error), diagnosis.message_detail, diagnosis.context]
     return "; ".join(part.strip().rstrip(".") for part in parts if part)

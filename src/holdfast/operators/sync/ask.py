@@ -105,8 +105,8 @@ def _check_delay(step: SyncRules, policy: Custom, epoch: Epoch, waiting: Waiting
     if len(breaks):
         row = breaks[0]
         raise InvalidPipeline(
-            f"the policy {policy.name!r} gave a set at {_say(step, given[row])}: "
-            f"no set below {_say(step, settled[row])} may follow.",
+            f"the policy {policy.name!r} gave a set at {_said(step, given[row])}: "
+            f"no set below {_said(step, settled[row])} may follow.",
             why=f"with delay={policy.delay!r} no set may be further below what is settled.",
             do="let sets go sooner or give them a later time, make delay= longer, or leave it out: then downstream "
             "operators receive no bound but the end.",
@@ -121,12 +121,12 @@ def _check_one(step: SyncRules, policy: Custom, name: str, waiting: WaitingRows,
     if again.any():
         raise InvalidPipeline(
             f"the policy {policy.name!r} put two rows of input {name!r} into one set, "
-            f"at {_say(step, at[order][1:][again][0])}.",
+            f"at {_said(step, at[order][1:][again][0])}.",
             why="the output's columns hold one row of each strict input.",
             do="write hf.policy.custom(..., many=True): columns are lists then; or let one of them go, or DROPS it.",
         )
 
 
-def _say(step: SyncRules, ticks: int) -> str:
+def _said(step: SyncRules, ticks: int) -> str:
     """Return a time as messages say it: the ticks themselves where they have no unit."""
     return utc(int(ticks), is_exact=True) if pa.types.is_timestamp(step.time_type) else str(ticks)

@@ -90,7 +90,7 @@ def decide(step: SyncRules, epoch: Epoch) -> SetDecision:
         case Custom():
             return _custom(step, step.policy, epoch)
         case _:
-            return _settle(step, epoch)
+            return _settled(step, epoch)
 
 
 def _by_time(epoch: Epoch, fates: Sequence[Fates], settled: Ints, **more: object) -> SetDecision:
@@ -103,7 +103,7 @@ def _by_time(epoch: Epoch, fates: Sequence[Fates], settled: Ints, **more: object
     return SetDecision(fates, rows, ranks, at, settled, needs, **more)  # type: ignore[arg-type]
 
 
-def _settle(step: SyncRules, epoch: Epoch) -> SetDecision:
+def _settled(step: SyncRules, epoch: Epoch) -> SetDecision:
     if len(step.groups) == 1:
         settled = timeline.settled_before(epoch.bounds)
         return _by_time(epoch, [_fate(pool.at < settled[pool.key]) for pool in epoch.pools], settled)
@@ -142,12 +142,12 @@ def _group_that_settled_first(step: SyncRules, epoch: Epoch, first: Ints) -> Int
     ready = np.full(first.shape, CLOSED, np.int64)
     for place, group in enumerate(step.groups):
         wanted = first[:, place]
-        ready[:, place] = np.max([_reach(epoch, i, wanted) for i in group], axis=0)
+        ready[:, place] = np.max([_reached(epoch, i, wanted) for i in group], axis=0)
     ready[first == CLOSED] = CLOSED
     return np.asarray(np.argmin(ready, axis=1), np.int64)
 
 
-def _reach(epoch: Epoch, i: int, wanted: Ints) -> Ints:
+def _reached(epoch: Epoch, i: int, wanted: Ints) -> Ints:
     """Return for each key the place at which an input's bound went above a time; -1: it was there before."""
     event = epoch.events[i]
     place = np.full(len(wanted), CLOSED, np.int64)

@@ -90,12 +90,12 @@ def _oldest_waiting(
     step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change], known: pa.Table
 ) -> int | None:
     """Return the smallest ACTIVE of those keys, and of keys that the epoch changes, under which rows wait."""
-    keys = _change(step, {KEYS: known}, changes, KEYS)
+    keys = _changed(step, {KEYS: known}, changes, KEYS)
     found = []
     for table in map(waiting_table, step.inputs):
         # Before the change is made too: it is made to few rows then.
         near = {table: joins.semi_join(state[table], keys, step.key.names)}
-        waiting = unsent(_change(step, near, changes, table))
+        waiting = unsent(_changed(step, near, changes, table))
         active = whole(joins.semi_join(keys, waiting, step.key.names).column(ACTIVE), UNBOUNDED)
         found += [int(active.min())] if len(active) else []
     return min(found, default=None)
@@ -108,5 +108,5 @@ def unsent(waiting: pa.Table) -> pa.Table:
     return waiting.filter(pa.array(~np.asarray(waiting.column(SENT)).astype(bool)))
 
 
-def _change(step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change], table: str) -> pa.Table:
+def _changed(step: SyncRules, state: Mapping[str, pa.Table], changes: Mapping[str, Change], table: str) -> pa.Table:
     return tables.apply_change(state[table], step.tables[table], changes[table]) if table in changes else state[table]

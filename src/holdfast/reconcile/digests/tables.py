@@ -57,16 +57,16 @@ def summed(divided: np.ndarray, hashes: np.ndarray) -> pa.RecordBatch:
     buckets, of_rows = np.unique(canonical.buckets(divided, BITS), return_inverse=True)
     sums = np.zeros(len(buckets), np.uint64)
     np.add.at(sums, of_rows, hashes)
-    return _say(buckets, np.bincount(of_rows, minlength=len(buckets)), sums)
+    return _said(buckets, np.bincount(of_rows, minlength=len(buckets)), sums)
 
 
 def said_of(digests: Digests) -> pa.RecordBatch:
     """Return the same by digests in ``2**BITS`` buckets."""
     at = np.flatnonzero(digests.counts)
-    return _say(at, digests.counts[at], digests.sums[at])
+    return _said(at, digests.counts[at], digests.sums[at])
 
 
-def _say(buckets: np.ndarray, counts: np.ndarray, sums: np.ndarray) -> pa.RecordBatch:
+def _said(buckets: np.ndarray, counts: np.ndarray, sums: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch([pa.array(each) for each in (buckets, counts, sums)], schema=SUMS)
 
 

@@ -108,16 +108,16 @@ def answer(part: ProbePart, request: tuple[int, int, int], tell: Callable[..., o
             except HoldfastError as error:
                 if not isinstance(error, BadRow | InvalidPipeline):
                     raise
-                tell(Word.FAIL, number, count, *_say(error))
+                tell(Word.FAIL, number, count, *_said(error))
             except Exception as error:
-                tell(Word.FAIL, number, count, *_say(error))
+                tell(Word.FAIL, number, count, *_said(error))
     except Exception as error:
-        tell(Word.GIVE_UP, 0, 0, *_say(error))
+        tell(Word.GIVE_UP, 0, 0, *_said(error))
         return
     tell(Word.END, 0, 0)
 
 
-def _say(error: Exception) -> tuple[str, str, str]:
+def _said(error: Exception) -> tuple[str, str, str]:
     if isinstance(error, HoldfastError):
         return type(error).__name__, error.what, error.why
     return BadRow.__name__, f"the pipeline's own code raised {type(error).__name__}.", str(error)

@@ -61,7 +61,7 @@ def compared(
     if chosen.is_changed:
         left = left_to_replay(checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
-    return change if change.is_empty else change.over(_finish(checkpoint, below, pipeline))
+    return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
 
 
 def lines_of(change: GraphChange) -> Iterator[str]:
@@ -196,7 +196,7 @@ class StateChange:
         return manifest.key.path
 
 
-def _finish(checkpoint: Path, below: str, pipeline: Graph) -> tuple[str, ...]:
+def _finished(checkpoint: Path, below: str, pipeline: Graph) -> tuple[str, ...]:
     """Return the sources that have ended: those whose end is logged, and bounded ones that are read completely."""
     spark = checkpoint / below
     positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # after a rewind nothing is planned

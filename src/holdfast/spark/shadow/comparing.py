@@ -131,7 +131,7 @@ class StartComparison:
 
     def _mended(self, node: SinkNode, checkpoint: Path, sink: Sink, check_fenced: Callable[[], object]) -> ComparedSink:
         try:
-            return _tell(self._reconciling(node, checkpoint).mend(sink))
+            return _told(self._reconciling(node, checkpoint).mend(sink))
         except InvalidPipeline as error:
             if node.name in self.wanted:
                 raise
@@ -162,7 +162,7 @@ class StartComparison:
         return kept if shadow.is_what_was_kept else start_shadow(checkpoint)
 
 
-def _tell(found: Reconciled) -> ComparedSink:
+def _told(found: Reconciled) -> ComparedSink:
     return ComparedSink(
         found.sink,
         found.epoch,

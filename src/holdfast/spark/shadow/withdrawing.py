@@ -57,7 +57,7 @@ class Withdrawing:
     @property
     def recomputed(self) -> Sequence[str]:
         """Those whose rows of then are computed: by the graph that has published them, and no other."""
-        return [node.name for node in self.nodes if _declare(node).is_recomputed]
+        return [node.name for node in self.nodes if _declared(node).is_recomputed]
 
     def check_graph(self) -> None:
         """Refuse sinks that cannot go back whatever they hold, all at once.
@@ -117,7 +117,7 @@ class Withdrawing:
             return "it is at-least-once: it does not know what it holds"
         if node.kind in OUT_OF_REACH:
             return OUT_OF_REACH[node.kind]
-        declared = _declare(node)
+        declared = _declared(node)
         if declared.is_recomputed:
             if look_ups := look_ups_of(self.pipeline.with_sinks([node])):
                 return f"its rows of then are computed anew, in tables as they are now: by lookup {', '.join(look_ups)}"
@@ -152,7 +152,7 @@ class Withdrawing:
         return Reconciling(self.pipeline, node, self.directory, where, self.settings, log.info, session=self.session)
 
 
-def _declare(node: SinkNode) -> Withdrawal:
+def _declared(node: SinkNode) -> Withdrawal:
     if isinstance(node.spec, RewindableSpec):
         return node.spec.withdrawal()
     return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")

@@ -143,7 +143,7 @@ def failure_of_multipart(error: Exception) -> FailedRequest:
     answer = _answer("NotFoundError" if status == "404" else "", "", status, code)
     said = code if code.isalnum() and not code.isdecimal() else ""
     return FailedRequest(
-        StoreAnswer.NOT_DONE if answer is StoreAnswer.TAKEN else answer, _say(status, said, sentence[:300])
+        StoreAnswer.NOT_DONE if answer is StoreAnswer.TAKEN else answer, _said(status, said, sentence[:300])
     )
 
 
@@ -192,7 +192,7 @@ _UNREADABLE = (
 
 def _why(text: str, status: str, code: str) -> str:
     if status or code:
-        return _say(status, code, _find(_SENTENCE, text) or _find(_SENTENCE_OF_KEY, text))
+        return _said(status, code, _find(_SENTENCE, text) or _find(_SENTENCE_OF_KEY, text))
     if _WRONG_REGION in text:
         return "the bucket is in another region"
     if any(words in text for words in _NOT_CONNECTED):
@@ -200,7 +200,7 @@ def _why(text: str, status: str, code: str) -> str:
     return "no answer came in time, or the connection broke"
 
 
-def _say(status: str, code: str, sentence: str) -> str:
+def _said(status: str, code: str, sentence: str) -> str:
     sentence = sentence.strip().rstrip(".")
     return f"the store answered {' '.join(part for part in (status, code) if part)}" + (
         f" ({sentence})" if sentence else ""

@@ -296,7 +296,7 @@ class ByteStreamSource:
         stream = self._streams[segment]
         low = int(start.get(segment, stream.state.begin))
         if low < stream.state.begin:
-            raise _drop(segment, low, stream.state.begin)
+            raise _dropped(segment, low, stream.state.begin)
         return low
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> list[tuple[str, StreamView, int, int]]:
@@ -324,7 +324,7 @@ def _chunks(branch: Branch, stream: str, first: int, last: int) -> Iterator[Mess
         if view is None:
             raise _gone(stream, f"{branch.directory} has no such stream")
         if first < view.state.begin:
-            raise _drop(stream, first, view.state.begin)
+            raise _dropped(stream, first, view.state.begin)
         if view.is_withdrawn(last):
             raise _gone(stream, f"what was there up to message {last - 1} was withdrawn by a rewind of its pipeline")
         try:
@@ -337,7 +337,7 @@ def _chunks(branch: Branch, stream: str, first: int, last: int) -> Iterator[Mess
     raise _gone(stream, f"{vanished.filename if vanished else branch.directory} is not there")
 
 
-def _drop(segment: str, first: int, begin: int) -> Corrupt:
+def _dropped(segment: str, first: int, begin: int) -> Corrupt:
     return _gone(segment, f"messages {first} to {begin - 1} were dropped by the retention of its sink")
 
 

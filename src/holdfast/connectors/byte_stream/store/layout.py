@@ -116,15 +116,15 @@ def file_head_size(stream: str) -> int:
 
 def sealed_heads(heads: np.ndarray) -> memoryview:
     """Return the bytes of heads of messages; their checksums are set."""
-    return _seal(heads, "head_crc")
+    return _sealed(heads, "head_crc")
 
 
 def sealed_entries(entries: np.ndarray) -> memoryview:
     """Return the bytes of index entries; their checksums are set."""
-    return _seal(entries, "crc")
+    return _sealed(entries, "crc")
 
 
-def _seal(records: np.ndarray, field: str) -> memoryview:
+def _sealed(records: np.ndarray, field: str) -> memoryview:
     size = records.dtype.itemsize
     unsealed = records.tobytes()
     end = size - _CRC.size

@@ -141,7 +141,7 @@ def encode_entry(entry: StreamEntry) -> bytes:
     for name in ("recent_ends", "explained", "explanations"):
         if not body[name]:
             del body[name]
-    return _check({"format": FORMAT, **body})
+    return _checked({"format": FORMAT, **body})
 
 
 def decode_entry(data: bytes, number: int) -> StreamEntry:
@@ -159,7 +159,7 @@ def decode_entry(data: bytes, number: int) -> StreamEntry:
 
 def encode_list(files: Sequence[DataFile]) -> bytes:
     """Return the bytes of a list of finished files."""
-    return _check({"format": FORMAT, "files": [asdict(file) for file in files]})
+    return _checked({"format": FORMAT, "files": [asdict(file) for file in files]})
 
 
 def read_list(directory: str, name: str) -> tuple[DataFile, ...]:
@@ -204,7 +204,7 @@ def _stream(state: Mapping[str, Any]) -> StreamState:
     return StreamState(**{**state, "open": None if grows is None else DataFile(**grows)})
 
 
-def _check(body: Mapping[str, Any]) -> bytes:
+def _checked(body: Mapping[str, Any]) -> bytes:
     """Return one line of JSON, and below it the line's SHA-256."""
     line = json.dumps(body).encode() + b"\n"
     return line + hashlib.sha256(line).hexdigest().encode() + b"\n"

@@ -54,7 +54,7 @@ def _write_parquet(path: str, sources: Sequence[str], schema: pa.Schema, compres
             for rows in _row_groups(sources, schema):
                 writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
                 row_count += rows.num_rows
-        size_bytes = _finish(file)
+        size_bytes = _finished(file)
     expected = sum(pq.read_metadata(source).num_rows for source in sources)
     invariant(row_count == expected, f"{row_count} rows were written to {path}, of {expected} that were read.")
     return size_bytes
@@ -84,13 +84,13 @@ def _write_lines(path: str, sources: Sequence[str]) -> int:
         for source in sources:
             with open(source, "rb") as lines:
                 shutil.copyfileobj(lines, file, _BUFFER_BYTES)
-        size_bytes = _finish(file)
+        size_bytes = _finished(file)
     expected = sum(os.path.getsize(source) for source in sources)
     invariant(size_bytes == expected, f"{size_bytes} bytes were written to {path}, of {expected} that were read.")
     return size_bytes
 
 
-def _finish(file: BinaryIO) -> int:
+def _finished(file: BinaryIO) -> int:
     file.flush()
     os.fsync(file.fileno())
     return file.tell()

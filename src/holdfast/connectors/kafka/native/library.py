@@ -38,12 +38,12 @@ LOW = 1 << 12
 
 def quick(name: str, result: Any, *arguments: Any) -> Any:
     """Return a function that is over at once."""
-    return _type(_quick, name, result, arguments)
+    return _typed(_quick, name, result, arguments)
 
 
 def waits(name: str, result: Any, *arguments: Any) -> Any:
     """Return a function during which other threads of Python's go on."""
-    return _type(_waits, name, result, arguments)
+    return _typed(_waits, name, result, arguments)
 
 
 def newer(kind: Callable[..., Any], name: str, result: Any, *arguments: Any) -> Any:
@@ -51,7 +51,7 @@ def newer(kind: Callable[..., Any], name: str, result: Any, *arguments: Any) -> 
     return kind(name, result, *arguments) if hasattr(_quick, name) else None
 
 
-def _type(library: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
+def _typed(library: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments
     return function
@@ -170,7 +170,7 @@ class Client:
                     said = str(value).lower() if isinstance(value, bool) else str(value)
                     self._set(conf, name, said)
             # NB librdkafka calls these as long as the client is there
-            self._on_error = _ON_ERROR(_tell(settings["error_cb"])) if "error_cb" in settings else None
+            self._on_error = _ON_ERROR(_told(settings["error_cb"])) if "error_cb" in settings else None
             self._on_report = _ON_REPORT(lambda _, message, __: on_report(message)) if on_report else None
             if self._on_error is not None:
                 _conf_error_cb(conf, self._on_error)
@@ -198,7 +198,7 @@ class Client:
             raise KafkaException(KafkaError(codes.INVALID_ARG, reason.value.decode(errors="replace")))
 
 
-def _tell(error_cb: Callable[[KafkaError], None]) -> Callable[..., None]:
+def _told(error_cb: Callable[[KafkaError], None]) -> Callable[..., None]:
     def tell(_: int, code: int, reason: bytes | None, __: int) -> None:
         error_cb(KafkaError(code, (reason or b"").decode(errors="replace")))
 

@@ -244,9 +244,9 @@ class KafkaSink:
         new = fresh(self._node, self._pipeline, publications, self._ledger.row.held(), believed)
         if not new:
             return
-        staged = [name for part in _stage(new) for name in _names([part])]
+        staged = [name for part in _staged(new) for name in _names([part])]
         states = self._transactions.describe(staged)
-        if gone := [part.name for part in _stage(new) if any(states[n].state != ONGOING for n in _names([part]))]:
+        if gone := [part.name for part in _staged(new) if any(states[n].state != ONGOING for n in _names([part]))]:
             raise verdicts.expired(self._names, gone)
         told = lacking(new, self._ledger.explained, self._node)
         moved = self._ledger.moved_to(new[-1].record)
@@ -461,7 +461,7 @@ class KafkaSink:
             yield from self._form.messages(self._node, batch, self._limits)
 
 
-def _stage(publications: Iterable[Publication]) -> list[Staged]:
+def _staged(publications: Iterable[Publication]) -> list[Staged]:
     return [part for each in publications for part in each.parts if isinstance(part, Staged) and _names([part])]
 
 
