@@ -20,7 +20,7 @@ from holdfast.commit.owner import noted_owner
 from holdfast.commit.records import Decided
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
 from holdfast.resume.directory_header import newest_directory
@@ -87,7 +87,7 @@ def resolve_with_former_columns(
         Whatever :meth:`Coordinator.open` raises.
     """
     named = sorted({name for several in open_decisions(store).values() for name in several} & schemas.keys())
-    changed = [name for name in named if _is_changed(noted_schema(store, name), schemas[name])]
+    changed = [name for name in named if _is_changed(_schema_before(store, name), schemas[name])]
     if not changed:
         return
     with ExitStack() as closing:
@@ -99,6 +99,15 @@ def resolve_with_former_columns(
         log.info("sinks %s have other columns now: what was decided before is resolved first", ", ".join(changed))
         with suppress(_LeftToTheStart):
             coordinator.open(on_behind=_leave_to_the_start, on_expired=_leave_to_the_start)
+
+
+def _schema_before(store: Store, sink: str) -> pa.Schema | None:
+    """Return the columns that a sink had; None where nobody knows: this start notes them again."""
+    try:
+        return noted_schema(store, sink)
+    except Corrupt as error:
+        log.warning("%s It is written again.", error.what)
+        return None
 
 
 def _is_changed(before: pa.Schema | None, now: pa.Schema) -> bool:
