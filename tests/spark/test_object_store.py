@@ -128,6 +128,7 @@ def test_a_whole_run_asks_as_much_as_is_documented_and_lists_nothing(
     busy = asked(proxy, began, ended)
     ends = busy.pop("PUT progress", 0)
     assert ends <= (ended - began) / 5 + epochs / 50 + 1  # where state is kept, every so often, else of fifty epochs
+    assert busy.pop("PUT state", 0) <= (ended - began) / 30 + 1  # the report of what operators hold, and of the audit
     notes = busy.pop("GET flush", 0)
     assert notes <= (ended - began + 2 if kind == "paced" else 0)  # one a second
     if 10 + epochs > 50:  # the ends that earlier runs have left are joined, once for a thousand epochs
