@@ -38,8 +38,6 @@ from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import RewindTarget
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.resume.beginning import are_versions_known, why_unsure
-from holdfast.spark.resume.context import StartOptions
-from holdfast.spark.resume.starting import Starting
 from holdfast.spark.state.shape import noted_shape
 from holdfast.store.scratch import address_of
 
@@ -142,6 +140,10 @@ class TargetState:
         Dead in the middle, the rest is left to the graph that ran: it goes on with it, and a changed one is refused
         (:mod:`holdfast.resume.replays`).  In the place of a sink that is left out there is one that holds nothing.
         """
+        # Not above: `holdfast resolve` finishes rewinds, and needs no Spark.
+        from holdfast.spark.resume.context import StartOptions
+        from holdfast.spark.resume.starting import Starting
+
         log.warning("%d epochs are evaluated again, for their state alone", len(replayed))
         graph = read_graph(self.store, f"spark/{newest_directory(self.store)}")
         with TemporaryDirectory(prefix="holdfast-rewind-") as aside:
