@@ -2,4 +2,4 @@
 
 from holdfast import later
 
-__getattr__, __dir__, __all__ = later.names(__spec__)
+__getattr__, __dir__, __all__ = later.names(__spec__, of_connectors="read")

@@ -585,6 +585,32 @@ class SinkContract:
         sink.close()
 
 
+class HandleSinkContract(SinkContract):
+    """The promises of a sink whose rows travel in the handles: where the contract counts orphans, it has none."""
+
+    def test_only_the_handle_that_the_driver_received_is_published(self, target: Target) -> None:
+        sink = _opened(target)
+        _, received = (stage_rows(sink, 1, [(1, "one")], attempt=attempt) for attempt in (0, 1))
+        sink.publish([_publication(1, [received])], Held())
+        assert sink.sweep(below_epoch=2) == 0
+        assert target.rows() == [(1, "one")]
+
+    def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
+        """Rows cannot be swept apart from their handle; a handle without its rows is refused."""
+        sink = _opened(target)
+        with pytest.raises(HoldfastError):
+            sink.publish([_publication(1, [Staged(f"{PIPELINE}/1/1/0/0", 1)])], Held())
+        assert target.rows() == []
+        sink.publish([carried(1, [(3, "three")])], Held())
+        assert target.rows() == [(3, "three")]
+
+    def test_sweep_drops_lower_generations_and_earlier_epochs_and_keeps_the_rest(self, target: Target) -> None:
+        sink = _opened(target)
+        sink.publish([carried(1, [(1, "one")])], Held())
+        assert sink.sweep(below_epoch=9) == 0
+        assert target.rows() == [(1, "one")]
+
+
 class _Interrupted(BaseException):
     """Stands for the death of the process; no ``except Exception`` may swallow it."""
 
