@@ -137,7 +137,12 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         "sources.json",
         always("continues", "read when a directory is created; restore it, or remove it if no source is to come back"),
     ),
-    ((WHOLE, LOST), "sources/rows/log/<n>.json", always("stops", "restore it: without it, what was read is unknown")),
+    ((WHOLE,), "sources/rows/log/<n>.json", always("stops", "restore it: without it, what was read is unknown")),
+    (
+        (LOST,),
+        "sources/rows/log/<n>.json",
+        Row("stops", "stops", "stops", "continues; stops", "restore it; the newest one comes from the sinks"),
+    ),
     (
         (WHOLE, LOST),
         "sources/rows/log/identity",
