@@ -4,6 +4,9 @@ import ast
 
 import pytest
 
+import holdfast as hf
+from holdfast.graph.nodes import Stream
+from holdfast.status import Status
 from tests.docs.pages import ROOT, blocks
 
 BLOCKS = blocks(ROOT / "docs/notebooks.md", "python")
@@ -23,7 +26,7 @@ def test_the_cells_of_the_page_do_what_it_says(tmp_path, monkeypatch, spark, cap
     names = {}
     shown = [executed(block, names) for block in BLOCKS]
     drawn = [value for value in shown if hasattr(value, "_repr_html_")]
-    assert [type(value).__name__ for value in drawn] == ["Stream", "Pipeline", "Status"]
+    assert all(isinstance(*each) for each in zip(drawn, (Stream, hf.Pipeline, Status), strict=True))
     assert all(value._repr_html_().startswith("<") for value in drawn)
     assert shown[2] is True, "run.progress() says that the run has ended"
     assert "rides stopped: epoch 1, 27 rows" in capsys.readouterr().out
