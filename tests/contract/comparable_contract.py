@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import faults
+from holdfast.errors import Fenced
 from holdfast.ports import (
     HASH_COLUMN,
     PLACE_COLUMN,
@@ -264,6 +265,20 @@ class ComparableContract:
         assert opened.sink.repair(repair) is None  # type: ignore[attr-defined]
         with opened.content() as content:
             assert not len(content.digests(4).differing(digests_of(expected, 4, content)))
+        opened.close()
+
+    def test_a_run_that_was_replaced_repairs_nothing(self, comparable: ComparableTarget) -> None:
+        """Whoever replaced it has repaired the sink: that moves no epoch, and both found the same row to be missing."""
+        opened = Opened(comparable.fresh(SCHEMA))
+        opened.publish(table_of([simple(1)]))
+        expected = table_of([simple(1), simple(2)])
+        other = Opened(comparable.again(), generation=2)
+        repair = repair_of(opened, expected)  # as its view says: the ledger is of the other one already
+        assert repaired(other, expected) == 1
+        with pytest.raises(Fenced):
+            opened.sink.repair(repair)  # type: ignore[attr-defined]
+        assert digested(other, expected)
+        other.close()
         opened.close()
 
     @pytest.mark.slow

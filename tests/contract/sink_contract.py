@@ -107,6 +107,19 @@ class SinkContract:
         assert second.open(RunIdentity(PIPELINE, 2)) == Held(epoch=2, generation=1, positions=_positions(2), pts=17)
         second.close()
 
+    def test_a_sink_that_is_opened_again_holds_what_others_have_published_since(self, target: Target) -> None:
+        """A takeover opens the same sink once more, with a higher generation, where another one was refused."""
+        sink, other = _opened(target, 1), target.connect()
+        sink.publish([carried(1, [(1, "one")])], Held())
+        other.open(RunIdentity(PIPELINE, 2))
+        other.publish([carried(2, [(2, "two")], generation=2)], Held())
+        other.close()
+        held = sink.open(RunIdentity(PIPELINE, 3))
+        assert (held.epoch, held.generation) == (2, 2)
+        sink.publish([carried(3, [(3, "three")], generation=3)], held)
+        assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
+        sink.close()
+
     def test_opening_keeps_what_a_lower_generation_staged_because_a_decision_may_name_it(self, target: Target) -> None:
         """A crash between decide and publish: the decision holds handles of the dead generation (design/0001, 3)."""
         dead = _opened(target, 1)

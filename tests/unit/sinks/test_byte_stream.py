@@ -14,8 +14,10 @@ from holdfast import write
 from holdfast.connectors.byte_stream.sink import append, staging
 from holdfast.connectors.byte_stream.sink.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink.retention import RetentionRules
+from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
 from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
 from holdfast.connectors.byte_stream.store import data_file
+from holdfast.connectors.byte_stream.store.branch import BranchView
 from holdfast.connectors.byte_stream.store.manifest import DataFile
 from holdfast.connectors.byte_stream.store.readers import ReaderMark
 from holdfast.connectors.byte_stream.store.verification import verify
@@ -436,3 +438,45 @@ def test_an_entry_says_in_json_what_is_committed(writing: Writing) -> None:
     entry = json.loads(last.read_text().splitlines()[0])
     assert entry["streams"]["front"]["open"]["count"] == 3
     assert (entry["epoch"], entry["positions"], entry["times"]) == (1, {"given": {"log": 1}}, "ticks")
+
+
+def test_a_replaced_run_that_wakes_while_it_opens_takes_nothing_of_the_new_one(tmp_path: Path) -> None:
+    """It removes what lower generations left uncommitted, by what was there before its own fence."""
+    path = os.fspath(tmp_path / "store")
+
+    def sink() -> ByteStreamSink:
+        return ByteStreamSinkSpec(path, COLUMNS).connect("out", PIPELINE, SCHEMA)
+
+    def publish(by: ByteStreamSink, epoch: int, generation: int) -> None:
+        rows = Carried(table(frames(10 * epoch - 10, 10 * epoch)))
+        by.publish([Publication(record(epoch, generation), (rows,))], Held())
+
+    first, slow, new = sink(), sink(), sink()
+    first.open(RunIdentity(PIPELINE, 1))
+    publish(first, 1, 1)
+    remove = slow._remove_uncommitted
+
+    def woken(before: BranchView) -> None:
+        new.open(RunIdentity(PIPELINE, 3))
+        publish(new, 2, 3)
+        publish(new, 3, 3)
+        remove(before)
+
+    slow._remove_uncommitted = woken  # type: ignore[method-assign]
+    slow.open(RunIdentity(PIPELINE, 2))
+    stream = stream_of(path)
+    assert [at for chunk in stream.read(0, stream.end) for at in chunk.timestamps] == list(range(30))
+    view, appends = slow._view, slow._before.entry.number
+    assert view().entry.number > appends
+
+
+def test_what_was_there_before_the_fence_is_read_before_it(tmp_path: Path) -> None:
+    """Else a run that stalls right after its fence sees the growing file of the next one, and would cut it."""
+    path = os.fspath(tmp_path / "store")
+    sink = ByteStreamSinkSpec(path, COLUMNS).connect("out", PIPELINE, SCHEMA)
+    order: list[str] = []
+    view, append = sink._view, sink._try
+    sink._view = lambda: order.append("view") or view()  # type: ignore[method-assign,func-returns-value]
+    sink._try = lambda entry: order.append("fence") or append(entry)  # type: ignore[method-assign,func-returns-value]
+    sink.open(RunIdentity(PIPELINE, 1))
+    assert order == ["view", "fence"]

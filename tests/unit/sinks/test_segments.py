@@ -15,11 +15,11 @@ import pytest
 from holdfast import segments
 from holdfast.connectors.kit.files.joining import SmallNeighbours
 from holdfast.connectors.segments import growth, manifest, sealing
-from holdfast.connectors.segments.entries import SealedSegment
+from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry
 from holdfast.connectors.segments.policies import Segment, chosen, named, reason_of
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.errors import Corrupt, Diverged, Fenced, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.store import durable
 
@@ -705,3 +705,30 @@ def test_ten_thousand_partition_values_are_sealed_null_slashes_and_unicode_among
     assert sink.holdings.growing == {}
     assert os.listdir(sink.places.journal) == []
     sink.close()
+
+
+def test_a_sink_that_is_opened_again_after_another_one_has_sealed_loses_no_journal(tmp_path: Path) -> None:
+    """What it knew of is gone, because it is sealed: the journal is not lost."""
+    first = opened(tmp_path)
+    publish(first, 1, [(1, "a")])
+    second = opened(tmp_path, 2, seal=(segments.shutdown(),))
+    publish(second, 2, [(2, "a")], generation=2)
+    second.sealing.tend(is_closing=True)
+    publish(second, 3, [(3, "a")], generation=2)
+    assert first.open(RunIdentity(PIPELINE, 3)).epoch == 3
+    assert opened(tmp_path, 4).holdings.last.epoch == 3
+
+
+def test_a_sink_whose_opening_is_in_doubt_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = opened(tmp_path)
+    append = sink._try
+
+    def doubtful(entry: SegmentsEntry) -> bool:
+        append(entry)
+        raise InDoubt("It is written.", why="nobody said whether it lasts.", do="ask again.")
+
+    monkeypatch.setattr(sink, "_try", doubtful)
+    with pytest.raises(InDoubt):
+        sink.open(RunIdentity(PIPELINE, 2))
+    monkeypatch.undo()
+    assert sink.open(RunIdentity(PIPELINE, 3)).generation == 2

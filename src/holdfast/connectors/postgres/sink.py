@@ -458,7 +458,16 @@ class PostgresSink:
 
     def repair(self, repair: Repair) -> int | None:
         """Remove and write rows in one transaction."""
-        return repaired(self._session, self._table, self._ledger, self._epochs, repair, self._write_rows)
+        return repaired(
+            self._session,
+            self._table,
+            self._ledger,
+            self._epochs,
+            repair,
+            self._write_rows,
+            pipeline=self._pipeline,
+            generation=self._generation,
+        )
 
     def control_counts(self) -> dict[str, int]:
         """Return how many control rows of each kind were carried out."""

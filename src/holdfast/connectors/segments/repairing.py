@@ -61,6 +61,9 @@ class RepairedSegments(Protocol):
     def manifest(self) -> SegmentsManifest:
         """Where it is durable."""
 
+    def follow(self) -> SegmentsEntry:
+        """Return the last entry, which is this run's; under :attr:`lock`."""
+
     def adopt(self, holdings: Holdings) -> None:
         """Take a state that was read from the manifest, and what seals with it; under :attr:`lock`."""
 
@@ -106,6 +109,7 @@ class SegmentsComparing:
         self._check()
         host = self.host
         with host.sealing.resting(), host.lock:
+            host.follow()
             holdings = host.manifest.holdings()
             if is_moved(holdings.held(), repair.held):
                 return None

@@ -176,6 +176,8 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
         return held
 
     def _fence(self, last: SegmentsEntry, run: RunIdentity) -> SegmentsEntry:
+        if self._holdings.last.number != last.number:  # opened once more, after others have appended
+            self._holdings = self._manifest.holdings()
         holdings = self._holdings
         is_lost = refill.is_journal_lost(self.name, holdings, self._staging.names())
         epoch, positions = holdings.lost() if is_lost else (last.epoch, last.positions)

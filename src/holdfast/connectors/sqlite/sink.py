@@ -326,11 +326,11 @@ class SqliteSink:
         """Remove and write rows.  Durable writes: 1. the transaction; after a crash it is there or it is not."""
         try:
             with self._transaction() as connection:
-                row = self._row(connection)
-                if is_moved(row.held() if row else Held(), repair.held):
+                row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
+                if is_moved(row.held(), repair.held):
                     return None
                 count = repair_rows(connection, self._table_now(connection), repair)
-                if self._epochs is not None and repair.written.num_rows and row is not None:
+                if self._epochs is not None and repair.written.num_rows:
                     # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
                     self._epochs.restart(connection, row)
                 faults.reach("repair-uncommitted", repair.held.epoch)

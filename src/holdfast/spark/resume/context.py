@@ -24,6 +24,7 @@ from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
 from holdfast.resume.graph_record import GraphRecord, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
+from holdfast.resume.rewind import check_finished
 from holdfast.spark import private
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.given_session.log4j import divert
@@ -169,6 +170,8 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     resolve_dead_run(pipeline, store, asked.settings)
     if finish_rewind is not None:
         finish_rewind(store, directory)
+    else:
+        check_finished(store, directory, pipeline.name, "where the run goes on")
     begins = _begins(asked, store)
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)

@@ -97,6 +97,7 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
         self._staging = MessageStaging(
             FileStaging(os.path.join(self._directory, "staging"), schema, is_published=False), columns
         )
+        self._before: BranchView  # of the moment before this run took the log over
         self._explanations = FileExplanations(os.path.join(self._directory, "positions"), f"sink {name!r}")
         with durable.explained(f"opening {self._directory}"):
             for place in (self._staging.places.directory, *(os.path.join(self._directory, x) for x in (LOG, STREAMS))):
@@ -112,10 +113,12 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
         return self._directory
 
     def _fence(self, last: StreamEntry, run: RunIdentity) -> StreamEntry:
+        # Before the fence: what it names is of lower generations, which append to none of it any more.
+        self._before = self._view()
         return dataclasses.replace(fence_of(last, run.generation), times=self._times)
 
     def _took_over(self, fence: StreamEntry, last: StreamEntry) -> Held:
-        self._remove_uncommitted(self._view())
+        self._remove_uncommitted(self._before)
         self._branch.log.prune_fences()
         return last.held()
 

@@ -50,8 +50,8 @@ class RepairHost(Protocol):
     def lock(self) -> threading.RLock:
         """Orders appends."""
 
-    def caught_up(self) -> LogEntry:
-        """Return the last entry, whoever appended it, with its renames done; under :attr:`lock`."""
+    def follow(self) -> LogEntry:
+        """Return the last entry, which is this run's, with its renames done; under :attr:`lock`."""
 
     def check_destinations(self, paths: Iterable[str]) -> None:
         """Raise if files cannot be renamed to these paths."""
@@ -239,7 +239,7 @@ def repaired(host: RepairHost, format: FileFormat, joining: Joining, repair: Rep
     2. the entry of the log: after it the renames and removals will be done, by whoever opens the sink next.
     """
     with host.lock:
-        last = host.caught_up()
+        last = host.follow()
         if is_moved(last.held(), repair.held):
             return None
         if not repair.removed.num_rows and not repair.written.num_rows:

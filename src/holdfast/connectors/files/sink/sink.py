@@ -220,12 +220,6 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
         """The log."""
         return self._entries
 
-    def caught_up(self) -> LogEntry:
-        """Return the last entry, whoever appended it, with its renames done; under :attr:`lock`."""
-        last = self._last()
-        self._finish(last)
-        return last
-
     def append_joins(self, entry: LogEntry, last: LogEntry) -> bool:
         """Append an entry and carry it out; under :attr:`lock`.  False, with nothing changed, if it is not ours."""
         if not self._append(entry, last):

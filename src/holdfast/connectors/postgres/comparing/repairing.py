@@ -10,6 +10,7 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast import faults
+from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.moved import Moved
 from holdfast.connectors.postgres.comparing import content
@@ -19,7 +20,7 @@ from holdfast.connectors.postgres.ledger import PostgresLedger, set_lock_timeout
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.trials import LOCK_TIMEOUT
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 
@@ -33,24 +34,31 @@ def repaired(
     epochs: PostgresEpochs | None,
     repair: Repair,
     write_rows: WriteRows,
+    *,
+    pipeline: str,
+    generation: int,
 ) -> int | None:
     """Remove and write rows; return how many, or None where the table or its ledger has moved.
+
+    Another run that has opened the sink has a higher generation than this one: it may have repaired it, which moves
+    neither epoch nor positions.
 
     Durable writes: 1. the transaction.  A crash before it leaves nothing, one after it nothing to do.
     """
     try:
         with session.transaction() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            row = ledger.locked_row(connection) if ledger.row_if_any(connection) is not None else None
-            held = row.held() if row is not None else Held()
-            if (row is not None and row.in_progress is not None) or is_moved(held, repair.held):
+            found = ledger.locked_row(connection) if ledger.row_if_any(connection) is not None else None
+            row = sql.check_generation(table.node, pipeline, generation, found)
+            held = row.held()
+            if row.in_progress is not None or is_moved(held, repair.held):
                 return None
             _remove(connection, table, repair)
             written = repair.written.select(content.compared(table).names)
             if table.mode.delete is not None:
                 written = written.append_column(table.mode.delete, pa.repeat(False, written.num_rows))
             write_rows(connection, table, written, held.epoch)
-            if epochs is not None and written.num_rows and row is not None:
+            if epochs is not None and written.num_rows:
                 # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
                 epochs.restart(connection, row)
             faults.reach("repair-uncommitted", held.epoch)
