@@ -41,14 +41,20 @@ class Ramp:
     path : str
         The file.
     first_bytes : int
-        What the first epoch takes of each source at most; 0: there is no limit.
+        What the first epoch takes of each source at most, in a run whose trigger leaves no time between epochs; 0:
+        there is no limit.
+    interval_s : float
+        Time between two epochs, as the trigger says: the first one may take as long, about, at ``first_bytes`` a
+        second.  A run that waits an hour between epochs does not leave what is there for the next hour.
     now_s : callable
         A clock that never goes back, seconds.
     """
 
-    def __init__(self, path: str, first_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: str, first_bytes: int, now_s: Callable[[], float] = time.monotonic, *, interval_s: float = 0.0
+    ) -> None:
         self._path = path
-        self._size_bytes: int | None = first_bytes or None
+        self._size_bytes = _as_limit(int(first_bytes * max(1.0, interval_s)))
         self._now_s = now_s
         self._began_s: float | None = None
         self._write()
@@ -64,9 +70,7 @@ class Ramp:
         if self._began_s is None:
             self._began_s = now_s - took_s
         times = max(2, int((now_s - self._began_s) / took_s) if took_s > 0 else 0)
-        self._size_bytes = self._size_bytes * times
-        if self._size_bytes > _ENOUGH:
-            self._size_bytes = None
+        self._size_bytes = _as_limit(self._size_bytes * times)
         self._write()
 
     def _write(self) -> None:
@@ -76,3 +80,8 @@ class Ramp:
                     os.unlink(self._path)
             else:
                 write_note(self._path, self._size_bytes)
+
+
+def _as_limit(size_bytes: int) -> int | None:
+    """Return a number of bytes; None where it is no limit."""
+    return size_bytes if 0 < size_bytes <= _ENOUGH else None

@@ -132,7 +132,7 @@ class Wiring:
             ),
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
-            ramp=Ramp(limit_file(self.context.stop_file), self.asked.settings.first_epoch_max_bytes),
+            ramp=self._ramp(),
             auditor=auditor,
             lookups=lookups,
             note_parts=self.participation.note,
@@ -273,6 +273,12 @@ class Wiring:
         return OperatorReports(
             kinds, self.context.store, self.context.clock, self.coordinator.generation, auditor, drops
         )
+
+    def _ramp(self) -> Ramp:
+        """Return what keeps the first epochs small."""
+        interval_us = self.asked.trigger.interval_us or 0
+        place, first_bytes = limit_file(self.context.stop_file), self.asked.settings.first_epoch_max_bytes
+        return Ramp(place, first_bytes, interval_s=interval_us / 1_000_000)
 
     def _pressure(self) -> BackPressure | None:
         if self.physical.stateful is None:

@@ -52,6 +52,23 @@ def test_an_epoch_may_take_as_long_as_the_run_is_old(path: str) -> None:
     assert read_limit(path) == ReadLimit(2 * 61 * FIRST // ROW_SIZE, 2 * 61 * FIRST)
 
 
+@pytest.mark.parametrize(("interval_s", "times"), [(0.1, 1), (10, 10), (60, 60)])
+def test_a_trigger_that_waits_leaves_nothing_for_its_next_time_that_it_has_time_for(
+    path: str, interval_s: float, times: int
+) -> None:
+    """With one of an hour a restart would delay what is there by hours."""
+    ramp = Ramp(path, FIRST, Hands(), interval_s=interval_s)
+    limit = read_limit(path)
+    assert limit is not None
+    assert limit.size_bytes == times * FIRST
+    del ramp
+
+
+def test_with_an_interval_of_a_day_there_is_no_limit(path: str) -> None:
+    Ramp(path, FIRST, Hands(), interval_s=86_400)
+    assert read_limit(path) is None
+
+
 def test_beyond_all_sizes_there_is_no_limit(path: str) -> None:
     clock = Hands()
     ramp = Ramp(path, FIRST, clock)
