@@ -104,8 +104,9 @@ class Shadow:
         if owner.is_alive and owner.pid != os.getpid():
             raise InvalidPipeline(
                 f"the shadow in {self.directory} is in use.",
-                why=f"process {owner.pid} on this host is alive: a replica, or another comparison.",
-                do="stop it first; or name another directory: --shadow DIR.",
+                why=f"process {owner.pid} on this host is alive: a replica, or another comparison, which may be stuck.",
+                do=f"end process {owner.pid}, and do it again; holdfast reconcile can be given another directory: "
+                "--shadow DIR.",
                 pipeline=self.pipeline.name,
             )
 
