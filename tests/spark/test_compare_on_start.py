@@ -135,8 +135,12 @@ def test_a_sink_that_was_asked_for_and_cannot_be_compared_is_refused_before_anyt
         start(pipeline, tmp_path, spark, compare_on_start=["rows", "lines"])
     (tmp_path / "in/000.json").unlink()
     with pytest.raises(InvalidPipeline, match="cannot be computed from its sources"):
-        start(pipeline, tmp_path, spark, compare_on_start=True)
+        start(pipeline, tmp_path, spark, compare_on_start=["rows"])
     assert asked(tmp_path / "rows.db", "SELECT generation FROM holdfast_ledger") == generation, "nobody was fenced"
+    run = start(pipeline, tmp_path, spark, compare_on_start=True)
+    assert found(run) == {}
+    told = {each.sink: each.why_not for each in run.status().compared}
+    assert "cannot be computed from its sources" in told["rows"], "none was named: the pipeline goes on"
 
 
 def test_with_digests_alone_the_same_rows_are_found_and_mended(tmp_path: Path, spark: SparkSession) -> None:

@@ -111,6 +111,27 @@ def test_a_comparison_of_sinks_that_nobody_can_compare_is_refused_and_nobody_is_
     assert seen(tmp_path).lease.asked_term == 0
 
 
+def test_a_comparison_behind_an_operator_that_goes_by_the_clock_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+    written = PROGRAM.format(file=str(tmp_path / "out.db")).replace(
+        'name="rows")',
+        'name="rows") | hf.aggregate(window=hf.tumbling("1 s"), n=hf.count(), idle_after="1 s", name="sums")',
+    )
+    (tmp_path / "program.py").write_text(written)
+    taken(tmp_path)
+    code, said = told("promote", f"{tmp_path}/program.py:pipeline", "--compare")
+    assert code == 2
+    assert "table: sums decides by the time at which epochs were planned" in said
+    assert seen(tmp_path).lease.asked_term == 0
+
+
+def test_a_comparison_that_was_asked_for_is_taken_back_by_a_promotion_without_it(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+    for more, compares in ((("--compare",), True), ((), False)):
+        code, said = told("promote", program, *more, "--wait", "0s")
+        assert code == 0, said
+        assert seen(tmp_path).lease.compares is compares
+
+
 # --- inspect ----------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +323,22 @@ def test_who_takes_a_lease_with_which_a_comparison_was_asked_for_compares(tmp_pa
     taken(tmp_path).renew(7)
     seen_before = seen(tmp_path)
     assert not seen_before.lease.compares, "its run has begun"
+
+
+def test_who_takes_a_lease_with_a_comparison_and_has_no_sink_that_can_be_compared_goes_on(tmp_path: Path) -> None:
+    """Refused, it would give the lease back with the request in it, for the next one to be refused."""
+    taken(tmp_path)
+    ask(place(tmp_path), compares=True)
+    directory, options = tmp_path / "checkpoint", dict[str, Any]()
+    directory.mkdir()
+    rows = hf.read.rate(rows_per_second=10, name="rows") | hf.select("value", told="cast(null AS STRING)", name="s")
+    table = rows | hf.write.sqlite(tmp_path / "out.db", table="trips", control="told", name="table")
+    made = Standby(
+        hf.Pipeline("trips", table), directory, Settings(lease="10 min"), Remembered(), is_replica=False, as_json=False
+    )
+    made.take(options)
+    with made:
+        assert options == {}
 
 
 def test_sinks_that_are_to_be_compared_and_cannot_be_are_refused_before_the_lease_is_taken(tmp_path: Path) -> None:

@@ -195,15 +195,25 @@ class Standby:
     def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
         """Make a beginning of what the checkpoint has where another one has led since, and note the term."""
         try:
-            if tenure.lease.compares:
-                log.info("a comparison of the sinks was asked for with the promotion")
-                self._options.setdefault("compare_on_start", True)
+            if tenure.lease.compares and not self._compares:
+                self._compare_as_asked()
             self._make_beginning(seen)
             note_term(open_store(str(self._directory)), tenure.lease.term)
         except BaseException:
             if self._keeper is not None:
                 self._keeper.end(gives_back=True)
             raise
+
+    def _compare_as_asked(self) -> None:
+        """Compare the sinks, as was asked for with the promotion; go on where this graph has none that can be."""
+        asked = "a comparison of the sinks was asked for with the promotion"
+        try:
+            check_some_comparable(self._pipeline)
+        except InvalidPipeline as error:
+            log.warning("%s: %s %s", asked, error.what, error.why)
+            return
+        log.info("%s", asked)
+        self._options["compare_on_start"] = True
 
     def _make_beginning(self, seen: SeenLease | None) -> None:
         keeps_state = has_state(self._pipeline)
