@@ -18,6 +18,7 @@ from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Carried, Content, EpochRecord, Held, Publication, RunIdentity, Sink
+from holdfast.reconcile.targets import add_targets
 from holdfast.spark.shadow.comparing import StartComparison
 from holdfast.spark.shadow.reconciling import Reconciling, start_shadow
 from holdfast.spark.shadow.shadow import Shadow
@@ -167,6 +168,43 @@ def test_what_another_process_computes_is_not_removed(
             monkeypatch.setattr(Shadow, "check_nobody_runs", lambda self, is_in_use=in_use: used(is_in_use))
             assert mended(comparison(pipeline), tmp_path, sink).is_equal
             assert place.exists() is in_use
+
+
+@pytest.mark.parametrize(("computed", "goes_to", "left"), [(0, 1, set()), (2, 2, {"behind"}), (3, 1, set())])
+def test_what_was_computed_beyond_a_sink_is_kept_for_those_that_have_come_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: int, goes_to: int, left: set[str]
+) -> None:
+    """A start was killed between two sinks: from the beginning it would take long, or sources are gone.
+
+    Where it is beyond all of them it is of no use, and computed anew.
+    """
+    rows = hf.read.files(tmp_path / "in", schema="id BIGINT", name="rows")
+    names = ("behind", "ahead")
+    pipeline = hf.Pipeline("trips", *(rows | hf.write.sqlite(tmp_path / f"{n}.db", table="t", name=n) for n in names))
+    for epoch_count, node in enumerate(pipeline.sinks, 1):
+        with closing(node.spec.connect(node.name, "trips", SCHEMA)) as sink:
+            held = sink.open(RunIdentity("trips", 1))
+            for epoch in range(1, epoch_count + 1):
+                record = EpochRecord("trips", epoch, 1, {"rows": {"log": epoch}})
+                sink.publish([Publication(record, ())], held)
+                held = Held(epoch, 1, record.positions)
+    shadow = Shadow(pipeline, pipeline.sinks, start_shadow(tmp_path / "checkpoint"), Settings())
+    if computed:
+        shadow.checkpoint.mkdir(parents=True)
+        (shadow.directory / "graph").write_text(shadow.pipeline.fingerprint())
+        add_targets(open_store(str(shadow.checkpoint)), shadow.checkpoint / "targets", {"rows": {"log": computed}})
+    gone: list[object] = []
+    monkeypatch.setattr(Shadow, "go_to", lambda self, positions: gone.append(positions["rows"]["log"]))
+    asked = comparison(pipeline)
+    asked.prepare(tmp_path / "checkpoint")
+    assert gone == [goes_to]
+    at = {node.name: Held(epoch, 1, {"rows": {"log": epoch}}) for epoch, node in enumerate(pipeline.sinks, 1)}
+    monkeypatch.setattr(StartComparison, "_mended", lambda self, node, *told: ComparedSink(node.name))
+    told = asked.mend(tmp_path / "checkpoint", dict.fromkeys(at), at, lambda: None)  # type: ignore[arg-type]
+    assert {each.sink for each in told if "goes beyond it" in each.why_not} == left
+    gone.clear()
+    comparison(pipeline, *names).prepare(tmp_path / "checkpoint")
+    assert gone == [1], "named: all of them"
 
 
 def test_who_uses_a_shadow_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +41,7 @@ from holdfast.store.paths import open_store
 log = logging.getLogger("holdfast.run")
 
 EMPTY = "it holds nothing of this pipeline yet."
+PASSED = "what was computed before goes beyond it: the start before has ended between two sinks."
 LASTING = (InvalidPipeline, BadRow, Corrupt)
 """Why a sink is not compared, however often that is tried.  Anything else ends the start, which may be done again."""
 LETTERS_ELSEWHERE = (
@@ -97,12 +98,13 @@ class StartComparison:
         nodes = self._in_order(held)
         if nodes and not newest_directory(open_store(str(checkpoint))):
             log.warning("%s", LETTERS_ELSEWHERE)
-        for node in nodes[:1]:
-            phase.say("computing what the sinks should hold")
-            try:
-                self._reconciling(node, checkpoint).prepare()
-            except LASTING as error:  # it is that of all
-                self._left.update((each.name, self._left_alone(each, error)) for each in nodes)
+        if not nodes:
+            return
+        phase.say("computing what the sinks should hold")
+        try:
+            self._reconciling(self._first(nodes, checkpoint), checkpoint).prepare()
+        except LASTING as error:  # it is that of all
+            self._left.update((each.name, self._left_alone(each, error)) for each in nodes)
 
     def mend(
         self, checkpoint: Path, sinks: Mapping[str, Sink], held: Mapping[str, Held], check_fenced: Callable[[], object]
@@ -160,6 +162,17 @@ class StartComparison:
             else:
                 found.append(node)
         return sorted(found, key=lambda node: held[node.name].epoch)
+
+    def _first(self, nodes: Sequence[SinkNode], checkpoint: Path) -> SinkNode:
+        """Return the sink that what is computed goes to first: unless all were named, none that it has passed.
+
+        A start was killed between two sinks.  Where all are passed it is computed anew.
+        """
+        passed = [node for node in nodes if not self.wanted and self._reconciling(node, checkpoint).is_passed]
+        if len(passed) == len(nodes):
+            return nodes[0]
+        self._left.update((node.name, ComparedSink(node.name, why_not=PASSED)) for node in passed)
+        return next(node for node in nodes if node.name not in self._left)
 
     def _mended(self, node: SinkNode, checkpoint: Path, sink: Sink, check_fenced: Callable[[], object]) -> ComparedSink:
         try:

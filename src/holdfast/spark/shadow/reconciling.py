@@ -192,9 +192,7 @@ class Reconciling:
             If it cannot be computed.
         """
         self.check_computable()
-        shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
-        if not shadow.is_what_was_kept:
-            shadow = self._shadow(self.together or [self.sink])
+        shadow = self._chosen_shadow()
         shadow.check_nobody_runs()
         self.tell(f"computing what the sink should hold, in {shadow.directory}")
         self._go(shadow, explanations, positions)
@@ -216,6 +214,15 @@ class Reconciling:
         """
         check_comparable(self.sink, self.pipeline.name)
         self._began_at()  # raises where that is no place in its sources
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether what was computed before is beyond the sink: for it everything would be computed anew."""
+        return self._chosen_shadow().is_beyond(self._ledger().held.positions)
+
+    def _chosen_shadow(self) -> Shadow:
+        shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
+        return shadow if shadow.is_what_was_kept else self._shadow(self.together or [self.sink])
 
     def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
         return self._shadow_in(self.shadow_directory, sinks, in_place(digests_only=self.digests_only))
