@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from holdfast.cli.target import load_target
 from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.connectors.sqlite.lease import SqliteLease
-from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.errors import BadRow, Fenced, InvalidPipeline
 from holdfast.observe.lease import lease_lines, lease_report
 from holdfast.ports import SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
@@ -339,6 +339,39 @@ def test_who_takes_a_lease_with_a_comparison_and_has_no_sink_that_can_be_compare
     made.take(options)
     with made:
         assert options == {}
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize(
+    ("keeps_state", "wanted", "is_refused"), [(False, True, False), (False, ["table"], True), (True, True, True)]
+)
+def test_a_replica_that_cannot_compute_what_sinks_should_hold_waits_without_unless_it_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_state: bool, wanted: Any, is_refused: bool, begins: bool
+) -> None:
+    """A row that became a dead letter of the main ends the shadow of a replica that does not know it."""
+    failed, count = BadRow("a row that the main has left out"), 0
+
+    class FailingShadow:
+        def __init__(self, *told: object) -> None:
+            nonlocal count
+            count += 1
+            if not begins:
+                raise failed
+
+        def check(self) -> None:
+            raise failed
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr("holdfast.cli.standby.standby.Shadowing", FailingShadow)
+    taken(tmp_path).renew(5)
+    with standby(tmp_path, Remembered(), keeps_state=keeps_state) as made:
+        made._options = {"compare_on_start": wanted}
+        with pytest.raises(BadRow) if is_refused else nullcontext():
+            for _ in range(3):
+                made._shadow(seen(tmp_path))
+            assert count == 1, "it is not tried at every look"
 
 
 def test_sinks_that_are_to_be_compared_and_cannot_be_are_refused_before_the_lease_is_taken(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class StartComparison:
             if node.name not in held or held[node.name].is_empty or node.name in self._left:
                 continue
             if held[node.name].stops:
-                self._left[node.name] = self._left_alone(node, _refilled(node))
+                self._left[node.name] = self._left_alone(node, _refilling(node))
             else:
                 found.append(node)
         return sorted(found, key=lambda node: held[node.name].epoch)
@@ -229,7 +229,7 @@ class StartComparison:
         return Shadow(self.pipeline, followed(self.pipeline), directory, self.settings, stand_in=stand_in)
 
 
-def _refilled(node: SinkNode) -> InvalidPipeline:
+def _refilling(node: SinkNode) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink {node.name!r} has lost rows, which come again in the next run.",
         why="until they have come, its positions do not say which rows it holds.",
