@@ -97,6 +97,23 @@ class LeaseContract:
         assert second.give_back()
         assert not taken(opened(), "third").lease.compares
 
+    def test_a_comparison_asked_for_while_the_main_still_starts_is_left_to_who_takes_over(self, opened: Opened) -> None:
+        main = taken(opened())
+        assert ask(opened(), compares=True)
+        assert main.renew(generation=4), "its run began without a comparison"
+        replica = taken(opened(), "replica")
+        assert replica.lease.compares
+        assert replica.renew(generation=5)
+        assert not replica.lease.compares
+
+    def test_a_later_promotion_says_anew_whether_sinks_are_compared(self, opened: Opened) -> None:
+        taken(opened())
+        assert ask(opened(), compares=True)
+        refused = taken(opened(), "replica")
+        assert refused.give_back(), "its start was refused: it has not compared"
+        assert ask(opened())
+        assert not taken(opened(), "another").lease.compares
+
     def test_without_a_lease_nobody_can_be_asked(self, opened: Opened) -> None:
         assert not ask(opened())
 

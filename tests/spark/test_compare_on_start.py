@@ -13,8 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.checkpoint.schemas import noted_schema
+from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import InvalidPipeline
+from holdfast.ports import RunIdentity
 from holdfast.spark.run import Run
+from holdfast.store.paths import open_store
 from tests.spark.test_reconcile import PER_FILE, give, source
 
 pytestmark = pytest.mark.spark
@@ -58,6 +62,10 @@ def ids_below(directory: Path) -> Counter[int]:
     return Counter(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
 
 
+def ids_of_segments(work: Path) -> Counter[int]:
+    return Counter(hf.segments.open(work / "segments").to_arrow()["id"].to_pylist())
+
+
 def spoil(work: Path) -> None:
     """Remove, change and double rows of each sink by hand."""
     asked(work / "rows.db", "DELETE FROM t WHERE id IN (7, 108)")
@@ -72,6 +80,16 @@ def spoil(work: Path) -> None:
     pq.write_table(rows.slice(10, 3), work / "files/by-hand.parquet")
     sealed = min(path for path in (work / "segments").rglob("*.parquet") if "_holdfast" not in path.parts)
     sealed.unlink()
+
+
+def seal(pipeline: hf.Pipeline, work: Path) -> None:
+    """Seal what is due in the segments: the thread of a run that has ended may not have come to it."""
+    (spec,) = (node.spec for node in pipeline.sinks if isinstance(node.spec, SegmentsSinkSpec))
+    schema = noted_schema(open_store(str(work / "checkpoint")), "segments")
+    assert schema is not None
+    with closing(spec.connected("segments", pipeline.name, schema, is_tended=False)) as sink:
+        sink.open(RunIdentity(pipeline.name, 50))
+        sink.sealing.tend()
 
 
 def found(run: Run) -> dict[str, tuple[int, int, int, int]]:
@@ -94,8 +112,7 @@ def check(work: Path, file_count: int) -> None:
     sums = {k: (n, total) for k, n, total in asked(work / "sums.db", "SELECT k, n, total FROM t")}
     assert sums == expected_sums(file_count)
     assert ids_below(work / "files") == ids
-    segments = hf.segments.open(work / "segments").to_arrow()
-    assert Counter(segments["id"].to_pylist()) == ids
+    assert ids_of_segments(work) == ids
 
 
 def test_what_others_did_to_the_sinks_is_mended_before_the_pipeline_goes_on(
@@ -124,6 +141,32 @@ def test_what_others_did_to_the_sinks_is_mended_before_the_pipeline_goes_on(
     assert found(run) == {"rows": (0, 0, 0, 0)}
 
 
+def test_a_comparison_does_not_keep_lost_rows_from_coming_again(tmp_path: Path, spark: SparkSession) -> None:
+    kept = source(tmp_path) | hf.row_id("id", name="identified")
+    pipeline = hf.Pipeline(
+        "spread",
+        kept | hf.write.sqlite(tmp_path / "rows.db", table="t", name="rows"),
+        kept | hf.write.segments(tmp_path / "segments", seal=[hf.segments.rows(100)], name="segments"),
+    )
+    give(tmp_path, 0, 1)
+    start(pipeline, tmp_path, spark)
+    seal(pipeline, tmp_path)
+    give(tmp_path, 2)  # too few to be sealed
+    start(pipeline, tmp_path, spark)
+    journal = [path for path in (tmp_path / "segments").rglob("*.rows") if path.is_file()]
+    assert journal
+    for path in journal:
+        path.unlink()
+    asked(tmp_path / "rows.db", "DELETE FROM t WHERE id = 7")
+    run = start(pipeline, tmp_path, spark, compare_on_start=True)
+    assert found(run) == {"rows": (1, 0, 0, 1)}
+    told = {each.sink: each.why_not for each in run.status().compared}
+    assert "come again" in told["segments"]
+    assert ids_of_segments(tmp_path) == Counter(expected_ids(3))
+    run = start(pipeline, tmp_path, spark, compare_on_start=["segments"])
+    assert found(run) == {"segments": (0, 0, 0, 0)}
+
+
 def test_a_sink_that_was_asked_for_and_cannot_be_compared_is_refused_before_anything_is_done(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -135,8 +178,12 @@ def test_a_sink_that_was_asked_for_and_cannot_be_compared_is_refused_before_anyt
         start(pipeline, tmp_path, spark, compare_on_start=["rows", "lines"])
     (tmp_path / "in/000.json").unlink()
     with pytest.raises(InvalidPipeline, match="cannot be computed from its sources"):
-        start(pipeline, tmp_path, spark, compare_on_start=True)
+        start(pipeline, tmp_path, spark, compare_on_start=["rows"])
     assert asked(tmp_path / "rows.db", "SELECT generation FROM holdfast_ledger") == generation, "nobody was fenced"
+    run = start(pipeline, tmp_path, spark, compare_on_start=True)
+    assert found(run) == {}
+    told = {each.sink: each.why_not for each in run.status().compared}
+    assert "cannot be computed from its sources" in told["rows"], "none was named: the pipeline goes on"
 
 
 def test_with_digests_alone_the_same_rows_are_found_and_mended(tmp_path: Path, spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ from holdfast.graph.hooks import Hooks
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream
 from holdfast.graph.row_ids import EARLY, EarlySpec
-from holdfast.ports import ClockDriven, OverlappingSpec, StatefulSpec
+from holdfast.ports import OverlappingSpec, StatefulSpec
 from holdfast.store import encodings
 
 logger = logging.getLogger("holdfast.graph")
@@ -157,7 +157,7 @@ def _not_again(node: Node) -> str | None:
     """Say why a node need not give the same rows when an epoch is evaluated again; None where it does."""
     if node.kind not in _SAME_AGAIN:
         return f"{node.kind} computes what Holdfast cannot see"
-    if isinstance(node.spec, ClockDriven) and node.spec.watches_clock:
+    if node.watches_clock:
         return "it decides by the time of the batch, and another batch is planned where Spark's log is lost"
     from holdfast.expressions import text as expressions  # workers load this module, and parse no expressions
 

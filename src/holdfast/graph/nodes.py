@@ -20,7 +20,7 @@ from holdfast.graph.pace import SinkPace
 from holdfast.graph.row_ids import Identifying
 from holdfast.graph.shape import Shape
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
-from holdfast.ports import Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
+from holdfast.ports import ClockDriven, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -106,6 +106,11 @@ class Node:
     def guarantee(self) -> Guarantee:
         """What it promises for each row; an operator keeps the guarantee of its input."""
         return self.spec.guarantee if isinstance(self.spec, Guaranteeing) else Guarantee.EXACTLY_ONCE
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether it decides something by batch time."""
+        return isinstance(self.spec, ClockDriven) and self.spec.watches_clock
 
     @property
     def source_spec(self) -> SourceSpec:

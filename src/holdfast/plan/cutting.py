@@ -72,16 +72,11 @@ def stateful_names(pipeline: Graph) -> list[str]:
     return [node.name for node in pipeline.nodes if _keeps_state(node)]
 
 
-def clock_driven(pipeline: Graph) -> list[str]:
-    """Return the names of the operators that decide something by batch time."""
-    return [node.name for node in pipeline.nodes if _watches_clock(node)]
-
-
 def epoch_driven(pipeline: Graph) -> list[str]:
     """Return the names of the operators whose state depends on what an epoch decided: batch time, a table's version."""
     found: set[str] = set()
     for node in pipeline.nodes:
-        decides = isinstance(node.spec, TableLookup) or _watches_clock(node)
+        decides = isinstance(node.spec, TableLookup) or node.watches_clock
         if decides or any(before.name in found for before in node.inputs):
             found.add(node.name)
     return [name for name in stateful_names(pipeline) if name in found]
@@ -290,7 +285,7 @@ class _Cutting:
                 )
                 for node in self._pipeline.sources
             },
-            tuple(next(iter(one.targets.values())) for one in hosts if _watches_clock(by_name[one.name])),
+            tuple(next(iter(one.targets.values())) for one in hosts if by_name[one.name].watches_clock),
             any(_wakes(by_name[one.name]) for one in hosts),
             bounding_of(self._pipeline.sources, hosts, self._operators, self._depth),
             row_bounds_of(self._pipeline.sources, hosts, self._operators),
@@ -457,10 +452,6 @@ class _Cutting:
             ends = tuple((number, feed.output) for number, feed in ways if feed.output != ROWS)
             hosted[one.name] = replace(one, onward=onward, offsets=offsets, ends=ends)
         return replace(stage, hosted=hosted)
-
-
-def _watches_clock(node: Node) -> bool:
-    return isinstance(node.spec, ClockDriven) and node.spec.watches_clock
 
 
 def _wakes(node: Node) -> bool:

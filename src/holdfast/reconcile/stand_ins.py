@@ -93,7 +93,8 @@ def check_comparable(node: SinkNode, pipeline: str) -> None:
         raise InvalidPipeline(
             f"sink {node.name!r} ({node.kind}) of pipeline {pipeline!r} cannot be compared with what it should hold.",
             why=why,
-            do=f'choose a sink of these kinds: {", ".join(COMPARABLE)}; behind changes one with mode="upsert".',
+            do=f'choose a sink of these kinds: {", ".join(COMPARABLE)}; behind changes one with mode="upsert"; none '
+            "behind an operator that goes by the clock.",
             pipeline=pipeline,
             participant=node.name,
         )
@@ -166,7 +167,10 @@ def obstacle(node: SinkNode) -> str:
         return "lines of JSON do not tell a null from a NaN, or a text from a time."
     if isinstance(node.spec, SegmentsSinkSpec) and node.spec.retain is not None:
         return "it drops rows by itself (retain=): they would all be missing."
-    changing = [each.name for each in _upstream(node) if each.spec.arguments().get("emit") == "changes"]
+    before = _upstream(node)
+    if clocked := [each.name for each in before if each.watches_clock]:
+        return f"{', '.join(clocked)} decides by the time at which epochs were planned, which sources do not tell."
+    changing = [each.name for each in before if each.spec.arguments().get("emit") == "changes"]
     if changing and not (isinstance(node.spec, PostgresSpec | SqliteSpec) and node.spec.mode.mode == "upsert"):
         return f"{', '.join(changing)} gives a row for each epoch with a change, which sources do not tell."
     return ""

@@ -135,9 +135,13 @@ def take(place: LeasePlace, seen: SeenLease | None, holder: Holder, ttl_us: int)
 
 
 def _with_generation(lease: Lease, generation: int) -> Lease:
-    """Return a lease whose holder has a run: its start has compared the sinks, if somebody had asked for that."""
+    """Return a lease whose holder has a run: its start has compared the sinks, if that was asked for before its term.
+
+    What was asked for in this term is for whoever takes the next one.
+    """
     has_begun = generation > 0 and not lease.generation
-    return replace(lease, generation=generation, compares=lease.compares and not has_begun)
+    has_compared = has_begun and lease.asked_term != lease.term
+    return replace(lease, generation=generation, compares=lease.compares and not has_compared)
 
 
 def ask(place: LeasePlace, *, compares: bool = False) -> bool:
@@ -151,13 +155,14 @@ def ask(place: LeasePlace, *, compares: bool = False) -> bool:
         Where it is kept.
     compares : bool
         Whether whoever takes it is to compare the sinks before its run goes on.  That stays asked for until a run of
-        another holder has begun: one that dies before is followed by one that compares, too.
+        another holder has begun: one that dies before is followed by one that compares, too.  Who asks later without
+        it takes it back.
     """
     for _ in range(_TRIES):
         seen = place.read()
         if seen is None:
             return False
-        asked = replace(seen.lease, asked_term=seen.lease.term, compares=compares or seen.lease.compares)
+        asked = replace(seen.lease, asked_term=seen.lease.term, compares=compares)
         if place.write(seen, asked):
             return True
     return False

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from holdfast.cli.target import load_target
 from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.connectors.sqlite.lease import SqliteLease
-from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.errors import BadRow, Fenced, InvalidPipeline
 from holdfast.observe.lease import lease_lines, lease_report
 from holdfast.ports import SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
@@ -109,6 +109,27 @@ def test_a_comparison_of_sinks_that_nobody_can_compare_is_refused_and_nobody_is_
     assert "no sink of pipeline 'trips' can be compared" in said
     assert "table: commands among its rows" in said
     assert seen(tmp_path).lease.asked_term == 0
+
+
+def test_a_comparison_behind_an_operator_that_goes_by_the_clock_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+    written = PROGRAM.format(file=str(tmp_path / "out.db")).replace(
+        'name="rows")',
+        'name="rows") | hf.aggregate(window=hf.tumbling("1 s"), n=hf.count(), idle_after="1 s", name="sums")',
+    )
+    (tmp_path / "program.py").write_text(written)
+    taken(tmp_path)
+    code, said = told("promote", f"{tmp_path}/program.py:pipeline", "--compare")
+    assert code == 2
+    assert "table: sums decides by the time at which epochs were planned" in said
+    assert seen(tmp_path).lease.asked_term == 0
+
+
+def test_a_comparison_that_was_asked_for_is_taken_back_by_a_promotion_without_it(program: str, tmp_path: Path) -> None:
+    taken(tmp_path)
+    for more, compares in ((("--compare",), True), ((), False)):
+        code, said = told("promote", program, *more, "--wait", "0s")
+        assert code == 0, said
+        assert seen(tmp_path).lease.compares is compares
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------
@@ -302,6 +323,55 @@ def test_who_takes_a_lease_with_which_a_comparison_was_asked_for_compares(tmp_pa
     taken(tmp_path).renew(7)
     seen_before = seen(tmp_path)
     assert not seen_before.lease.compares, "its run has begun"
+
+
+def test_who_takes_a_lease_with_a_comparison_and_has_no_sink_that_can_be_compared_goes_on(tmp_path: Path) -> None:
+    """Refused, it would give the lease back with the request in it, for the next one to be refused."""
+    taken(tmp_path)
+    ask(place(tmp_path), compares=True)
+    directory, options = tmp_path / "checkpoint", dict[str, Any]()
+    directory.mkdir()
+    rows = hf.read.rate(rows_per_second=10, name="rows") | hf.select("value", told="cast(null AS STRING)", name="s")
+    table = rows | hf.write.sqlite(tmp_path / "out.db", table="trips", control="told", name="table")
+    made = Standby(
+        hf.Pipeline("trips", table), directory, Settings(lease="10 min"), Remembered(), is_replica=False, as_json=False
+    )
+    made.take(options)
+    with made:
+        assert options == {}
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize(
+    ("keeps_state", "wanted", "is_refused"), [(False, True, False), (False, ["table"], True), (True, True, True)]
+)
+def test_a_replica_that_cannot_compute_what_sinks_should_hold_waits_without_unless_it_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_state: bool, wanted: Any, is_refused: bool, begins: bool
+) -> None:
+    """A row that became a dead letter of the main ends the shadow of a replica that does not know it."""
+    failed, count = BadRow("a row that the main has left out"), 0
+
+    class FailingShadow:
+        def __init__(self, *told: object) -> None:
+            nonlocal count
+            count += 1
+            if not begins:
+                raise failed
+
+        def check(self) -> None:
+            raise failed
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr("holdfast.cli.standby.standby.Shadowing", FailingShadow)
+    taken(tmp_path).renew(5)
+    with standby(tmp_path, Remembered(), keeps_state=keeps_state) as made:
+        made._options = {"compare_on_start": wanted}
+        with pytest.raises(BadRow) if is_refused else nullcontext():
+            for _ in range(3):
+                made._shadow(seen(tmp_path))
+            assert count == 1, "it is not tried at every look"
 
 
 def test_sinks_that_are_to_be_compared_and_cannot_be_are_refused_before_the_lease_is_taken(tmp_path: Path) -> None:

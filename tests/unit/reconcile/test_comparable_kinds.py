@@ -40,6 +40,16 @@ def test_these_cannot(tmp_path: Path) -> None:
             check_comparable(node, "p")
 
 
+def test_only_what_is_behind_an_operator_that_goes_by_the_clock_cannot(tmp_path: Path) -> None:
+    rows = hf.read.rate(rows_per_second=10, name="rows")
+    sums = rows | hf.aggregate(window=hf.tumbling("1 s"), n=hf.count(), idle_after="1 s", name="sums")
+    table = rows | hf.write.sqlite(tmp_path / "a.db", table="t", name="table")
+    behind = sums | hf.write.sqlite(tmp_path / "a.db", table="sums", name="behind")
+    found = check_some_comparable(hf.Pipeline("p", table, behind))
+    assert found.keys() == {"behind"}
+    assert "sums decides by the time at which epochs were planned" in found["behind"]
+
+
 def test_of_several_sinks_those_that_cannot_be_compared_are_named_with_the_reason(tmp_path: Path) -> None:
     rows = hf.read.rate(rows_per_second=10, name="rows")
     table = rows | hf.write.sqlite(tmp_path / "a.db", table="t", name="table")

@@ -14,17 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import faults
+from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
 from holdfast.connectors.kit.sql import APPEND, TableMode
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
 from holdfast.reconcile.comparison import ContentComparison
-from holdfast.reconcile.digests.reduction import Wanted
+from holdfast.reconcile.digests.reduction import ReducingWriterFactory, Reduction, Wanted
 from holdfast.reconcile.digests.sink import DigestSink, DigestSpec
 from holdfast.reconcile.report import differences
 from holdfast.types import canonical
 from holdfast.types.digests import Digests
-from holdfast.values import Loss, LossKind
+from holdfast.values import NO_LOSSES, Loss, LossKind
 
 PIPELINE = "compared"
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.float64())])
@@ -194,6 +195,17 @@ def test_of_what_differs_rows_are_kept_of_those_buckets_alone_and_found_exactly(
     assert len(found.same) == 1
     digests.close()
     stood.close()
+
+
+def test_rows_whose_columns_are_named_like_sums_are_kept_as_rows(tmp_path: Path) -> None:
+    schema = pa.schema([("bucket", pa.int64()), ("row_count", pa.int64()), ("sum", pa.uint64())])
+    reduction = Reduction(tuple(schema.names), ("bucket",), NO_LOSSES, APPEND, Wanted(0, (0,)))
+    rows = pa.record_batch([[7, -2], [0, 5], [1, 2]], schema=schema)
+    staging = ArrowStaging(str(tmp_path), PIPELINE, "table", unchecked)
+    writer = ReducingWriterFactory(staging.factory(), reduction)(Task(PIPELINE, 1, 1, 0, 0))
+    writer.write(rows)
+    (kept,) = staging.whole(writer.stage())
+    assert kept.to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ class Standby:
         self._holder = Holder("replica" if is_replica else "main")
         self._keeper: Keeper | None = None
         self._shadowing: Shadowing | None = None
+        self._has_given_shadow_up = False
         self._options: dict[str, Any] = {}
 
     # --- before the run ---------------------------------------------------------------------------------------------
@@ -195,9 +196,8 @@ class Standby:
     def _prepare(self, tenure: Tenure, seen: SeenLease | None) -> None:
         """Make a beginning of what the checkpoint has where another one has led since, and note the term."""
         try:
-            if tenure.lease.compares:
-                log.info("a comparison of the sinks was asked for with the promotion")
-                self._options.setdefault("compare_on_start", True)
+            if tenure.lease.compares and not self._compares:
+                self._compare_as_asked()
             self._make_beginning(seen)
             note_term(open_store(str(self._directory)), tenure.lease.term)
         except BaseException:
@@ -205,12 +205,27 @@ class Standby:
                 self._keeper.end(gives_back=True)
             raise
 
+    def _compare_as_asked(self) -> None:
+        """Compare the sinks, as was asked for with the promotion; go on where this graph has none that can be."""
+        asked = "a comparison of the sinks was asked for with the promotion"
+        try:
+            check_some_comparable(self._pipeline)
+        except InvalidPipeline as error:
+            log.warning("%s: %s %s", asked, error.what, error.why)
+            return
+        log.info("%s", asked)
+        self._options["compare_on_start"] = True
+
     def _make_beginning(self, seen: SeenLease | None) -> None:
         keeps_state = has_state(self._pipeline)
         if keeps_state:
             self._shadow(seen)
         if self._shadowing is not None:
-            self._shadowing.reach(lambda: self._keeper is None or self._keeper.is_lost)
+            try:
+                self._shadowing.reach(lambda: self._keeper is None or self._keeper.is_lost)
+            except HoldfastError as error:
+                self._give_shadow_up(error)
+        if self._shadowing is not None:
             self._shadowing.stop()
             if keeps_state:
                 self._shadowing.become_checkpoint(self._set_aside, is_compared=self._compares)
@@ -243,12 +258,25 @@ class Standby:
 
     def _shadow(self, seen: SeenLease | None) -> None:
         """Begin to compute the state, and what the sinks should hold, beside a holder with another checkpoint."""
-        is_wanted = has_state(self._pipeline) or self._compares
+        is_wanted = has_state(self._pipeline) or (self._compares and not self._has_given_shadow_up)
+        try:
+            if self._shadowing is not None:
+                self._shadowing.check()
+            # A holder without a generation may not have noted its term yet.
+            elif seen is not None and seen.lease.generation and is_wanted and self._is_old(seen):
+                self._shadowing = Shadowing(self._pipeline, self._directory, self._options)
+        except HoldfastError as error:
+            self._give_shadow_up(error)
+
+    def _give_shadow_up(self, error: HoldfastError) -> None:
+        """Go on without a shadow that has failed; raise why where it is needed: for state, or a sink that was named."""
+        is_needed = has_state(self._pipeline) or self._options.get("compare_on_start") is not True
+        if is_needed or isinstance(error, Unavailable):
+            raise error
+        log.warning("what the sinks should hold is not computed beside the main: %s", error)
         if self._shadowing is not None:
-            self._shadowing.check()
-        # A holder without a generation may not have noted its term yet.
-        elif seen is not None and seen.lease.generation and is_wanted and self._is_old(seen):
-            self._shadowing = Shadowing(self._pipeline, self._directory, self._options)
+            self._shadowing.stop()
+        self._shadowing, self._has_given_shadow_up = None, True
 
     def _is_old(self, seen: SeenLease | None) -> bool:
         return seen is not None and noted_term(open_store(str(self._directory))) != seen.lease.term

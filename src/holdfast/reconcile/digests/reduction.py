@@ -59,6 +59,11 @@ class Reduction:
         """Return the hash of each row, and the one by which it is divided."""
         return canonical.hashes(rows, self.columns, self.by, self.losses)
 
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether what is kept are sums of buckets: no rows, and no hashes of keys."""
+        return self.wanted is None and not self.mode.key
+
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return what is kept of some rows."""
         hashes, divided = self.hashes(rows)
@@ -109,7 +114,7 @@ class ReducingWriter:
             return
         self._row_count += batch.num_rows
         said = self._reduction.of(batch)
-        if said.schema.names != tables.SUMS.names:
+        if not self._reduction.keeps_sums:
             self._file.write(said)
             return
         self._sums = self._sums or Digests.empty(tables.BITS)

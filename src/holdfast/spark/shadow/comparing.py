@@ -6,14 +6,18 @@ transaction of its own; 5. the run goes on.  Dead anywhere: the sinks are as the
 begins with 1; what was computed is there.
 
 Sinks may be at different positions: the one that is furthest behind comes first, as what is computed only grows.
+
+A start is refused for the sake of a comparison only where a sink was named.  Otherwise the pipeline goes on, and what
+is not compared is said with its reason: who takes over unattended finds no other way out.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -22,19 +26,28 @@ from pyspark.sql import SparkSession
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.display import phase
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Held, Sink
 from holdfast.reconcile.report import Reconciled
 from holdfast.reconcile.stand_ins import check_some_comparable, followed, in_place
+from holdfast.resume.directory_header import newest_directory
 from holdfast.spark.shadow.reconciling import Reconciling, ledger_of, replica_shadow, start_shadow
 from holdfast.spark.shadow.shadow import Shadow
 from holdfast.status import ComparedSink
+from holdfast.store.paths import open_store
 
 log = logging.getLogger("holdfast.run")
 
 EMPTY = "it holds nothing of this pipeline yet."
+PASSED = "what was computed before goes beyond it: the start before has ended between two sinks."
+LASTING = (InvalidPipeline, BadRow, Corrupt)
+"""Why a sink is not compared, however often that is tried.  Anything else ends the start, which may be done again."""
+LETTERS_ELSEWHERE = (
+    "the sinks hold rows that another checkpoint has led: what became dead letters there is not known here, and is "
+    "written where a sink takes it"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class StartComparison:
     settings: Settings
     session: SparkSession | None
     digests_only: bool = False
+    _left: dict[str, ComparedSink] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def obstacles(self) -> Mapping[str, str]:
@@ -76,13 +90,21 @@ class StartComparison:
         Raises
         ------
         InvalidPipeline
-            If nobody can compute it.  The pipeline was not taken over.
+            If nobody can compute it, and a sink was named.  The pipeline was not taken over.
         """
         ledgers = {node.name: ledger_of(node, self.pipeline.name) for node in self._compared}
         held = {name: ledger.held for name, ledger in ledgers.items() if ledger is not None}
-        for node in self._in_order(held)[:1]:
-            phase.say("computing what the sinks should hold")
-            self._reconciling(node, checkpoint).prepare()
+        self._left.clear()  # a start that leaves its directory comes by twice
+        nodes = self._in_order(held)
+        if nodes and not newest_directory(open_store(str(checkpoint))):
+            log.warning("%s", LETTERS_ELSEWHERE)
+        if not nodes:
+            return
+        phase.say("computing what the sinks should hold")
+        try:
+            self._reconciling(self._first(nodes, checkpoint), checkpoint).prepare()
+        except LASTING as error:  # it is that of all
+            self._left.update((each.name, self._left_alone(each, error)) for each in nodes)
 
     def mend(
         self, checkpoint: Path, sinks: Mapping[str, Sink], held: Mapping[str, Held], check_fenced: Callable[[], object]
@@ -105,17 +127,19 @@ class StartComparison:
         Fenced
             If another run has taken over.
         """
-        found = {
+        nodes = self._in_order(held)
+        empty = {
             node.name: ComparedSink(node.name, why_not=self.obstacles.get(node.name, EMPTY))
             for node in self.pipeline.sinks
         }
-        for node in self._in_order(held):
+        found = {**empty, **self._left}
+        for node in nodes:
             phase.say(f"comparing {node.name} with what it should hold")
             found[node.name] = self._mended(node, checkpoint, sinks[node.name], check_fenced)
             faults.reach("repaired", held[node.name].epoch)
         for compared in found.values():
             log.log(logging.INFO if compared.is_equal else logging.WARNING, "%s", compared.text)
-        shutil.rmtree(self._place(checkpoint), ignore_errors=True)
+        self._forget(checkpoint)
         return tuple(found.values())
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -125,20 +149,61 @@ class StartComparison:
         return [node for node in self.pipeline.sinks if node.name not in self.obstacles]
 
     def _in_order(self, held: Mapping[str, Held]) -> list[SinkNode]:
-        """Return the sinks that hold something, the one that is furthest behind first."""
-        full = [node for node in self._compared if node.name in held and held[node.name].epoch]
-        return sorted(full, key=lambda node: held[node.name].epoch)
+        """Return the sinks to compare, the one that is furthest behind first.
+
+        They hold something, and all that their positions say: those whose rows come again are left alone.
+        """
+        found = []
+        for node in self._compared:
+            if node.name not in held or held[node.name].is_empty or node.name in self._left:
+                continue
+            if held[node.name].stops:
+                self._left[node.name] = self._left_alone(node, _refilling(node))
+            else:
+                found.append(node)
+        return sorted(found, key=lambda node: held[node.name].epoch)
+
+    def _first(self, nodes: Sequence[SinkNode], checkpoint: Path) -> SinkNode:
+        """Return the sink that what is computed goes to first: unless all were named, none that it has passed.
+
+        A start was killed between two sinks.  Where all are passed it is computed anew.
+        """
+        passed = [node for node in nodes if not self.wanted and self._reconciling(node, checkpoint).is_passed]
+        if len(passed) == len(nodes):
+            return nodes[0]
+        self._left.update((node.name, ComparedSink(node.name, why_not=PASSED)) for node in passed)
+        return next(node for node in nodes if node.name not in self._left)
 
     def _mended(self, node: SinkNode, checkpoint: Path, sink: Sink, check_fenced: Callable[[], object]) -> ComparedSink:
         try:
             return _told(self._reconciling(node, checkpoint).mend(sink))
-        except InvalidPipeline as error:
-            if node.name in self.wanted:
-                raise
-            return ComparedSink(node.name, why_not=f"{error.what} {error.why}".strip())
+        except LASTING as error:
+            return self._left_alone(node, error)
         except Unavailable:
             check_fenced()
             raise
+
+    def _left_alone(self, node: SinkNode, error: HoldfastError) -> ComparedSink:
+        """Return that a sink is left as it is, for the reason of an error; refuse the start if it was named."""
+        if node.name not in self.wanted:
+            return ComparedSink(node.name, why_not=f"{error.what} {error.why}".strip())
+        if isinstance(error, InvalidPipeline):
+            raise error
+        raise InvalidPipeline(
+            f"sink {node.name!r} of pipeline {self.pipeline.name!r} is left as it is: it cannot be compared with what "
+            "it should hold.",
+            why=f"{error.what} {error.why}".strip(),
+            do="start without naming it. Rows that became dead letters are known to the checkpoint that led then.",
+            pipeline=self.pipeline.name,
+            participant=node.name,
+        ) from error
+
+    def _forget(self, checkpoint: Path) -> None:
+        """Remove what was computed, unless another process is at it."""
+        with suppress(InvalidPipeline):
+            shadow = self._shadow(self._place(checkpoint))
+            shadow.check_nobody_runs()
+            shutil.rmtree(shadow.directory, ignore_errors=True)
 
     def _reconciling(self, node: SinkNode, checkpoint: Path) -> Reconciling:
         return Reconciling(
@@ -157,9 +222,20 @@ class StartComparison:
     def _place(self, checkpoint: Path) -> Path:
         """Return where the expected content is: a replica has kept it while it waited."""
         kept = replica_shadow(checkpoint)
+        return kept if self._shadow(kept).is_what_was_kept else start_shadow(checkpoint)
+
+    def _shadow(self, directory: Path) -> Shadow:
         stand_in = in_place(digests_only=self.digests_only)
-        shadow = Shadow(self.pipeline, followed(self.pipeline), kept, self.settings, stand_in=stand_in)
-        return kept if shadow.is_what_was_kept else start_shadow(checkpoint)
+        return Shadow(self.pipeline, followed(self.pipeline), directory, self.settings, stand_in=stand_in)
+
+
+def _refilling(node: SinkNode) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink {node.name!r} has lost rows, which come again in the next run.",
+        why="until they have come, its positions do not say which rows it holds.",
+        do="start the pipeline without naming this sink, and compare when it has caught up.",
+        participant=node.name,
+    )
 
 
 def _told(found: Reconciled) -> ComparedSink:

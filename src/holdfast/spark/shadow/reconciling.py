@@ -23,7 +23,6 @@ from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.plan.cutting import clock_driven
 from holdfast.ports import Comparable, Content, Explanation, LedgerSpec, Repair, RunIdentity, Sink, SinkLedger
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import read_letters
@@ -193,9 +192,7 @@ class Reconciling:
             If it cannot be computed.
         """
         self.check_computable()
-        shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
-        if not shadow.is_what_was_kept:
-            shadow = self._shadow(self.together or [self.sink])
+        shadow = self._chosen_shadow()
         shadow.check_nobody_runs()
         self.tell(f"computing what the sink should hold, in {shadow.directory}")
         self._go(shadow, explanations, positions)
@@ -216,8 +213,16 @@ class Reconciling:
             Naming the reason.
         """
         check_comparable(self.sink, self.pipeline.name)
-        if not self._shadow(followed(self.pipeline)).is_what_was_kept:
-            self._check_recomputable()
+        self._began_at()  # raises where that is no place in its sources
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether what was computed before is beyond the sink: for it everything would be computed anew."""
+        return self._chosen_shadow().is_beyond(self._ledger().held.positions)
+
+    def _chosen_shadow(self) -> Shadow:
+        shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
+        return shadow if shadow.is_what_was_kept else self._shadow(self.together or [self.sink])
 
     def _shadow(self, sinks: Sequence[SinkNode]) -> Shadow:
         return self._shadow_in(self.shadow_directory, sinks, in_place(digests_only=self.digests_only))
@@ -395,11 +400,6 @@ class Reconciling:
         if header.seed or header.from_us is None:
             raise self._not_recomputable(f"the pipeline began with {given}.")
         return header.from_us
-
-    def _check_recomputable(self) -> None:
-        names = clock_driven(self.pipeline)
-        if names:
-            raise self._not_recomputable(f"{', '.join(names)} decides by the time at which epochs were planned.")
 
     def _not_recomputable(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(

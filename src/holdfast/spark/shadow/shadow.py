@@ -90,6 +90,11 @@ class Shadow:
         noted = self.directory / "graph"
         return noted.exists() and noted.read_text() == self.pipeline.fingerprint()
 
+    def is_beyond(self, positions: Positions) -> bool:
+        """Tell whether what was computed of this graph, or begun, is beyond some positions: rows are not taken back."""
+        goes_to, wanted = read_targets(self.checkpoint / FILE_NAME), self._read(positions)
+        return self.is_what_was_kept and not all(is_not_before(wanted, each.positions) for each in goes_to)
+
     def check_nobody_runs(self) -> None:
         """Refuse a directory in which another process computes: a replica's, that runs.
 
@@ -104,8 +109,9 @@ class Shadow:
         if owner.is_alive and owner.pid != os.getpid():
             raise InvalidPipeline(
                 f"the shadow in {self.directory} is in use.",
-                why=f"process {owner.pid} on this host is alive: a replica, or another comparison.",
-                do="stop it first; or name another directory: --shadow DIR.",
+                why=f"process {owner.pid} on this host is alive: a replica, or another comparison, which may be stuck.",
+                do=f"end process {owner.pid}, and do it again; holdfast reconcile can be given another directory: "
+                "--shadow DIR.",
                 pipeline=self.pipeline.name,
             )
 
@@ -205,8 +211,7 @@ class Shadow:
 
     def _begin_anew_unless_usable(self, wanted: Positions) -> None:
         """Remove what was computed by another graph, or beyond the positions: rows are not taken back."""
-        reached = read_targets(self.checkpoint / FILE_NAME)
-        if reached and not (self.is_what_was_kept and all(is_not_before(wanted, each.positions) for each in reached)):
+        if read_targets(self.checkpoint / FILE_NAME) and (not self.is_what_was_kept or self.is_beyond(wanted)):
             shutil.rmtree(self.directory / "content", ignore_errors=True)
             for each in sorted(self.checkpoint.iterdir(), key=lambda each: each.name == FILE_NAME):  # the last to go
                 if each.name not in ("sources", LETTERS):
