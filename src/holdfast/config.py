@@ -129,7 +129,8 @@ class Settings(BaseSettings):
     first_epoch_max: Annotated[str, _size("0 B", "1 TB")] = _setting(
         "16 MB",
         "The first epoch after a start takes at most so much of each source, and one row for each 80 bytes of it "
-        "(200 000); each of the next ones twice as much, or more where the trigger leaves time between them.  So a run "
+        "(200 000), for each second that the trigger leaves between epochs (`--every 1min`: sixty times as much); each "
+        "of the next ones twice as much, or more where the trigger leaves time between them.  So a run "
         "that is killed again and again gets on, however much waits in its sources.  The least that an epoch takes is "
         "one block of a file; `read.spark` is not limited.  `0 B`: there is no limit but `max_rows_per_epoch` and "
         "`max_files_per_epoch` of the sources.",

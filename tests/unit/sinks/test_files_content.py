@@ -185,24 +185,28 @@ def test_no_rewind_goes_to_before_a_repair(tmp_path: Path) -> None:
     assert ids(tmp_path) == [1, 3]
 
 
-def test_another_process_repairs_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_another_process_looks_while_the_run_goes_on_and_repairs_when_it_has_taken_over(tmp_path: Path) -> None:
     out = opened(tmp_path, compact=True)
     out.publish(table(1, 2))
     spec = FilesSinkSpec(os.fspath(tmp_path), compact=True)
     other = spec.connected("out", PIPELINE, SCHEMA, is_tended=False)
     with other.content() as content:
         assert content.held.epoch == 1
-    assert other.repair(repair_of(out, table(1, 3))) == 2
-    out.publish(table(4))
+    with pytest.raises(Fenced):
+        other.repair(repair_of(out, table(1, 3)))
+    newer = opened(tmp_path, generation=2, compact=True)
+    assert repaired(newer, table(1, 3)) == 2
+    newer.publish(table(4))
     assert ids(tmp_path) == [1, 3, 4]
 
 
-def test_a_repair_is_nothing_where_another_run_has_taken_the_sink(tmp_path: Path) -> None:
+def test_a_run_repairs_nothing_where_another_one_has_taken_the_sink(tmp_path: Path) -> None:
     out = opened(tmp_path)
     out.publish(table(1))
     repair = repair_of(out, table(2))
     newer = opened(tmp_path, generation=2)
-    assert out.sink.repair(repair) is None  # type: ignore[attr-defined]
+    with pytest.raises(Fenced):
+        out.sink.repair(repair)  # type: ignore[attr-defined]
     assert ids(tmp_path) == [1]
     with pytest.raises(Fenced):
         out.publish(table(3))

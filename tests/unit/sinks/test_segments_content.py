@@ -15,7 +15,7 @@ from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.errors import Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 
@@ -192,7 +192,7 @@ def test_a_lost_journal_is_not_compared_until_its_rows_have_come_again(tmp_path:
     assert digested(out, tables(expected, table(3), table(3, 3, word="b")))
 
 
-def test_another_process_repairs_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_another_process_looks_while_the_run_goes_on_and_repairs_when_it_has_taken_over(tmp_path: Path) -> None:
     out = opened(tmp_path, seal=(whatever,))
     out.publish(tables(table(1, 2), table(3, word="b")))
     spec = SegmentsSinkSpec(os.fspath(tmp_path), partition_by=("word",))
@@ -200,12 +200,13 @@ def test_another_process_repairs_while_the_run_goes_on(tmp_path: Path) -> None:
     with other.content() as content:
         assert content.held.epoch == 1
     expected = tables(table(1), table(3, word="b"))
-    assert other.repair(repair_of(out, expected)) == 1
-    with pytest.raises(Unavailable, match="opened anew"):  # its round has looked before: nothing is sealed twice
-        sink(out).sealing.tend()
-    assert sink(out).sealing.tend() == 1
-    out.publish(table(4))
-    assert digested(out, tables(expected, table(4)))
+    with pytest.raises(Fenced):
+        other.repair(repair_of(out, expected))
+    newer = opened(tmp_path, generation=2, seal=(whatever,))
+    assert repaired(newer, expected) == 1
+    assert sink(newer).sealing.tend() == 1
+    newer.publish(table(4))
+    assert digested(newer, tables(expected, table(4)))
     assert read(tmp_path) == [1, 3, 4]
 
 
