@@ -7,7 +7,7 @@ import re
 import traceback
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PythonException
 
 from holdfast.errors import (
@@ -107,9 +107,15 @@ def is_worker_lost(error: BaseException) -> bool:
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Return whether the JVM stopped answering: a connection that py4j itself, not a user's function, found broken."""
+    """Return whether the JVM stopped answering: a connection that py4j itself, not a user's function, found broken.
+
+    Where the connection breaks while a call is under way, py4j raises its plain error without what any answer of a JVM
+    has, an exception or a trace: ``get_return_value`` of ``py4j/protocol.py``, 0.10.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     is_from_py4j = bool(frames) and "py4j" in frames[-1].filename
+    if type(error) is Py4JError:
+        return is_from_py4j and str(error).startswith("An error occurred while calling ") and "Trace:" not in str(error)
     return isinstance(error, Py4JNetworkError) or (isinstance(error, ConnectionError | EOFError) and is_from_py4j)
 
 
