@@ -57,11 +57,10 @@ def test_a_trigger_that_waits_leaves_nothing_for_its_next_time_that_it_has_time_
     path: str, interval_s: float, times: int
 ) -> None:
     """With one of an hour a restart would delay what is there by hours."""
-    ramp = Ramp(path, FIRST, Hands(), interval_s=interval_s)
+    Ramp(path, FIRST, Hands(), interval_s=interval_s)
     limit = read_limit(path)
     assert limit is not None
     assert limit.size_bytes == times * FIRST
-    del ramp
 
 
 def test_with_an_interval_of_a_day_there_is_no_limit(path: str) -> None:

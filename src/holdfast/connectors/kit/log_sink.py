@@ -15,7 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
 from holdfast import faults
+from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import fresh
 from holdfast.connectors.kit.explained import lacking
 from holdfast.connectors.kit.rewinds import cannot_go_back
@@ -27,7 +30,9 @@ from holdfast.ports import (
     Held,
     Outcome,
     Publication,
+    Refused,
     RunIdentity,
+    Sink,
     Staged,
     Task,
     Withdrawal,
@@ -163,6 +168,10 @@ class LogSink(ABC, Generic[E, P]):
     def _remove(self, names: Iterable[AttemptName]) -> int:
         """Remove what is staged; return of how many attempts of tasks."""
 
+    @abstractmethod
+    def _check(self, rows: pa.Table) -> None:
+        """Raise :class:`~holdfast.errors.BadRow` where carried rows could not be kept."""
+
     def _drop(self, carried: Sequence[Staged]) -> None:
         """Remove rows that were staged here for an entry that was not appended."""
 
@@ -220,6 +229,17 @@ class LogSink(ABC, Generic[E, P]):
                     break
             self._generation = run.generation
             return self._took_over(fence, last)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the carried rows; whatever staged rows cannot be, their tasks have said."""
+        refusals.check_carried(publication, self._check)
+        return False
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
+        """Find the carried rows that could not be kept."""
+        return refusals.rejected_carried(publication, self._check)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, which is then carried out."""

@@ -212,8 +212,7 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
             with self._lock:
                 holdings = self._holdings.copy()
             return self._control.admit(publication, holdings)
-        refusals.check_carried(publication, self._staging.check)
-        return False
+        return super().admit(publication, earlier)
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
@@ -222,7 +221,10 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
         if self._control is not None:
             control, before = self._control, [self._control.columns(self._manifest.holdings().changes)]
             return refusals.rejected(publication, lambda part: control.rows_of(part, before))
-        return refusals.rejected_carried(publication, self._staging.check)
+        return super().reject(publication, earlier)
+
+    def _check(self, rows: pa.Table) -> None:
+        self._staging.check(rows)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Hold the epochs: one entry for all of them."""

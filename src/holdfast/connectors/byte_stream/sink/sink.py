@@ -25,7 +25,6 @@ from holdfast.connectors.byte_stream.sink.rewinding import StreamsBehind, stream
 from holdfast.connectors.byte_stream.sink.staging import MessageStaging
 from holdfast.connectors.byte_stream.store.branch import Branch, BranchView
 from holdfast.connectors.byte_stream.store.manifest import LOG, STREAMS, StreamEntry, fence_of
-from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import went_back
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.explanations import FileExplanations
@@ -40,9 +39,7 @@ from holdfast.ports import (
     Explanation,
     Held,
     Publication,
-    Refused,
     RunIdentity,
-    Sink,
     Staged,
     Withdrawal,
 )
@@ -125,17 +122,6 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
     def writer_factory(self) -> MessageStaging:
         """Return the factory that executors call."""
         return self._staging
-
-    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check what a message cannot be; staged rows have been checked."""
-        refusals.check_carried(publication, self._check)
-        return False
-
-    def reject(
-        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
-    ) -> tuple[Publication, list[Refused]]:
-        """Find the carried rows that cannot be messages; staged ones have been checked."""
-        return refusals.rejected_carried(publication, self._check)
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose files are gone."""

@@ -11,13 +11,14 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+
 from holdfast.connectors.files.objects.completing import Completing
 from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
 from holdfast.connectors.files.objects.names import OWN, tag_at
 from holdfast.connectors.files.objects.place import BucketPlace
 from holdfast.connectors.files.objects.staging import OpenUpload, UploadedFile, UploadStaging, files_of
-from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.rows import RowsForm
@@ -27,9 +28,7 @@ from holdfast.ports import (
     Explanation,
     Held,
     Publication,
-    Refused,
     RunIdentity,
-    Sink,
     Staged,
     Withdrawal,
 )
@@ -143,16 +142,8 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
         """Return the factory that executors call."""
         return self._staging
 
-    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check what a file or its name could not keep; staged rows are in their uploads already."""
-        refusals.check_carried(publication, self._staging.check)
-        return False
-
-    def reject(
-        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
-    ) -> tuple[Publication, list[Refused]]:
-        """Find the carried rows that a file or its name could not keep; staged rows are in their uploads already."""
-        return refusals.rejected_carried(publication, self._staging.check)
+    def _check(self, rows: pa.Table) -> None:
+        self._staging.check(rows)
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:
         """Return the names of the parts whose uploads are gone."""

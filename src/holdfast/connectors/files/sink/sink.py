@@ -20,7 +20,6 @@ from holdfast.connectors.files.sink.log import FilesBehind, FilesLog, LogEntry, 
 from holdfast.connectors.files.sink.renames import Renames, directories
 from holdfast.connectors.files.sink.repairing import repaired
 from holdfast.connectors.files.sink.view import viewed
-from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files import staged
@@ -36,10 +35,8 @@ from holdfast.ports import (
     Explanation,
     Held,
     Publication,
-    Refused,
     Repair,
     RunIdentity,
-    Sink,
     Staged,
     Withdrawal,
 )
@@ -158,16 +155,8 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
         """Return the factory that executors call."""
         return self._staging
 
-    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check what a file or its name could not keep; staged rows are in their files already."""
-        refusals.check_carried(publication, self._staging.check)
-        return False
-
-    def reject(
-        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
-    ) -> tuple[Publication, list[Refused]]:
-        """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
-        return refusals.rejected_carried(publication, self._staging.check)
+    def _check(self, rows: pa.Table) -> None:
+        self._staging.check(rows)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""
