@@ -35,8 +35,7 @@ import numpy as np
 
 from bench.epoch_latency import watch_holdfast, watch_spark
 from bench.sides import figures_in, median, percentile, print_result, run_side, start_side
-from holdfast.testing.servers.kafka import JVM_AS_INSTALLED, kafka_server
-from holdfast.testing.servers.maven_jars import artifacts, cache, fetch
+from holdfast.testing.servers.kafka import JVM_AS_INSTALLED, artifacts, cache, fetch, kafka_server
 
 SPARK_JARS = Path(__file__).with_name("spark_kafka_jars.txt")
 SIDES = ("spark", "loop", "holdfast")

@@ -116,8 +116,8 @@ def test_each_partition_gets_its_share_and_large_ones_are_cut(
     assert [sorted(each.values()) for each in positions[:3]] == [[0, 0, 0], [4, 13, 13], [4, 28, 28]]
     for start, end in pairwise(positions):
         assert source.rows_between(start, end) <= 30
-    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_MIN", 10)
-    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_ENOUGH", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.cluster.SPAN_ROWS_MIN", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.cluster.SPAN_ROWS_ENOUGH", 10)
     spans = source.spans(positions[0], positions[-1], parallelism=3)
     assert len(spans) == 6
     assert len({segment for span in spans for segment, _, _ in span.value.ranges}) == 3

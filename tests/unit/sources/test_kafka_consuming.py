@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import UNREADABLE
 from holdfast.connectors.kafka.source import consuming
+from holdfast.connectors.kafka.source.cluster import PartitionOf
 from holdfast.connectors.kafka.source.consuming import Access, _Reading
-from holdfast.connectors.kafka.source.partitions import PartitionOf
-from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.connectors.reading.bounds import OffsetRange
 
 PLACES = [("first", 0), ("first", 1), ("second", 0), ("third", 0)]
 RANGE_ENDS_AT_MOST = 40

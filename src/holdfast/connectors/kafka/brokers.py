@@ -1,18 +1,21 @@
 """The address of a Kafka cluster and what it asks of its clients, in the words of both client libraries.
 
 Secrets are filled in from the environment on the driver when a run starts; no text of this class shows them.
+
+The client libraries of Kafka, which are installed by those who use them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
-from holdfast.types.variables import filled_in
+from holdfast.types.ddl import filled_in
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -159,3 +162,24 @@ class Brokers:
     def __str__(self) -> str:
         """Return what may be shown."""
         return self.bootstrap
+
+
+@contextmanager
+def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
+    """Import what needs the client libraries in the block; say so where they are not installed.
+
+    Parameters
+    ----------
+    node : str
+        Whose they are: ``source 'flights'``.
+    extra : str
+        What brings them.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{node}: the Kafka client libraries are not installed.",
+            why=f"{error}.",
+            do=f"pip install 'holdfast[{extra}]'",
+        ) from error

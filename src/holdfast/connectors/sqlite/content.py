@@ -20,7 +20,7 @@ from holdfast.connectors.sqlite.table import SqliteTable, affinity_of, quoted
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.types import canonical
-from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.canonical import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type
 from holdfast.values import NO_LOSSES, Loss, Losses, LossKind

@@ -7,7 +7,7 @@ import sqlite3
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.compared_columns import Moved
 from holdfast.connectors.sqlite.content import CHUNK_ROWS, TableReader
 from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair

@@ -6,9 +6,8 @@ import os
 import sys
 
 from holdfast.connectors.kit.explained import EXPLANATIONS
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
-from holdfast.connectors.kit.resets import of_table
-from holdfast.connectors.kit.rewinds import EPOCHS
+from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
+from holdfast.connectors.kit.rewinds import EPOCHS, of_table
 from holdfast.connectors.kit.sql import CONTROL, LEDGER
 from holdfast.connectors.sqlite.ledger import reading
 from holdfast.connectors.sqlite.table import quoted

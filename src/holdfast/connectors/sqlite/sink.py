@@ -16,12 +16,11 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.control.rows import Awaited
+from holdfast.connectors.control.columns import Awaited, ControlColumns
 from holdfast.connectors.kit import refusals, rewinds, sql
 from holdfast.connectors.kit.believed import fresh, is_moved
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, ArrowWriterFactory, unchecked
-from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.compared_columns import Moved
+from holdfast.connectors.kit.files.staged import ArrowStaging, ArrowWriterFactory, unchecked
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.connectors.kit.sql import LedgerRow
 from holdfast.connectors.sqlite.commands import SqliteControl

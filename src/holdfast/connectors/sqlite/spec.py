@@ -19,7 +19,7 @@ from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
-from holdfast.graph.pace import pace
+from holdfast.graph.trigger import pace
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kafka.avro.registry import Registry
-from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.connectors.kafka.avro_registry import Registry
+from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.sink.avro_form import AvroSchema, schema_text
 from holdfast.connectors.kafka.sink.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection, is_internal

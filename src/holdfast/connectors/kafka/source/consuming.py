@@ -19,11 +19,16 @@ from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
-from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
-from holdfast.connectors.kafka.source.gone import diverged, gone
-from holdfast.connectors.kafka.source.partitions import PartitionOf
-from holdfast.connectors.kafka.source.refusals import translated, unreadable
-from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.connectors.kafka.source.cluster import (
+    TIMEOUT_S,
+    Cluster,
+    PartitionOf,
+    diverged,
+    gone,
+    translated,
+    unreadable,
+)
+from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.errors import HoldfastError
 
 TOGETHER = 20_000
