@@ -1,8 +1,10 @@
-"""The place of a checkpoint that a user has named: a directory, or an object store with a scratch (0037)."""
+"""Places: of a checkpoint that a user has named, a directory or an object store with a scratch (0037); of a cache."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.errors import InvalidPipeline
@@ -81,3 +83,10 @@ def checked_place(directory: Path, of: str) -> Path:
                 do="name a directory; a missing one is created.",
             )
     return directory
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return ``holdfast`` in the user's cache directory, there or not: what another start would make again."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    default = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(environment.get("XDG_CACHE_HOME") or default) / "holdfast"

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
+from holdfast.connectors.kafka.fields import int64s
 from holdfast.connectors.kafka.native.library import (
     CONSUMER,
     WORD,
@@ -21,7 +22,6 @@ from holdfast.connectors.kafka.native.library import (
     c_int,
     c_int32,
     c_int64,
-    int64s,
     newer,
     pointer,
     quick,

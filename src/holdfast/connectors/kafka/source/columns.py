@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from holdfast.connectors.kafka.fields import FIELDS, HEADERS
-from holdfast.connectors.kafka.native.library import int64s
+from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
 from holdfast.connectors.kafka.native.messages import MessageBatch
 from holdfast.types.conversion import END_SECOND
 
