@@ -67,11 +67,11 @@ def read(topics: Topics, topic: str, partitions: int = 3, limit: int = 1000) -> 
     reader.assign([(topic, number, 0) for number in range(partitions)])
     left, found = set(range(partitions)), {number: list[MessageBatch]() for number in range(partitions)}
     while left:
-        some = reader.taken(limit, 10)
+        some = reader.take(limit, 10)
         assert some, "nothing came"
         codes_, places = some.errors(), some.partitions()
         left -= set(places[codes_ == codes.PARTITION_EOF].tolist())
-        for place, part in some.parted(np.where(codes_ == 0, places, -1)):
+        for place, part in some.split(np.where(codes_ == 0, places, -1)):
             if place >= 0:
                 found[place].append(part)
     return found
@@ -101,7 +101,7 @@ def test_keys_and_values_of_every_size_come_back_in_their_order(topics: Topics, 
         assert [v for part in parts for v in part.values().to_pylist()] == [values[place] for place in wanted]
         assert [k for part in parts for k in part.keys().to_pylist()] == [keys[place] for place in wanted]
         assert column(parts, "sizes") == [len(keys[place] or b"") + len(values[place] or b"") for place in wanted]
-        joined = MessageBatch.joined(parts)
+        joined = parts[0].join(parts[1:])
         assert joined.values().to_pylist() == [values[place] for place in wanted]
         assert not any(len(part) for part in parts if part is not joined)
 
@@ -118,7 +118,7 @@ def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str) ->
     values = binary([b"0", b"1", None, b"3"])
     assert sending.send(topic, values, None, 1, headers, times) == (4, None)
     assert sending.flush(30) == 0
-    (part,) = [MessageBatch.joined(parts) for parts in read(topics, topic).values() if parts]
+    (part,) = [parts[0].join(parts[1:]) for parts in read(topics, topic).values() if parts]
     assert part.values().to_pylist() == values.to_pylist()
     assert part.headers() == [given[0], None, None, given[3]]
     found = part.timestamps().tolist()
@@ -262,7 +262,7 @@ def test_a_topic_that_a_consumer_has_not_read_is_looked_up_when_it_is_assigned(
     for name in (topic, other):
         capfd.readouterr()
         reader.assign([(name, 0, 0)])
-        assert reader.taken(10, 10).values().to_pylist() == [name.encode()]
+        assert reader.take(10, 10).values().to_pylist() == [name.encode()]
         reader.unassign()
         said[name] = capfd.readouterr().err
     assert all(f"New local topic: {name}" in text and "FASTQUERY" in text for name, text in said.items())
@@ -326,7 +326,7 @@ def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> 
     assert sending.flush(30) == 0
     reader = consumer(topics)
     reader.assign([(topic, 0, 0)])
-    some = reader.taken(10, 10)
+    some = reader.take(10, 10)
     hold = some._hold
     reader.close()
     del reader

@@ -101,7 +101,7 @@ class BulkConsumer(Client):
         """Give nothing more of a partition."""
         self._ask(_pause, [place])
 
-    def taken(self, limit: int, timeout_s: float) -> MessageBatch:
+    def take(self, limit: int, timeout_s: float) -> MessageBatch:
         """Return at most so many messages; one is waited for, the others are there.  Errors are among them."""
         addresses = np.empty(limit, np.int64)
         queue = _queue_of(self.handle)
@@ -158,7 +158,7 @@ class MessageBatch:
         _let_go(self._addresses)
         self._hold.remove(len(self._addresses))
 
-    def parted(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
+    def split(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
         """Return place and the messages there, in their order; nothing stays in this object."""
         addresses, self._addresses = self._addresses, self._addresses[:0]
         if not len(addresses):
@@ -169,12 +169,12 @@ class MessageBatch:
         cuts = np.flatnonzero(np.diff(places[order])) + 1
         return [(int(places[some[0]]), MessageBatch(addresses[some], self._hold)) for some in np.split(order, cuts)]
 
-    @staticmethod
-    def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
-        """Return the messages of several, at least one; nothing stays in those."""
-        if len(parts) == 1:
-            return parts[0]
-        together = MessageBatch(np.concatenate([part._addresses for part in parts]), parts[0]._hold)
+    def join(self, others: Sequence[MessageBatch]) -> MessageBatch:
+        """Return these messages and those of others behind them; nothing stays in any of these objects."""
+        if not others:
+            return self
+        parts = [self, *others]
+        together = MessageBatch(np.concatenate([part._addresses for part in parts]), self._hold)
         for part in parts:
             part._addresses = part._addresses[:0]
         return together

@@ -121,7 +121,7 @@ class _Reading:
         heard = asked = time.monotonic()
         patience_s = self.timeout_s
         while self.turn < len(self.ranges):
-            some = self.consumer.taken(CHUNK_ROWS, _POLL_S)
+            some = self.consumer.take(CHUNK_ROWS, _POLL_S)
             if some and self._take(some):
                 yield from self._due()
                 heard = asked = time.monotonic()  # NB what is done with the messages takes its time, too
@@ -147,7 +147,7 @@ class _Reading:
         while self.turn < len(self.ranges):
             place, has_ended = self.turn, self.has_ended[self.turn]
             while self.held[place] and (has_ended or self._is_piece(self.count[place], self.size[place])):
-                yield MessageRun(self.ranges[place].segment, MessageBatch.joined(self._piece(place)))
+                yield MessageRun(self.ranges[place].segment, self._piece(place))
             if not has_ended:
                 break
             self.turn += 1
@@ -158,8 +158,8 @@ class _Reading:
     def _is_much_held(self) -> bool:
         return sum(self.size[self.turn + 1 :]) > HELD_BYTES
 
-    def _piece(self, place: int) -> list[MessageBatch]:
-        """Take as much of what is held of a range as one piece has."""
+    def _piece(self, place: int) -> MessageBatch:
+        """Take as much of what is held of a range as one piece has: at least one batch."""
         some: list[MessageBatch] = []
         count = size = 0
         while self.held[place] and not self._is_piece(count, size):
@@ -168,7 +168,7 @@ class _Reading:
             size += int(some[-1].sizes().sum())
         self.count[place] -= count
         self.size[place] -= size
-        return some
+        return some[0].join(some[1:])
 
     @staticmethod
     def _is_piece(count: int, size: int) -> bool:
@@ -197,7 +197,7 @@ class _Reading:
             else:
                 self._told(error, place, int(offsets[at]))
         is_some = bool(ended)
-        for place, some in messages.parted(np.where(errors == 0, places, _NOWHERE)):
+        for place, some in messages.split(np.where(errors == 0, places, _NOWHERE)):
             if place != _NOWHERE:
                 self._add(place, some)
                 is_some = True
@@ -243,7 +243,7 @@ class _Reading:
         offsets = messages.offsets()
         self.next[place] = int(offsets[-1]) + 1
         if offsets[-1] >= last - 1:
-            within = dict(messages.parted(offsets >= last))
+            within = dict(messages.split(offsets >= last))
             self._end(place)
             if False not in within:
                 return
