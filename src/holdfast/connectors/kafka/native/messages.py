@@ -44,9 +44,6 @@ MESSAGE = np.dtype(
 
 _message_destroy = quick("rd_kafka_message_destroy", None, pointer)
 _messages_destroy = newer(waits, "rd_kafka_messages_destroy", None, pointer)
-_messages_count = newer(quick, "rd_kafka_messages_count", size_t, pointer)
-_messages_get = newer(quick, "rd_kafka_messages_get", pointer, pointer, size_t)
-_version = quick("rd_kafka_version", c_int)
 _malloc = quick("rd_kafka_mem_malloc", pointer, pointer, size_t)
 _timestamp = quick("rd_kafka_message_timestamp", c_int64, pointer, pointer)
 _headers = quick("rd_kafka_message_headers", c_int, pointer, pointer)
@@ -241,25 +238,11 @@ class MessageBatch:
         return found if kind.itemsize == WORD else found.astype(np.int32).astype(np.int64)
 
 
-_LISTS_LOOKED_AT = (2, 16)
-"""The newest version of the library in which its lists of messages were looked at."""
+_KNOWS_LISTS = _messages_destroy is not None
+"""Whether the library has lists of messages: how many, and behind it their addresses.
 
-
-def _has_known_lists() -> bool:
-    """Return whether a list of the library's is how many messages there are, and behind it their addresses.
-
-    That is not public: so it must be a version that was looked at, and say so itself of a list of two.
-    """
-    version = _version()
-    if _messages_destroy is None or (version >> 24, version >> 16 & 0xFF) > _LISTS_LOOKED_AT:
-        return False
-    two = np.zeros(2, np.int64)
-    places = [two.ctypes.data, two.ctypes.data + WORD]
-    listed = np.array([len(two), *places]).ctypes
-    return _messages_count(listed.data) == len(two) and [_messages_get(listed.data, at) for at in (0, 1)] == places
-
-
-_KNOWS_LISTS = _has_known_lists()
+That is not public, and one of what the trial in a process of its own is about.
+"""
 
 
 def _let_go(addresses: np.ndarray) -> None:

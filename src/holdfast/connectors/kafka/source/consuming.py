@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
+from holdfast.connectors.kafka.clients import MessageConsumer, MessagesRead, open_consumer
 from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
 from holdfast.connectors.kafka.source.gone import diverged, gone
 from holdfast.connectors.kafka.source.partitions import PartitionOf
@@ -72,7 +72,7 @@ class MessageRun(NamedTuple):
     """Some messages of one segment that follow each other."""
 
     segment: str
-    messages: MessageBatch
+    messages: MessagesRead
 
 
 def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = TIMEOUT_S) -> Iterator[MessageRun]:
@@ -100,14 +100,16 @@ def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = 
 class _Reading:
     """Ranges that are read at the same time: the first is handed on as it comes, the others wait for their turn."""
 
-    def __init__(self, access: Access, consumer: BulkConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+    def __init__(
+        self, access: Access, consumer: MessageConsumer, ranges: Sequence[OffsetRange], timeout_s: float
+    ) -> None:
         self.access = access
         self.consumer = consumer
         self.ranges = ranges
         self.timeout_s = timeout_s
         self.parts = [PartitionOf.of(each.segment) for each in ranges]
         self.at = {(part.topic, part.number): place for place, part in enumerate(self.parts)}
-        self.held: list[list[MessageBatch]] = [[] for _ in ranges]
+        self.held: list[list[MessagesRead]] = [[] for _ in ranges]
         self.count = [0] * len(ranges)
         self.size = [0] * len(ranges)
         self.next = [each.first for each in ranges]
@@ -158,9 +160,9 @@ class _Reading:
     def _is_much_held(self) -> bool:
         return sum(self.size[self.turn + 1 :]) > HELD_BYTES
 
-    def _piece(self, place: int) -> MessageBatch:
+    def _piece(self, place: int) -> MessagesRead:
         """Take as much of what is held of a range as one piece has: at least one batch."""
-        some: list[MessageBatch] = []
+        some: list[MessagesRead] = []
         count = size = 0
         while self.held[place] and not self._is_piece(count, size):
             some.append(self.held[place].pop(0))
@@ -174,7 +176,7 @@ class _Reading:
     def _is_piece(count: int, size: int) -> bool:
         return count >= CHUNK_ROWS or size >= CHUNK_BYTES
 
-    def _take(self, messages: MessageBatch) -> bool:
+    def _take(self, messages: MessagesRead) -> bool:
         """Sort messages into their ranges; return whether there was something of them, or of their ends."""
         errors = messages.errors()
         if len(self.ranges) == 1 and not errors.any():
@@ -226,7 +228,7 @@ class _Reading:
         if error.fatal() or not (error.retriable() or is_passing(error)):
             raise translated(error, self.access.address, self.access.node)
 
-    def _places(self, messages: MessageBatch) -> np.ndarray:
+    def _places(self, messages: MessagesRead) -> np.ndarray:
         """Return which range each message belongs to; they come in runs of one partition."""
         topics, partitions = messages.topics(), messages.partitions()
         begins = np.flatnonzero(np.r_[True, (np.diff(topics) != 0) | (np.diff(partitions) != 0)])
@@ -235,7 +237,7 @@ class _Reading:
         places = [self.at.get((names[topic], number), _NOWHERE) for topic, number in runs]
         return np.repeat(places, np.diff(np.r_[begins, len(messages)]))
 
-    def _add(self, place: int, messages: MessageBatch) -> None:
+    def _add(self, place: int, messages: MessagesRead) -> None:
         """Add messages to a range; those behind it say that it has ended."""
         if self.has_ended[place]:
             return
@@ -291,22 +293,22 @@ def _neighbours(ranges: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
 
 
 _lock = threading.Lock()
-_idle: dict[tuple[int, Access], BulkConsumer] = {}
+_idle: dict[tuple[int, Access], MessageConsumer] = {}
 """Process, and what it reads with -> a consumer that is not in use: a new one would connect to the brokers first."""
 
 
-def _taken(access: Access) -> BulkConsumer:
+def _taken(access: Access) -> MessageConsumer:
     with _lock:
         consumer = _idle.pop((os.getpid(), access), None)
     if consumer is not None:
         return consumer
     try:
-        return BulkConsumer(access.address.client(**_settings(access)))
+        return open_consumer(access.address, access.address.client(**_settings(access)))
     except KafkaException as error:
         raise unusable(error, access.address, access.node) from error
 
 
-def _kept(access: Access, consumer: BulkConsumer) -> None:
+def _kept(access: Access, consumer: MessageConsumer) -> None:
     with _lock:
         other = _idle.pop((os.getpid(), access), None)
         _idle[os.getpid(), access] = consumer
