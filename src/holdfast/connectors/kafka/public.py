@@ -6,6 +6,7 @@ What ``native/`` does without those objects; both keep what :mod:`holdfast.conne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.connectors.kafka import codes
 NAME_BYTES_MAX = 249
 """The longest name of a topic that brokers take; the library breaks at one of more than 512."""
 
+_LOOK_S = 1.0
 _NOWHERE = -1
 
 
@@ -119,12 +121,17 @@ class PublicConsumer:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._consumer = Consumer(dict(settings))
+        self._known: set[str] = set()
 
     def assign(self, places: Iterable[tuple[str, int, int]]) -> None:
         """Read on from these offsets of these partitions, and of no others."""
         listed = [TopicPartition(*place) for place in places]
-        for name in {place.topic for place in listed}:
+        for name in {place.topic for place in listed} - self._known:
             check_name(name)
+            # By an assignment alone the library looks a topic up the next time that it goes through its topics.
+            with suppress(KafkaException):
+                self._consumer.list_topics(name, timeout=_LOOK_S)
+                self._known.add(name)
         self._consumer.assign(listed)
         self._consumer.resume(listed)  # NB a partition stays paused from one assignment to the next
 
