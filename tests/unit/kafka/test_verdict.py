@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import holdfast as hf
 from holdfast.connectors.kafka import clients
 from holdfast.connectors.kafka.brokers import NATIVE, Brokers
 from holdfast.connectors.kafka.native import verdict
 from holdfast.connectors.kafka.public import PublicConsumer, PublicProducer
 from holdfast.errors import InvalidPipeline
+from holdfast.spark.launch import early
 
 BROKERS = Brokers("127.0.0.1:1")
 SETTINGS = {**BROKERS.client(), "group.id": "nobody"}
@@ -27,6 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine on which nothing was tried yet, and a process that knows nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(NATIVE, raising=False)
+    monkeypatch.setattr(verdict, "_level", logging.WARNING)  # of a driver
     verdict._verdict.cache_clear()
     yield tmp_path / "cache" / "holdfast"
     verdict._verdict.cache_clear()
@@ -159,6 +163,32 @@ def test_another_library_another_python_or_other_constants_are_tried_again(
     monkeypatch.setattr(verdict, "__file__", __file__)
     assert asked_anew()
     assert begun() == 4
+
+
+def test_a_start_has_it_tried_beside_the_jvm_and_its_driver_alone_says_what_is_against_it(
+    child: Says,
+    begun: Callable[[], int],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(verdict, "_level", logging.DEBUG)
+    monkeypatch.setattr(early, "_begin_jvm", lambda *_: None)
+    messages = hf.read.kafka("127.0.0.1:1", "messages", format="bytes", disorder="1 s", timestamp="message", name="m")
+    copies = hf.write.kafka("127.0.0.1:1", "copies", format="bytes", value="value", name="copies")
+    pipeline = hf.Pipeline("p", messages | hf.select("value", name="values") | copies)
+    child("kill -SEGV $$")
+    early.begin(pipeline, {})
+    assert not clients.is_native(BROKERS)  # and waits for that
+    assert begun() == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    monkeypatch.setattr(verdict, "_level", logging.DEBUG)  # of a worker, which finds what is kept
+    assert not asked_anew()
+    assert begun() == 1
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.INFO] == ["WARNING"]
+    monkeypatch.setenv(NATIVE, "off")
+    monkeypatch.setattr(verdict, "prepare", lambda: pytest.fail("it was asked"))
+    early.begin(pipeline, {})
 
 
 @pytest.mark.parametrize("value", ["off", " OFF "])

@@ -178,4 +178,14 @@ def open_producer(brokers: Brokers, settings: Mapping[str, Any]) -> MessageProdu
 
 def is_native(brokers: Brokers) -> bool:
     """Return whether clients of this process are native: nobody has switched that off, here or on the driver."""
-    return brokers.allows_native and allows_native(os.environ) and verdict.is_trusted()
+    return _may_be_native(brokers) and verdict.is_trusted()
+
+
+def prepare(brokers: Brokers) -> None:
+    """Begin, on the driver, to find out whether clients are native; what is against it is said in its log."""
+    if _may_be_native(brokers):
+        verdict.prepare()
+
+
+def _may_be_native(brokers: Brokers) -> bool:
+    return brokers.allows_native and allows_native(os.environ)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from holdfast.errors import InvalidPipeline
+from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.errors import HoldfastError, InvalidPipeline
 
 
 @contextmanager
@@ -27,3 +28,11 @@ def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
             why=f"{error}.",
             do=f"pip install 'holdfast[{extra}]'",
         ) from error
+
+
+def prepare(brokers: Brokers) -> None:
+    """Begin to find out, in the background, which of their functions may be used: the first client waits for that."""
+    with suppress(ImportError, HoldfastError):  # whoever makes a client says so
+        from holdfast.connectors.kafka import clients
+
+        clients.prepare(brokers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ PARTITIONS = 3
 
 _COUNT = 2_000
 _WAIT_S = 20.0
+_ALONE_S = 90
+"""Whoever waits for this process ends it before; where that one has gone it ends by itself."""
+
 _SENT_MS = 1_704_067_200_000
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.large_binary())]))
@@ -207,6 +211,7 @@ def _compare(what: str, found: Sequence[Any]) -> None:
 
 def main() -> int:
     """Say what came of it."""
+    signal.alarm(_ALONE_S)
     try:
         run()
     except Difference as difference:

@@ -59,6 +59,8 @@ _OVERWRITTEN = {"MALLOC_PERTURB_": "165"}
 """Memory that is let go is overwritten (glibc): what is read from there is seen to be wrong."""
 
 _lock = threading.Lock()
+_level = logging.DEBUG
+"""How loudly a verdict against the native functions is said: by a driver, and not once more by each of its workers."""
 
 
 class TrialResult(NamedTuple):
@@ -82,6 +84,13 @@ def is_trusted() -> bool:
         return not _verdict().why
 
 
+def prepare() -> None:
+    """Ask in the background, on a driver: it waits less later, and says in its log what is against the functions."""
+    global _level
+    _level = logging.WARNING
+    threading.Thread(target=is_trusted, daemon=True).start()
+
+
 @cache
 def _verdict() -> TrialResult:
     """Return the verdict, and say why where it is against the native functions."""
@@ -89,7 +98,7 @@ def _verdict() -> TrialResult:
     if versions not in TRIED:
         newest = max(TRIED, key=lambda each: [*map(int, each[0].split("."))])[0]
         why = "confluent-kafka {} with librdkafka {} is none of the versions that were tried".format(*versions)
-        return _said(TrialResult(why), f"install one that was: pip install confluent-kafka=={newest}")
+        return _said(TrialResult(why), f"install one that was: pip install confluent-kafka=={newest}", _level)
     path = _path(versions)
     known = None if path is None else _read(path)
     found = known or _try()
@@ -97,7 +106,7 @@ def _verdict() -> TrialResult:
         with suppress(HoldfastError, OSError):
             _write(path, found)
     again = f", or remove {path} to have it tried again" if found.is_kept and path is not None else ""
-    return _said(found, f"report it, with the versions{again}")
+    return _said(found, f"report it, with the versions{again}", _level if known else logging.WARNING)
 
 
 def _versions() -> tuple[str, str]:
@@ -106,9 +115,10 @@ def _versions() -> tuple[str, str]:
     return confluent_kafka.__version__, said if isinstance(said, str) else said[0]
 
 
-def _said(verdict: TrialResult, cure: str) -> TrialResult:
+def _said(verdict: TrialResult, cure: str, level: int) -> TrialResult:
     if verdict.why:
-        log.warning(
+        log.log(
+            level,
             "Kafka messages are read and written by confluent-kafka's own functions, with the same result, but slower: "
             "%s.  Do: %s; %s=off says that it is meant so.",
             verdict.why,

@@ -12,7 +12,7 @@ from holdfast.connectors.formats import json_lines
 from holdfast.connectors.kafka.avro.registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.connectors.kafka.libraries import libraries_for, prepare
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.reading import KafkaReading
 from holdfast.connectors.kafka.topics import Selection
@@ -77,6 +77,10 @@ class KafkaSourceSpec(KafkaReading):
             "metadata": dict(self.metadata) if self.format != "bytes" and self.metadata else None,
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def prepare(self) -> None:
+        """Begin what the first consumer would wait for."""
+        prepare(self.address)
 
     def open(self, name: str, workspace: str) -> KafkaSource:
         """Return the source; the cluster is asked when it is first needed."""
