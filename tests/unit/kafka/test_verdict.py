@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -207,7 +208,8 @@ def test_off_asks_nobody_and_says_nothing(
 def test_off_on_the_driver_holds_on_executors(
     child: Says, begun: Callable[[], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not clients.is_native(BROKERS.expanded({NATIVE: "off"}))
+    sent = pickle.dumps(BROKERS.expanded({NATIVE: "off"}))
+    assert not clients.is_native(pickle.loads(sent))
     assert begun() == 0
     for value in ("auto", ""):
         assert clients.is_native(BROKERS.expanded({NATIVE: value}))
