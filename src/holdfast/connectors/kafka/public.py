@@ -93,7 +93,10 @@ class PublicMessages:
         return {message.timestamp()[0] for message in self._messages}
 
     def headers(self) -> list[list[tuple[str, bytes | None]] | None]:
-        """Return the headers of each; None where there are none."""
+        """Return the headers of each; None where there are none.
+
+        NB confluent-kafka raises SystemError where a name is no UTF-8, which Kafka's own clients never write.
+        """
         return [message.headers() or None for message in self._messages]
 
     def error(self, place: int) -> KafkaError:
