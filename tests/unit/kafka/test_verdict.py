@@ -7,15 +7,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.kafka import clients
 from holdfast.connectors.kafka.brokers import NATIVE, Brokers
-from holdfast.connectors.kafka.native import verdict
+from holdfast.connectors.kafka.native import clients, verdict
 from holdfast.connectors.kafka.public import PublicConsumer, PublicProducer
 from holdfast.errors import InvalidPipeline
 from holdfast.spark.launch import early
@@ -181,6 +181,9 @@ def test_a_start_has_it_tried_beside_the_jvm_and_its_driver_alone_says_what_is_a
     child("kill -SEGV $$")
     early.begin(pipeline, {})
     assert not clients.is_native(BROKERS)  # and waits for that
+    for thread in threading.enumerate():
+        if thread.name == "kafka-native":
+            thread.join()
     assert begun() == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     monkeypatch.setattr(verdict, "_level", logging.DEBUG)  # of a worker, which finds what is kept
@@ -229,7 +232,7 @@ def in_process(code: str, cache: Path) -> str:
 
 LOADED = """
 import sys
-from holdfast.connectors.kafka import clients
+from holdfast.connectors.kafka.native import clients
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.native import verdict
 from holdfast.connectors.kafka.sink import session
@@ -245,7 +248,7 @@ print(sorted(name.removeprefix(native) for name in sys.modules if name.startswit
 def test_no_native_function_is_loaded_before_a_verdict_for_it(child: Says, cache: Path) -> None:
     child("kill -SEGV $$")
     assert not clients.is_native(BROKERS)
-    assert in_process(LOADED, cache) == "['verdict'] PublicConsumer"
+    assert in_process(LOADED, cache) == "['clients', 'verdict'] PublicConsumer"
 
 
 @pytest.mark.slow

@@ -33,6 +33,6 @@ def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
 def prepare(brokers: Brokers) -> None:
     """Begin to find out, in the background, which of their functions may be used: the first client waits for that."""
     with suppress(ImportError, HoldfastError):  # whoever makes a client says so
-        from holdfast.connectors.kafka import clients
+        from holdfast.connectors.kafka.native import clients
 
         clients.prepare(brokers)

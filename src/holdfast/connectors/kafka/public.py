@@ -1,6 +1,6 @@
 """Many messages at a time by the functions of confluent-kafka: a Python object for each, and nothing but its promises.
 
-What ``native/`` does without those objects; both keep what :mod:`holdfast.connectors.kafka.clients` says.
+What ``native/`` does without those objects; both keep what :mod:`holdfast.connectors.kafka.native.clients` says.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from holdfast.connectors.kafka import codes
-from holdfast.connectors.kafka.clients import MessageConsumer, MessageProducer, MessagesRead
+from holdfast.connectors.kafka.native.clients import MessageConsumer, MessageProducer, MessagesRead
 from holdfast.connectors.kafka.native.messages import BulkConsumer
 from holdfast.connectors.kafka.native.metadata import partitions_with_leader
 from holdfast.connectors.kafka.native.producing import BulkProducer

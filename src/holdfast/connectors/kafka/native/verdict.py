@@ -1,7 +1,7 @@
 """Whether the native functions are trusted on this machine: tried in a child process, once for each exact library.
 
-Invariant: no other module of this package is loaded in a process that has no verdict in their favour, but in the child:
-a wrong constant in them ends that one, and neither a driver nor an executor.
+Invariant: but for this module and ``clients`` nothing of this package is loaded without a verdict in its favour, except
+in the child: a wrong constant ends that one, and neither a driver nor an executor.
 
 What they lean on are layouts in memory.  So only versions that were tried with all tests have a verdict at all; one of
 these is tried again on each machine (another build, another Python), in about half a second, and what came of it is
@@ -88,7 +88,7 @@ def prepare() -> None:
     """Ask in the background, on a driver: it waits less later, and says in its log what is against the functions."""
     global _level
     _level = logging.WARNING
-    threading.Thread(target=is_trusted, daemon=True).start()
+    threading.Thread(target=is_trusted, name="kafka-native", daemon=True).start()
 
 
 @cache

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, code_of, unusable
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.clients import MessageProducer, open_producer
+from holdfast.connectors.kafka.native.clients import MessageProducer, open_producer
 from holdfast.connectors.kafka.questions import UNKNOWN_FOR_S, NoTopic, answer, offsets
 from holdfast.connectors.kafka.sink.form import RecordColumns
 from holdfast.connectors.kafka.sink.refusals import ProducerGone, translated, unlisted

@@ -7,8 +7,8 @@ from operator import methodcaller
 
 import pyarrow as pa
 
-from holdfast.connectors.kafka.clients import MessagesRead
 from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
+from holdfast.connectors.kafka.native.clients import MessagesRead
 from holdfast.types.conversion import END_SECOND
 
 

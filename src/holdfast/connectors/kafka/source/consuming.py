@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.clients import MessageConsumer, MessagesRead, open_consumer
+from holdfast.connectors.kafka.native.clients import MessageConsumer, MessagesRead, open_consumer
 from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
 from holdfast.connectors.kafka.source.gone import diverged, gone
 from holdfast.connectors.kafka.source.partitions import PartitionOf

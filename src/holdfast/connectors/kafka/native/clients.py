@@ -1,8 +1,8 @@
 """The clients that read and write many messages: by librdkafka's own functions, or by those of confluent-kafka.
 
-A pipeline is about twice as quick by the first, and a wrong constant in them ends the process: they are taken where they
-were tried, in exactly these versions and on this machine (:mod:`holdfast.connectors.kafka.native.verdict`), and are not
-even loaded elsewhere.
+A pipeline is about twice as quick by the first, and a wrong constant in them ends the process: they are taken where
+they were tried, in exactly these versions and on this machine
+(:mod:`holdfast.connectors.kafka.native.verdict`), and are not even loaded elsewhere.
 """
 
 from __future__ import annotations
