@@ -226,7 +226,10 @@ class PreparedSpec(Protocol):
     """What the declaration of a source or a sink may do besides: begin what takes time on this machine."""
 
     def prepare(self) -> None:
-        """Begin it and return at once; called on the driver while the JVM comes up, if at all.  Nothing is raised."""
+        """Begin it and return at once; called on the driver while the JVM comes up, if at all.
+
+        What is wrong is said by what needs it: errors raised here are not.
+        """
 
 
 @runtime_checkable

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import InvalidPipeline
 
 
 @contextmanager
@@ -28,11 +27,3 @@ def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
             why=f"{error}.",
             do=f"pip install 'holdfast[{extra}]'",
         ) from error
-
-
-def prepare(brokers: Brokers) -> None:
-    """Begin to find out, in the background, which of their functions may be used: the first client waits for that."""
-    with suppress(ImportError, HoldfastError):  # whoever makes a client says so
-        from holdfast.connectors.kafka.native import clients
-
-        clients.prepare(brokers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,7 +121,7 @@ class PublicConsumer:
         As confluent-kafka takes them, without functions.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, object]) -> None:
         self._consumer = Consumer(dict(settings))
         self._known: set[str] = set()
 
@@ -173,8 +172,10 @@ class PublicProducer:
         called.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.failed: list[KafkaError] = []
+    failed: list[KafkaError]
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self.failed = []
         # Of the list alone: a function of this object would keep it, and what it keeps at the brokers, until the
         # collector comes.
         told = partial(_note, self.failed)

@@ -34,7 +34,8 @@ def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
     _begin_jvm(pipeline, options)
     for spec in (*(beneath(node.source_spec) for node in pipeline.sources), *(node.spec for node in pipeline.sinks)):
         if isinstance(spec, PreparedSpec):
-            spec.prepare()
+            with suppress(HoldfastError):
+                spec.prepare()
 
 
 def _begin_jvm(pipeline: Graph, options: Mapping[str, Any]) -> None:

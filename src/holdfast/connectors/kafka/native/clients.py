@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -152,7 +152,7 @@ class MessageProducer(Protocol):
         """Abort."""
 
 
-def open_consumer(brokers: Brokers, settings: Mapping[str, Any]) -> MessageConsumer:
+def open_consumer(brokers: Brokers, settings: Mapping[str, object]) -> MessageConsumer:
     """Return a consumer with settings as confluent-kafka takes them.
 
     Raises
@@ -167,7 +167,7 @@ def open_consumer(brokers: Brokers, settings: Mapping[str, Any]) -> MessageConsu
     return BulkConsumer(settings)
 
 
-def open_producer(brokers: Brokers, settings: Mapping[str, Any]) -> MessageProducer:
+def open_producer(brokers: Brokers, settings: Mapping[str, object]) -> MessageProducer:
     """Return a producer; parameters and errors as :func:`open_consumer`."""
     if not is_native(brokers):
         return PublicProducer(settings)

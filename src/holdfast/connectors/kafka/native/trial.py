@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,9 @@ _SENT_MS = 1_704_067_200_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.large_binary())]))
 
 
+Headers = list[tuple[str, bytes | None]] | None
+
+
 class Difference(Exception):
     """The native functions do something else than the public ones."""
 
@@ -48,8 +51,8 @@ class ClientKind(NamedTuple):
     """One of the two ways to talk to brokers."""
 
     name: str
-    producer: Callable[[dict[str, Any]], MessageProducer]
-    consumer: Callable[[dict[str, Any]], MessageConsumer]
+    producer: Callable[[dict[str, object]], MessageProducer]
+    consumer: Callable[[dict[str, object]], MessageConsumer]
 
 
 NATIVE = ClientKind("native", BulkProducer, BulkConsumer)
@@ -61,7 +64,7 @@ class Written(NamedTuple):
 
     values: list[bytes | None]
     keys: list[bytes | None]
-    headers: list[list[dict[str, Any]] | None] | None = None
+    headers: list[Headers] | None = None
     times: list[int] | None = None
 
 
@@ -72,54 +75,49 @@ def run() -> None:
     at = {"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0}
     for kind in KINDS:
         _write(kind, at)
-    _compare("what is refused", [_refused(kind, at) for kind in KINDS])
-    _compare("what is not delivered", [_undelivered(kind, at) for kind in KINDS])
+    _compare("what is refused", [_refusals(kind, at) for kind in KINDS])
+    _compare("what is not delivered", [_failures(kind, at) for kind in KINDS])
     for topic in (kind.name for kind in KINDS):
         listed = stand_in.list_topics(topic, timeout=_WAIT_S).topics[topic].partitions.values()
         _compare("partitions with a leader", [_leaders(at, topic), sorted(each.id for each in listed)])
-    given = [_written(number) for number in range(PARTITIONS)]
+    given = [_make_messages(number) for number in range(PARTITIONS)]
     for topic in (kind.name for kind in KINDS):
         seen = [dict(_read(kind, at, topic)) for kind in KINDS]
-        seen.append({**seen[0], **_expected(given, seen[0]["times"])})
+        seen.append({**seen[0], **_columns_of(given, seen[0]["times"])})
         for name in seen[0]:
             _compare(f"{name} of messages that the {topic} ones have written", [each[name] for each in seen])
     gc.collect()  # what lets messages go twice, or not at all, shows at the latest here
 
 
-def _expected(given: Sequence[Written], seen_times: Sequence[list[int]]) -> dict[str, list[Any]]:
+def _columns_of(given: Sequence[Written], seen_times: Sequence[object]) -> dict[str, Sequence[object]]:
     """Return what must be seen of messages; the time of those that were given none is when they were sent."""
-    headers: list[list[Any]] = [list(part.headers or [None] * _COUNT) for part in given]
     return {
         "values": [part.values for part in given],
         "keys": [part.keys for part in given],
-        "headers": [[each and [tuple(pair.values()) for pair in each] for each in part] for part in headers],
+        "headers": [part.headers or [None] * _COUNT for part in given],
         "times": [part.times or seen for part, seen in zip(given, seen_times, strict=True)],
     }
 
 
-def _written(number: int) -> Written:
+def _make_messages(number: int) -> Written:
     chance = random.Random(number)
     values = [chance.choice([None, b"", chance.randbytes(chance.choice([1, 7, 300]))]) for _ in range(_COUNT)]
     values[5] = chance.randbytes(300_000)
     keys = [chance.choice([None, b"", b"%d" % at]) for at in range(_COUNT)]
     if number < PARTITIONS - 1:
         return Written(values, keys)
-    several: list[list[dict[str, Any]] | None] = [
-        None,
-        [{"key": "é", "value": b"\0x"}, {"key": "a", "value": None}],
-        [{"key": "a", "value": b""}],
-    ]
+    several: list[Headers] = [None, [("é", b"\0x"), ("a", None)], [("a", b"")]]
     headers = [chance.choice(several) for _ in range(_COUNT)]
     return Written(values, keys, headers, [_SENT_MS + at for at in range(_COUNT)])
 
 
-def _write(kind: ClientKind, at: dict[str, Any]) -> None:
+def _write(kind: ClientKind, at: dict[str, object]) -> None:
     """Write all partitions in a transaction."""
     producer = kind.producer({**at, "linger.ms": 0, "transactional.id": kind.name, "compression.type": "lz4"})
     producer.init_transactions(_WAIT_S, kind.name)
     producer.begin_transaction()
     for number in range(PARTITIONS):
-        given = _written(number)
+        given = _make_messages(number)
         # Of slices the buffers begin elsewhere than the values.
         values, keys = (pa.array([b"left out", *each], pa.large_binary())[1:] for each in (given.values, given.keys))
         headers = None if given.headers is None else pa.array([None, *given.headers], HEADERS)[1:]
@@ -134,10 +132,10 @@ def _write(kind: ClientKind, at: dict[str, Any]) -> None:
     producer.commit_transaction(_WAIT_S)
 
 
-def _refused(kind: ClientKind, at: dict[str, Any]) -> list[Any]:
+def _refusals(kind: ClientKind, at: dict[str, object]) -> list[object]:
     """Return what is said where there is no transaction, no partition and no such setting."""
     producer = kind.producer({**at, "linger.ms": 0})
-    found: list[Any] = []
+    found: list[object] = []
     try:
         producer.begin_transaction()
     except KafkaException as error:
@@ -150,7 +148,7 @@ def _refused(kind: ClientKind, at: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _undelivered(kind: ClientKind, at: dict[str, Any]) -> list[Any]:
+def _failures(kind: ClientKind, at: dict[str, object]) -> list[object]:
     """Return what becomes of messages that are thrown away, and of those that do not fit."""
     producer = kind.producer({**at, "linger.ms": 60_000, "queue.buffering.max.messages": 3})
     count, error = producer.send("thrown-away", pa.array([b"x"] * 5, pa.large_binary()), None, 0)
@@ -160,18 +158,18 @@ def _undelivered(kind: ClientKind, at: dict[str, Any]) -> list[Any]:
     return [count, error and error.code(), sorted(each.code() for each in producer.failed)]
 
 
-def _leaders(at: dict[str, Any], topic: str) -> list[int]:
+def _leaders(at: dict[str, object], topic: str) -> list[int]:
     client = BulkProducer(at)
     return sorted(partitions_with_leader(client.handle, Topic(client, topic).handle, _WAIT_S).numbers)
 
 
-def _read(kind: ClientKind, at: dict[str, Any], topic: str) -> Iterator[tuple[str, list[Any]]]:
+def _read(kind: ClientKind, at: dict[str, object], topic: str) -> Iterator[tuple[str, Sequence[object]]]:
     """Yield what is shown of a topic's messages: its name, and of each partition what it is."""
     reads = {"group.id": "trial", "auto.offset.reset": "error", "enable.partition.eof": True, "fetch.wait.max.ms": 5}
     consumer = kind.consumer({**at, **reads, "fetch.message.max.bytes": 100_000})
     consumer.assign((topic, number, 0) for number in range(PARTITIONS))
     parts: dict[int, list[MessagesRead]] = {number: [] for number in range(PARTITIONS)}
-    said: list[Any] = []
+    said: list[object] = []
     ended = 0
     while ended < PARTITIONS:
         some = consumer.take(701, _WAIT_S)
@@ -203,7 +201,7 @@ def _read(kind: ClientKind, at: dict[str, Any], topic: str) -> Iterator[tuple[st
     yield "headers", [part.headers() for part in joined]
 
 
-def _compare(what: str, found: Sequence[Any]) -> None:
+def _compare(what: str, found: Sequence[object]) -> None:
     """Raise if these are not all equal."""
     if any(each != found[0] for each in found):
         raise Difference(what)

@@ -22,7 +22,7 @@ import threading
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka
 import numpy as np
@@ -98,7 +98,7 @@ def _verdict() -> TrialResult:
     if versions not in TRIED:
         newest = max(TRIED, key=lambda each: [*map(int, each[0].split("."))])[0]
         why = "confluent-kafka {} with librdkafka {} is none of the versions that were tried".format(*versions)
-        return _said(TrialResult(why), f"install one that was: pip install confluent-kafka=={newest}", _level)
+        return _say(TrialResult(why), f"install one that was: pip install confluent-kafka=={newest}", _level)
     path = _path(versions)
     known = None if path is None else _read(path)
     found = known or _try()
@@ -106,16 +106,16 @@ def _verdict() -> TrialResult:
         with suppress(HoldfastError, OSError):
             _write(path, found)
     again = f", or remove {path} to have it tried again" if found.is_kept and path is not None else ""
-    return _said(found, f"report it, with the versions{again}", _level if known else logging.WARNING)
+    return _say(found, f"report it, with the versions{again}", _level if known else logging.WARNING)
 
 
 def _versions() -> tuple[str, str]:
     """Return the versions of confluent-kafka and of its librdkafka."""
-    said: Any = confluent_kafka.libversion()
-    return confluent_kafka.__version__, said if isinstance(said, str) else said[0]
+    library: str | tuple[str, int] = confluent_kafka.libversion()
+    return confluent_kafka.__version__, library if isinstance(library, str) else library[0]
 
 
-def _said(verdict: TrialResult, cure: str, level: int) -> TrialResult:
+def _say(verdict: TrialResult, cure: str, level: int) -> TrialResult:
     if verdict.why:
         log.log(
             level,

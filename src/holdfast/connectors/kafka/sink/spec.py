@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.connectors.control.columns import check_no_control
 from holdfast.connectors.kafka.avro.registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.libraries import libraries_for, prepare
+from holdfast.connectors.kafka.libraries import libraries_for
 from holdfast.connectors.kafka.sink.avro_form import AvroSchema, schema_text
 from holdfast.connectors.kafka.sink.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection, is_internal
@@ -322,6 +322,8 @@ class KafkaSpec:
 
     def prepare(self) -> None:
         """Begin what the first producer would wait for."""
+        with libraries_for("write.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
         prepare(self._declared)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:

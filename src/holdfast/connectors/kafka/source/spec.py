@@ -12,7 +12,7 @@ from holdfast.connectors.formats import json_lines
 from holdfast.connectors.kafka.avro.registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.connectors.kafka.libraries import libraries_for, prepare
+from holdfast.connectors.kafka.libraries import libraries_for
 from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.reading import KafkaReading
 from holdfast.connectors.kafka.topics import Selection
@@ -80,6 +80,8 @@ class KafkaSourceSpec(KafkaReading):
 
     def prepare(self) -> None:
         """Begin what the first consumer would wait for."""
+        with libraries_for("read.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
         prepare(self.address)
 
     def open(self, name: str, workspace: str) -> KafkaSource:
