@@ -23,7 +23,7 @@ if ROOT not in sys.path:
 
 from holdfast.testing.servers.kafka import default_jars  # noqa: E402
 from tests.everyday import examples, is_left_out  # noqa: E402
-from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
+from tests.kafka_servers import functions, kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
 from tests.other_clouds import azure_store, google_store  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
@@ -62,6 +62,7 @@ settings.load_profile("holdfast")
 
 __all__ = [
     "azure_store",
+    "functions",
     "google_store",
     "kafka_of_session",
     "mortal_kafka",

@@ -1,4 +1,4 @@
-"""The place of a checkpoint that a user has named: a directory, or an object store with a scratch (0037).
+"""Places: of a checkpoint that a user has named, a directory or an object store with a scratch (0037); of a cache.
 
 Objects of a store that are named by a number, ``<prefix><digits>.json``: they are in the order of the numbers.
 
@@ -11,6 +11,8 @@ A store as it is, for a trial: what is written to it goes nowhere.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +93,13 @@ def checked_place(directory: Path, of: str) -> Path:
                 do="name a directory; a missing one is created.",
             )
     return directory
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return ``holdfast`` in the user's cache directory, there or not: what another start would make again."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    default = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(environment.get("XDG_CACHE_HOME") or default) / "holdfast"
 
 
 def numbered(store: Store, prefix: str) -> dict[int, str]:

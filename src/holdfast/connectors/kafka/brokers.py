@@ -45,6 +45,9 @@ _ADMIN = {
 SECRETS = ("password", "key_password")
 _CALLBACKS = ("error_cb",)
 
+NATIVE = "HOLDFAST_KAFKA_NATIVE"
+"""The variable that says whether clients may be native; read on the driver, whose word travels, and where they are."""
+
 
 @dataclass(frozen=True)
 class Brokers:
@@ -58,11 +61,14 @@ class Brokers:
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     where : str
         What names them in a pipeline, for messages: ``read.kafka``.
+    allows_native : bool
+        Whether clients may go by librdkafka's own functions, as far as the driver's environment says.
     """
 
     bootstrap: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     where: str = field(default="Kafka", repr=False, compare=False)
+    allows_native: bool = field(default=True, repr=False)
 
     def check(self) -> None:
         """Raise :class:`InvalidPipeline` if it cannot be one."""
@@ -96,6 +102,7 @@ class Brokers:
                 for name, text in self.security.items()
             },
             self.where,
+            allows_native(environment),
         )
         brokers.check()
         brokers._check_login()
@@ -162,6 +169,18 @@ class Brokers:
     def __str__(self) -> str:
         """Return what may be shown."""
         return self.bootstrap
+
+
+def allows_native(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with these variables may use native clients, if they are trusted on its machine."""
+    said = environment.get(NATIVE, "").strip().lower()
+    if said not in ("", "auto", "off"):
+        raise InvalidPipeline(
+            f"{NATIVE}={said!r} is not known.",
+            why="it may be auto or off.",
+            do=f"set {NATIVE}=off, or leave it out.",
+        )
+    return said != "off"
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from holdfast.errors import present
 from holdfast.spark.launch import jvm_options
 from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import ONE_COLLECTOR, ONE_COMPILER, OPTIONS_OF_JAVA
+from holdfast.store.paths import user_cache
 
 log = logging.getLogger("holdfast.run")
 
@@ -73,13 +74,6 @@ UNUSED_S = 60 * 86_400
 _is_to_be_made = threading.Lock()
 
 
-def directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where archives lie: ``holdfast`` in the user's cache directory."""
-    home = Path(environment.get("HOME") or "~").expanduser()
-    default = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(environment.get("XDG_CACHE_HOME") or default) / "holdfast"
-
-
 def path_for(environment: Mapping[str, str]) -> Path | None:
     """Return where the archive for this Java and this PySpark is, or would be; None where there cannot be one."""
     home, java = jvm_options.spark_home(), environment.get("JAVA_HOME")
@@ -94,7 +88,7 @@ def path_for(environment: Mapping[str, str]) -> Path | None:
                 digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}".encode())
     except OSError:
         return None
-    return directory(environment) / f"spark-classes-{digest.hexdigest()[:16]}.jsa"
+    return user_cache(environment) / f"spark-classes-{digest.hexdigest()[:16]}.jsa"
 
 
 def options(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -319,6 +319,12 @@ class KafkaSpec:
         """Raise if a column that is named is not there."""
         check_names(self.form, columns)
 
+    def prepare(self) -> None:
+        """Begin what the first producer would wait for."""
+        with libraries_for("write.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
+        prepare(self._declared)
+
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, and check that the cluster can take the rows."""
         with libraries_for(f"sink {name!r}"):

@@ -9,15 +9,15 @@ Messages as Arrow: their columns in ``format="bytes"``, and what of a message st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import methodcaller
 
 import pyarrow as pa
 
 from holdfast.connectors.formats.blocks import Offsets, RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
-from holdfast.connectors.kafka.fields import FIELDS, HEADERS
-from holdfast.connectors.kafka.native.library import int64s
-from holdfast.connectors.kafka.native.messages import MessageBatch
+from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
+from holdfast.connectors.kafka.native.clients import MessagesRead
 from holdfast.errors import BadRow
 from holdfast.types.conversion import END_SECOND
 
@@ -113,7 +113,7 @@ def _bad_row(place: str, reason: str, content: bytes) -> BadRow:
     )
 
 
-def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Array:
+def column(name: str, topic: str, number: int, messages: MessagesRead) -> pa.Array:
     """Return one of :data:`~holdfast.connectors.kafka.fields.FIELDS` of messages of a partition."""
     if name == "topic":
         return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
@@ -122,25 +122,25 @@ def column(name: str, topic: str, number: int, messages: MessageBatch) -> pa.Arr
     return _READERS[name](messages)
 
 
-def _offsets(messages: MessageBatch) -> pa.Array:
+def _offsets(messages: MessagesRead) -> pa.Array:
     return int64s(messages.offsets())
 
 
-def _timestamps(messages: MessageBatch) -> pa.Array:
+def _timestamps(messages: MessagesRead) -> pa.Array:
     times = messages.timestamps()
     is_none = (times < 0) | (times >= END_SECOND * 1000)  # a producer writes any number
     return int64s(times, is_none).cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
 
 
-def _headers(messages: MessageBatch) -> pa.Array:
+def _headers(messages: MessagesRead) -> pa.Array:
     given = messages.headers()
     rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in given]
     return pa.array(rows, HEADERS)
 
 
-_READERS: Mapping[str, Callable[[MessageBatch], pa.Array]] = {
-    "key": MessageBatch.keys,
-    "value": MessageBatch.values,
+_READERS: Mapping[str, Callable[[MessagesRead], pa.Array]] = {
+    "key": methodcaller("keys"),
+    "value": methodcaller("values"),
     "offset": _offsets,
     "timestamp": _timestamps,
     "headers": _headers,

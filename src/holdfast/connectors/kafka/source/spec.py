@@ -76,6 +76,12 @@ class KafkaSourceSpec(KafkaReading):
         }
         return {name: value for name, value in shown.items() if value is not None}
 
+    def prepare(self) -> None:
+        """Begin what the first consumer would wait for."""
+        with libraries_for("read.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
+        prepare(self.address)
+
     def open(self, name: str, workspace: str) -> KafkaSource:
         """Return the source; the cluster is asked when it is first needed."""
         with libraries_for(f"source {name!r}", "avro" if self.format == "avro" else "kafka"):

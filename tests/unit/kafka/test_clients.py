@@ -1,4 +1,7 @@
-"""Many messages at a time through librdkafka's own functions, on a live broker: nothing is altered on the way."""
+"""Many messages at a time, on a live broker: nothing is altered on the kind, whichever functions they go by.
+
+What both kinds of clients promise is asked of both (``kind``); the rest is about the native ones.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.native import messages, metadata, producing
-from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
+from holdfast.connectors.kafka.native.messages import BulkConsumer
 from holdfast.connectors.kafka.native.metadata import PartitionsFound
-from holdfast.connectors.kafka.native.producing import BulkProducer
 from holdfast.connectors.kafka.native.topics import Topic
+from holdfast.connectors.kafka.native.trial import KINDS, NATIVE, ClientKind
 from holdfast.connectors.kafka.sink.form import HEADERS
 from holdfast.connectors.kafka.sink.session import KafkaSession
 from holdfast.connectors.kafka.sink.transactions import ONGOING, Transactions
@@ -46,47 +49,55 @@ def topic(topics: Topics) -> str:
     return name
 
 
-def producer(topics: Topics, **settings: Any) -> BulkProducer:
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> ClientKind:
+    chosen: ClientKind = request.param
+    return chosen
+
+
+def producer(topics: Topics, *, kind: ClientKind = NATIVE, **settings: Any) -> Any:
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
-    return BulkProducer({"bootstrap.servers": topics.bootstrap, "log_level": 0, "linger.ms": 0, **dotted})
+    return kind.producer({"bootstrap.servers": topics.bootstrap, "log_level": 0, "linger.ms": 0, **dotted})
 
 
-def consumer(topics: Topics, **settings: Any) -> BulkConsumer:
+def consumer(topics: Topics, *, kind: ClientKind = NATIVE, **settings: Any) -> Any:
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
     at = {"bootstrap.servers": topics.bootstrap, "log_level": 0, "group.id": "native", "enable.partition.eof": True}
-    return BulkConsumer({**at, "auto.offset.reset": "error", **dotted})
+    return kind.consumer({**at, "auto.offset.reset": "error", **dotted})
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
     return pa.array(values, pa.large_binary())
 
 
-def read(topics: Topics, topic: str, partitions: int = 3, limit: int = 1000) -> dict[int, list[MessageBatch]]:
+def read(
+    topics: Topics, topic: str, partitions: int = 3, limit: int = 1000, *, kind: ClientKind = NATIVE
+) -> dict[int, list[Any]]:
     """Return the messages of each partition, as they came."""
-    reader = consumer(topics)
+    reader = consumer(topics, kind=kind)
     reader.assign([(topic, number, 0) for number in range(partitions)])
-    left, found = set(range(partitions)), {number: list[MessageBatch]() for number in range(partitions)}
+    left, found = set(range(partitions)), {number: list[Any]() for number in range(partitions)}
     while left:
-        some = reader.taken(limit, 10)
+        some = reader.take(limit, 10)
         assert some, "nothing came"
         codes_, places = some.errors(), some.partitions()
         left -= set(places[codes_ == codes.PARTITION_EOF].tolist())
-        for place, part in some.parted(np.where(codes_ == 0, places, -1)):
+        for place, part in some.split(np.where(codes_ == 0, places, -1)):
             if place >= 0:
                 found[place].append(part)
     return found
 
 
-def column(parts: list[MessageBatch], name: str) -> list[Any]:
+def column(parts: list[Any], name: str) -> list[Any]:
     return [value for part in parts for value in getattr(part, name)().tolist()]
 
 
-def test_keys_and_values_of_every_size_come_back_in_their_order(topics: Topics, topic: str) -> None:
+def test_keys_and_values_of_every_size_come_back_in_their_order(topics: Topics, topic: str, kind: ClientKind) -> None:
     chance = random.Random(5)
     values = [chance.choice([None, b"", chance.randbytes(chance.choice([1, 7, 300, 20_000]))]) for _ in range(3000)]
     keys = [chance.choice([None, b"", b"%d" % number]) for number in range(3000)]
     places = [chance.randrange(3) for _ in range(3000)]
-    sending = producer(topics, compression_type="lz4")
+    sending = producer(topics, kind=kind, compression_type="lz4")
     for number in range(3):
         mine = [place for place in range(3000) if places[place] == number]
         whole = binary([values[place] for place in mine]), binary([keys[place] for place in mine])
@@ -95,18 +106,18 @@ def test_keys_and_values_of_every_size_come_back_in_their_order(topics: Topics, 
             assert sending.send(topic, some_values, some_keys, number) == (len(some_values), None)
     assert sending.flush(30) == 0
     assert sending.failed == []
-    for number, parts in read(topics, topic, limit=501).items():
+    for number, parts in read(topics, topic, limit=501, kind=kind).items():
         wanted = [place for place in range(3000) if places[place] == number]
         assert column(parts, "offsets") == list(range(len(wanted)))
         assert [v for part in parts for v in part.values().to_pylist()] == [values[place] for place in wanted]
         assert [k for part in parts for k in part.keys().to_pylist()] == [keys[place] for place in wanted]
         assert column(parts, "sizes") == [len(keys[place] or b"") + len(values[place] or b"") for place in wanted]
-        joined = MessageBatch.joined(parts)
+        joined = parts[0].join(parts[1:])
         assert joined.values().to_pylist() == [values[place] for place in wanted]
-        assert not any(len(part) for part in parts if part is not joined)
+        assert kind is not NATIVE or not any(len(part) for part in parts if part is not joined)
 
 
-def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str) -> None:
+def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str, kind: ClientKind) -> None:
     given = [[("a", b"1"), ("é", None)], None, [], [("a", b""), ("a", b"\0x")]]
     listed = [
         None if each is None else [{"key": key, "value": value} for key, value in each]
@@ -114,11 +125,11 @@ def test_headers_and_times_go_with_their_messages(topics: Topics, topic: str) ->
     ]
     headers = pa.array(listed, HEADERS)[1:]
     times = pa.array([1, 1_704_067_200_000, 0, 5], pa.int64())
-    sending = producer(topics)
+    sending = producer(topics, kind=kind)
     values = binary([b"0", b"1", None, b"3"])
     assert sending.send(topic, values, None, 1, headers, times) == (4, None)
     assert sending.flush(30) == 0
-    (part,) = [MessageBatch.joined(parts) for parts in read(topics, topic).values() if parts]
+    (part,) = [parts[0].join(parts[1:]) for parts in read(topics, topic, kind=kind).values() if parts]
     assert part.values().to_pylist() == values.to_pylist()
     assert part.headers() == [given[0], None, None, given[3]]
     found = part.timestamps().tolist()
@@ -186,14 +197,16 @@ def test_a_partition_without_a_leader_gets_nothing_until_it_is_asked_for_again(
     assert found == {0: [b"none"], 1: [], 2: [b"two"] * 3}
 
 
-def test_where_nobody_says_which_partitions_there_are_the_library_chooses() -> None:
-    away = BulkProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+def test_where_nobody_says_which_partitions_there_are_the_library_chooses(kind: ClientKind) -> None:
+    away = kind.producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     assert away.send("somewhere", binary([b"waits"])) == (1, None)
     assert away.flush(0.01) == 1
 
 
-def test_what_the_queue_does_not_take_is_told_from_the_first_message_on(topics: Topics, topic: str) -> None:
-    sending = producer(topics, queue_buffering_max_messages=100, linger_ms=60_000)
+def test_what_the_queue_does_not_take_is_told_from_the_first_message_on(
+    topics: Topics, topic: str, kind: ClientKind
+) -> None:
+    sending = producer(topics, kind=kind, queue_buffering_max_messages=100, linger_ms=60_000)
     values = binary([b"%d" % number for number in range(250)])
     count, error = sending.send(topic, values)
     assert error is not None
@@ -204,32 +217,32 @@ def test_what_the_queue_does_not_take_is_told_from_the_first_message_on(topics: 
     assert (count, error.code()) == (100, codes.QUEUE_FULL)
 
 
-def test_why_messages_were_not_delivered_is_noted(topics: Topics, topic: str) -> None:
-    sending = producer(topics, message_max_bytes=5_000_000)
+def test_why_messages_were_not_delivered_is_noted(topics: Topics, topic: str, kind: ClientKind) -> None:
+    sending = producer(topics, kind=kind, message_max_bytes=5_000_000)
     assert sending.send(topic, binary([b"good", b"x" * 4_000_000])) == (2, None)
     assert sending.flush(30) == 0
     assert {error.code() for error in sending.failed} == {KafkaError.MSG_SIZE_TOO_LARGE}
     assert sending.send(topic, binary([b"nowhere"]), None, 77)[0] == 0
 
 
-def test_what_a_function_answers_is_an_error_of_the_library(topics: Topics) -> None:
+def test_what_a_function_answers_is_an_error_of_the_library(topics: Topics, kind: ClientKind) -> None:
     with pytest.raises(KafkaException) as raised:
-        producer(topics).begin_transaction()
+        producer(topics, kind=kind).begin_transaction()
     assert raised.value.args[0].code() == KafkaError._NOT_CONFIGURED
     for settings in ({"no_such_setting": "1"}, {"message_max_bytes": "many"}):
         with pytest.raises(KafkaException) as raised:
-            producer(topics, **settings)
+            producer(topics, kind=kind, **settings)
         assert raised.value.args[0].code() == codes.INVALID_ARG
     told: list[KafkaError] = []
-    lost = BulkProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "error_cb": told.append})
+    lost = kind.producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "error_cb": told.append})
     while not told:
         lost.poll(0.1)
     assert {error.code() for error in told} <= {codes.TRANSPORT, codes.ALL_BROKERS_DOWN}
 
 
-def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, topic: str) -> None:
+def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, topic: str, kind: ClientKind) -> None:
     ident = f"native/{topic}"
-    sending = producer(topics, transactional_id=ident)
+    sending = producer(topics, kind=kind, transactional_id=ident)
     sending.init_transactions(30, topic)
     sending.begin_transaction()
     assert sending.send(topic, binary([b"x"])) == (1, None)
@@ -240,7 +253,7 @@ def test_a_producer_that_is_let_go_leaves_its_transaction_open(topics: Topics, t
     asked = Transactions(KafkaSession(Brokers(topics.bootstrap), "sink 's'", "test"))
     try:
         assert asked.describe([ident])[ident].state == ONGOING
-        again = producer(topics, transactional_id=ident)
+        again = producer(topics, kind=kind, transactional_id=ident)
         again.init_transactions(30, topic)
         assert asked.describe([ident])[ident].state != ONGOING
     finally:
@@ -262,16 +275,17 @@ def test_a_topic_that_a_consumer_has_not_read_is_looked_up_when_it_is_assigned(
     for name in (topic, other):
         capfd.readouterr()
         reader.assign([(name, 0, 0)])
-        assert reader.taken(10, 10).values().to_pylist() == [name.encode()]
+        assert reader.take(10, 10).values().to_pylist() == [name.encode()]
         reader.unassign()
         said[name] = capfd.readouterr().err
     assert all(f"New local topic: {name}" in text and "FASTQUERY" in text for name, text in said.items())
 
 
-def test_a_name_that_is_too_long_is_refused(topics: Topics) -> None:
-    for refuse in (lambda: consumer(topics).assign([("x" * 600, 0, 0)]), lambda: Topic(producer(topics), "x" * 600)):
-        with pytest.raises(KafkaException):
-            refuse()
+def test_a_name_that_is_too_long_is_refused(topics: Topics, kind: ClientKind) -> None:
+    with pytest.raises(KafkaException):
+        consumer(topics, kind=kind).assign([("x" * 600, 0, 0)])
+    with pytest.raises(KafkaException):
+        producer(topics, kind=kind).send("x" * 600, binary([b"x"]))
 
 
 def test_a_client_goes_when_the_last_of_it_is_let_go(topics: Topics, topic: str) -> None:
@@ -284,11 +298,6 @@ def test_a_client_goes_when_the_last_of_it_is_let_go(topics: Topics, topic: str)
     assert hold._handle is not None
     del there
     assert hold._handle is None
-
-
-def test_the_lists_of_the_library_that_is_used_were_looked_at() -> None:
-    """Of a newer one look at ``rd_kafka_messages_destroy`` first, then raise ``_LISTS_LOOKED_AT``."""
-    assert messages._KNOWS_LISTS
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -305,19 +314,24 @@ def test_messages_are_let_go_once(topics: Topics, topic: str, is_known: bool, mo
     assert hold._handle is None
 
 
-@pytest.mark.parametrize(
-    ("name", "is_not"),
-    [
-        ("_messages_destroy", None),
-        ("_version", lambda: 0x02_11_00_FF),
-        ("_messages_count", lambda _: 1),
-        ("_messages_get", lambda *_: 0),
-    ],
-)
-def test_lists_that_may_be_others_are_not_used(name: str, is_not: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert messages._has_known_lists()
-    monkeypatch.setattr(messages, name, is_not)
-    assert not messages._has_known_lists()
+def test_a_partition_that_is_paused_gives_nothing_until_it_is_assigned_again(
+    topics: Topics, topic: str, kind: ClientKind
+) -> None:
+    sending = producer(topics, kind=kind)
+    for number in range(2):
+        assert sending.send(topic, binary([b"%d" % number] * 3), None, number) == (3, None)
+    assert sending.flush(30) == 0
+    reader = consumer(topics, kind=kind)
+    for paused in (0, 1):
+        reader.assign([(topic, 0, 0), (topic, 1, 1)])
+        reader.pause((topic, paused))
+        found: list[int] = []
+        while found.count(1 - paused) < 3 - (1 - paused) or 100 not in found:
+            some = reader.take(10, 10)
+            found += [100 if error else place for error, place in zip(some.errors(), some.partitions(), strict=True)]
+        assert paused not in found
+    reader.unassign()
+    reader.close()
 
 
 def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> None:
@@ -326,7 +340,7 @@ def test_messages_may_outlive_what_has_read_them(topics: Topics, topic: str) -> 
     assert sending.flush(30) == 0
     reader = consumer(topics)
     reader.assign([(topic, 0, 0)])
-    some = reader.taken(10, 10)
+    some = reader.take(10, 10)
     hold = some._hold
     reader.close()
     del reader
