@@ -37,7 +37,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: a process kills itself there (`holdfast.faults.POINTS`), as SIGKILL does",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
-    "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; it is stored nowhere",
+    "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
