@@ -37,7 +37,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: a process kills itself there (`holdfast.faults.POINTS`), as SIGKILL does",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
-    "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
+    "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
     "HOLDFAST_KAFKA_NATIVE": "`auto` or `off`: whether Kafka messages go by librdkafka's own functions, without a "
     "Python object for each, where a process of its own has shown on this machine that they agree with the public ones "
@@ -126,16 +126,16 @@ class Settings(BaseSettings):
         "16 MB",
         "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
         "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
-        "are written; beyond 16 MB the workers' parallelism wins.  With state four times as much: only what comes out "
-        "is held.  Where functions take long, less.  0 B stages everything.",
+        "are written; beyond 16 MB the workers' parallelism wins.  With state, four times as much, because only the "
+        "output is held.  If functions take long, less.  0 B stages everything.",
     )
     first_epoch_max: Annotated[str, _size("0 B", "1 TB")] = _setting(
         "16 MB",
-        "The first epoch after a start takes at most so much of each source, and one row for each 80 bytes of it "
-        "(200 000), for each second that the trigger leaves between epochs (`--every 1min`: sixty times as much); each "
-        "of the next ones twice as much, or more where the trigger leaves time between them.  So a run "
-        "that is killed again and again gets on, however much waits in its sources.  The least that an epoch takes is "
-        "one block of a file; `read.spark` is not limited.  `0 B`: there is no limit but `max_rows_per_epoch` and "
+        "Limit of the first epoch after a start, for each source: so many bytes, and one row for each 80 bytes of it "
+        "(200 000), for each second that the trigger leaves between epochs (`--every 1min`: sixty times as "
+        "much).  Each of the next epochs may take twice as much, or more if the trigger leaves time between them.  So "
+        "a run that is killed again and again makes progress, however much waits in its sources.  The smallest epoch "
+        "is one block of a file; `read.spark` is not limited.  `0 B`: no limit but `max_rows_per_epoch` and "
         "`max_files_per_epoch` of the sources.",
     )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
@@ -150,64 +150,69 @@ class Settings(BaseSettings):
     )
     buckets: Annotated[int, Field(ge=0, le=4096)] = _setting(
         0,
-        "Buckets that the state of each stateful operator is divided into; a bucket is what one task has at a time.  "
-        "0 takes one for each core that the first run has, and what there is afterwards.  Another number divides the "
-        "state anew when the pipeline is started: `holdfast plan` says so.  More than cores leave room to grow; each "
+        "Buckets that the state of each stateful operator is divided into; a task works on one bucket at a time.  0: "
+        "one for each core of the first run, and that number from then on.  Another number redistributes the state "
+        "when the pipeline is started; `holdfast plan` reports it.  More buckets than cores leave room to grow; each "
         "costs a few milliseconds an epoch.",
     )
     partitions: Annotated[int, Field(ge=0, le=4096)] = _setting(
         0,
-        "Tasks that work on the state of stateful operators at a time, in an epoch; at most as many as buckets.  0 "
-        "takes one for each core when Spark's directory is new, and what there is afterwards.  Another number moves "
-        "the state to a new directory when the pipeline is started, and there are at least as many buckets then.",
+        "Tasks that work on the state of stateful operators at the same time, in an epoch; at most as many as "
+        "buckets.  0: one for each core when Spark's directory is new, and that number from then on.  Another number "
+        "moves the state to a new directory when the pipeline is started, and there are at least as many buckets "
+        "then.",
     )
     commit_queue: Annotated[int, Field(ge=1, le=64)] = _setting(
         4,
         "Decided epochs that may wait for the commit thread before the next one has to wait itself.  Bounds what has "
-        "to be published after a crash, and the rows that wait with it.",
+        "to be published after a crash, and the rows that wait.",
     )
     checkpoint_freq: Annotated[int, Field(ge=0, le=86_400_000)] = _setting(
         60_000,
-        "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
-        "0: neither snapshots nor progress records; the ledger, Spark's log and the journal of state are always "
-        "written.  Workers write what they hold beside the epochs, which do not wait: 0.14 s of CPU for a million "
-        "keys; the rest is read from the journal of state.  One snapshot a minute bounds what has to be replayed when "
-        "Spark's directory is lost.  A snapshot that is due while another is being made is skipped.",
+        "Milliseconds between two snapshots of the state of stateful operators; also "
+        "`start(checkpoint_freq=...)`.  0: neither snapshots nor progress records; the ledger, Spark's log and the "
+        "journal of state are always written.  Epochs do not wait: workers write the state that they hold at the same "
+        "time (0.14 s of CPU for a million keys), and the rest is read from the journal of state.  One snapshot a "
+        "minute bounds what has to be replayed when Spark's directory is lost.  A snapshot that is due while another "
+        "is being made is skipped.",
     )
     controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,
-        "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer each "
-        "sink keeps with its last epoch, for a start without Spark's directory; at most fifty epochs.",
+        "Milliseconds between two progress records: where epochs ended, and at what batch time.  Each sink stores "
+        "what is newer with its last epoch, at most fifty epochs, for a start without Spark's directory.",
     )
     force_graph_change: bool = _setting(
         False,
-        "Start a changed graph also where state does not fit, or where a source has ended: an operator whose state "
-        "does not fit begins without any, a finished source stays finished.  Also `start(force=True)` and `--force`.  "
-        "`holdfast plan` says beforehand what happens.",
+        "Start a changed graph even if state does not fit, or if a source has ended: an operator whose state does not "
+        "fit begins without any, a finished source stays finished.  Also `start(force=True)` and "
+        "`--force`.  `holdfast plan` shows beforehand what happens.",
     )
     drop_state: Annotated[str, AfterValidator(_names), Field(examples=["names, separated by commas"])] = _setting(
         "",
-        "Operators that are gone and whose state no operator takes over, although a new one of the same kind begins "
-        "without: it may be the old one under another name, so a start asks for confirmation.  Also "
-        "`start(drop_state=[...])` and `--drop-state`.  `holdfast plan` says beforehand whether it is needed.",
+        "Removed operators whose state may be dropped.  Needed if no operator takes the state over while a new one of "
+        "the same kind begins without: that may be the old one under another name, so a start asks for "
+        "confirmation.  Also `start(drop_state=[...])` and `--drop-state`.  `holdfast plan` shows beforehand whether "
+        "it is needed.",
     )
     checkpoint_keep: Annotated[int, Field(ge=1, le=1000)] = _setting(
         3,
-        "Snapshots that are kept; also `start(keep=...)`.  The newest good one is used; others are a reserve.",
+        "Snapshots that are retained; also `start(keep=...)`.  A start uses the newest good one; the others are a "
+        "reserve.",
     )
     held_max: Annotated[str, _size("1 MB", "16 GB")] = _setting(
         "64 MB",
-        "Rows that the driver holds for sinks with a pace of their own (`commit_every=` of a sink), of all of them "
-        "together.  When there are more, the sink that most of them wait for commits at once.  They are in the "
-        "checkpoint, too: as much of it is read by the start after a crash.",
+        "Rows that the driver holds for all sinks with a pace of their own (`commit_every=` of a sink) together.  If "
+        "there are more, the sink that most of them wait for commits at once.  They are in the checkpoint, too: the "
+        "start after a crash reads as much of it.",
     )
     rewind_keep: Annotated[str, _duration("0 s", "366 d")] = _setting(
         "1 d",
-        "How far back a rewind can go without state: to each of the last 1000 epochs, to one a minute before.",
+        "How far back a rewind can go without state: to each of the last 1000 epochs, and before that to one a minute.",
     )
     ledger_keep: Annotated[int, Field(ge=10, le=100_000)] = _setting(
         100,
-        "Finished epochs kept in the checkpoint's ledger, for people: nothing depends on them; each is a small file.",
+        "Finished epochs that stay in the checkpoint's ledger, for people: nothing depends on them; each is a small "
+        "file.",
     )
     retry_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         10,
@@ -225,8 +230,9 @@ class Settings(BaseSettings):
     )
     sweep_interval: Annotated[str, _duration("1 s", "1 d")] = _setting(
         "15 s",
-        "How often orphans are looked for, whether rows arrive or not.  Dead drivers' workers, and attempts given up, "
-        "may stage late; nobody sees them, but in Kafka they stop readers, and in PostgreSQL they hold locks.",
+        "How often the run looks for orphans, whether rows arrive or not.  Dead drivers' workers and abandoned "
+        "attempts may stage late.  Nobody sees those rows, but in Kafka they stop readers, and in PostgreSQL they "
+        "hold locks.",
     )
     on_poison: Literal["stop", "isolate"] = _setting(
         "stop",
@@ -235,33 +241,33 @@ class Settings(BaseSettings):
     )
     on_audit: Literal["off", "stop", "warn"] = _setting(
         "warn",
-        "What happens where the rows of an epoch do not add up: `warn` logs which operator it is and how many rows, "
-        "`stop` fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)`, `--on-audit`.",
+        "What happens if the rows of an epoch do not add up: `warn` logs the operator and the number of rows, `stop` "
+        "fails before the epoch is published, `off` does not look.  Also `start(on_audit=...)`, `--on-audit`.",
     )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,
-        "With `isolate`: how many runs in a row must have died in the same epoch before its rows are tried.  Fewer "
+        "With `isolate`: how many consecutive runs must have died in the same epoch before its rows are tried.  Fewer "
         "find them sooner; more outlast failures that pass by themselves.",
     )
     poison_rows: Annotated[int, Field(ge=1, le=1_000_000)] = _setting(
         100,
-        "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many suggest a fault "
-        "in the code, not in the input; each costs some seconds, or about twenty trials in an epoch of a million rows "
-        "where Spark's plan evaluates it.",
+        "With `isolate`: if more rows of one epoch fail, they are not isolated, and the start fails.  So many suggest "
+        "a fault in the code, not in the input; each costs some seconds, or about twenty trials in an epoch of a "
+        "million rows if Spark's plan evaluates it.",
     )
     poison_timeout: Annotated[str, _duration("1 s", "7 d")] = _setting(
         "1 d",
-        "With `isolate`: an epoch that takes longer to be evaluated is taken for one whose rows make a function hang; "
-        "its workers are ended, and the run fails.  Set it well above what your longest epoch takes.",
+        "With `isolate`: if the evaluation of an epoch takes longer, its rows count as making a function hang; its "
+        "workers are ended, and the run fails.  Set it well above what your longest epoch takes.",
     )
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = _setting(
         10,
-        "With `holdfast run --supervise`: restarts in a row, without an epoch that was finished between them, before "
-        "the supervisor gives up; also `--max-restarts`.  With the two settings below, 10 take about six minutes.",
+        "With `holdfast run --supervise`: consecutive restarts, without a finished epoch between them, before the "
+        "supervisor gives up; also `--max-restarts`.  With the two settings below, 10 take about six minutes.",
     )
     restart_first: Annotated[str, _duration("1 ms", "10 min")] = _setting(
         "1 s",
-        "Wait before a supervised run is started again; it doubles with each further restart in a row, with jitter.  A "
+        "Wait before a supervised run is restarted; it doubles with each further consecutive restart, with jitter.  A "
         "start takes some seconds itself.",
     )
     restart_cap: Annotated[str, _duration("1 ms", "1 d")] = _setting(
@@ -270,9 +276,10 @@ class Settings(BaseSettings):
     )
     lease: Annotated[str, _duration("0 s", "10 min")] = _setting(
         "0 s",
-        "How long a beat of the lease is good for that `holdfast run` keeps with a sink (PostgreSQL, SQLite, files); "
-        "also `--lease`.  A replica takes over when no beat has come for so long; it is renewed three times in it.  "
-        "Where a run is stopped for longer, it changes hands.  `0 s`: no lease, and a replica takes the main's.",
+        "How long one beat of the lease is valid that `holdfast run` holds in a sink's system (PostgreSQL, SQLite, "
+        "files); also `--lease`.  The run renews it three times in that period.  A replica takes over when no beat "
+        "has come for so long, also if the run was merely stopped for longer.  `0 s`: no lease, and a replica takes "
+        "the main's duration.",
     )
     progress_interval: Annotated[str, _duration("100 ms", "1 h")] = _setting(
         "5 s",
@@ -298,20 +305,20 @@ class Settings(BaseSettings):
     jvm: Literal["auto", "quick", "full"] = _setting(
         "auto",
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler, and on "
-        "up to four processors one collector thread; it is ready about a second sooner, and slower with rows.  "
-        "`full`: as Java and Spark have it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map` "
-        "or `foreach_batch`, no `sql` that Spark evaluates, no expression that only Spark has (the log says how a "
-        "pipeline is evaluated); where it evaluates such only between operators with state, full, but for one "
-        "collector thread and a second compiler that takes only what is hot for good; else full.  "
-        "The first pipeline of a process decides for those that share its session.",
+        "up to four processors one collector thread; it is ready about a second sooner, and slower with "
+        "rows.  `full`: the defaults of Java and Spark.  `auto`: quick if the JVM evaluates no row of the pipeline "
+        "(no `map` or `foreach_batch`, no `sql` that Spark evaluates, no expression that only Spark has; the log says "
+        "how a pipeline is evaluated).  If it evaluates such only between stateful operators: full, but with one "
+        "collector thread and a second compiler that takes only what is hot for good.  Else full.  The first pipeline "
+        "of a process decides for those that share its session.",
     )
     class_archive: Literal["auto", "off"] = _setting(
         "auto",
-        "With a local master, whether Java keeps the classes of Spark that it has loaded, for the next start: half a "
-        "minute after the second start on a machine a process of the lowest priority makes an archive of them, once, "
-        "in the user's cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  Where that directory "
-        "does not last from one start to the next (a container), or cannot be written, it is never made.  `off`: it is "
-        "neither made nor used.",
+        "With a local master, whether Java stores the classes of Spark that it has loaded, for the next start.  Half "
+        "a minute after the second start on a machine, a process of the lowest priority makes an archive of them, "
+        "once, in the user's cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  If that "
+        "directory does not last from one start to the next (a container), or cannot be written, the archive is never "
+        "made.  `off`: it is neither made nor used.",
     )
 
     @field_validator("*", mode="wrap")
