@@ -51,8 +51,8 @@ class SourceStatus(_Picture):
     reasons : mapping of str to mapping of str to int
         Of ``rejects``, how many for which reason; values are left out of it.
     lag_s : float, optional
-        For how long there has been something behind ``positions``, as far as this run has seen it; 0 where there is
-        nothing, None when unknown.
+        For how long there has been something to read after ``positions``, as far as this run has seen; 0 where there
+        is nothing, None when unknown.
     """
 
     name: str
@@ -287,9 +287,9 @@ class ComparedSink(_Picture):
     epoch : int
         Up to where; 0 where it was not compared.
     expected, actual : int
-        Rows that it should have held, and rows that it held.
+        How many rows it should have held, and how many it held.
     missing, extra, changed : int
-        Rows that it lacked, that were too many, and that were there with other values.
+        Rows that it lacked, that it had in excess, and that it had with other values.
     repaired : int
         Rows that were written and removed.
     why_not : str
@@ -355,7 +355,7 @@ class Status(_Picture):
     filters : tuple
         The operators that drop rows, ``filter`` and ``clip``, in the order of the graph.
     retries : int
-        Transient failures that were tried again by this run.
+        Transient failures that this run retried.
     queue : int
         Epochs decided and waiting for the commit thread.
     started_at_us : int
@@ -367,11 +367,11 @@ class Status(_Picture):
     checkpoints : CheckpointStatus, optional
         The snapshots of state; None where no operator keeps any.
     waits_for : str
-        What failed and is tried again after a wait; empty while nothing is waited for.
+        What failed and is retried after a wait; empty while the run waits for nothing.
     doing : str
         What the run does now, in words: ``waiting for files``, ``replaying epoch 7``; empty when it has ended.
     compared : tuple of ComparedSink
-        What the start has compared and mended, in the order of the graph; empty where it was not asked for.
+        What the start has compared and repaired, in the order of the graph; empty unless it was asked to.
     """
 
     pipeline: str

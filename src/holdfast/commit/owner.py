@@ -27,11 +27,11 @@ class Owner:
     Parameters
     ----------
     generation : int
-        0 when none has.
+        Generation of that run; 0 when none has.
     at_us : int
-        When, microseconds of Unix time.
+        When it took over, microseconds of Unix time.
     host, pid
-        Where.
+        Where it ran.
     is_alive : bool, optional
         Whether that process runs on this host; None when it is another host.
     is_of_this_machine : bool

@@ -93,7 +93,7 @@ class StateReport:
     Parameters
     ----------
     epoch, generation : int
-        The epoch that it was made after, and whose run; counts are those of that run.
+        The epoch after which it was made, and the run that made it; counts are those of that run.
     at_us : int
         When it was kept, microseconds of Unix time.
     operators : tuple of OperatorStatus
@@ -189,11 +189,11 @@ class SinkReport:
     controls : mapping of str to int
         How many control rows it has carried out, by what they changed: ``schema``, ``partition``.
     expired : tuple of str
-        Staged rows that are gone, of the first epoch that is decided and that the sink lacks them for.
+        Staged rows that are missing, of the first decided epoch that the sink cannot publish without them.
     transactions : tuple of TransactionReport
         Transactions that are open in its system under its names.
     waiting_readers : tuple of WaitingReaders
-        Parts of its target of which readers do not see all.
+        Parts of its target that readers do not see to the end.
     """
 
     name: str
@@ -324,7 +324,7 @@ class Inspection:
     behind: tuple[BehindReport, ...] = ()
     """Sinks that have lost what was published in them; searched when no run is alive."""
     schemas: tuple[OperatorSchema, ...] = ()
-    """What the operators keep of the graph that ran last."""
+    """What the operators of the graph that ran last keep as state."""
     time_indexes: tuple[TimeIndexReport, ...] = ()
     """Of the sources that read files by their times."""
     sources: tuple[SourceReport, ...] = ()

@@ -409,9 +409,9 @@ class TimeIndexReport:
     files : int
         Files that it knows.
     passed_over : int
-        Those of which nothing is read: every row of them is before the time at which the pipeline began.
+        Files that are skipped: every row of them is before the time at which the pipeline began.
     blocks_passed_over : int
-        Parts of files of which that is true, those of these files included.
+        Blocks that are skipped for the same reason, those of skipped files included.
     owing : int
         Files with rows at or above the time at which a run ended: a later run reads them.
     """

@@ -33,7 +33,7 @@ class Reconciled:
     missing_count : int
         Rows that the sink lacks.
     extra_count : int
-        Rows that it has too many.
+        Rows that it has in excess.
     changed_count : int
         Rows that are there with other values, by their key or their id; in neither of the two counts above.  0 where
         rows have neither.
@@ -44,11 +44,11 @@ class Reconciled:
     examples : sequence of (str, dict, dict)
         Some of them: ``"missing"``, ``"extra"`` or ``"changed"``; the row that should be there, and the one that is.
     left_out : tuple of (str, str)
-        Columns, and what the sink does not keep of their values: nobody looked for that.
+        Columns, and what the sink does not keep of their values: that was not compared.
     expected_from : str
         What the expected content was computed from.
     duration_s : float
-        Since it was asked for: what the sink should hold is computed in that time, too.
+        Since the command began, including the time to compute what the sink should hold.
     repaired_count : int, optional
         Rows that were removed and written; None where nothing was to be repaired.
     """

@@ -98,11 +98,11 @@ class GraphChange:
     Parameters
     ----------
     nodes : tuple of NodeChange
-        Those of the new graph in its order, then those that are gone.
+        Those of the new graph in its order, then those that were removed.
     finished : tuple of str
         Sources that have ended: a changed graph would take them up again.
     backfilled : tuple of str
-        Sinks that get everything from the beginning; then all state is computed anew.
+        Sinks that get everything from the beginning; then all state is recomputed.
     replay : Replay, optional
         What was still to be evaluated again by the graph that ran last; None: nothing.
     unclaimed : tuple of (str, str)

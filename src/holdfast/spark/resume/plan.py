@@ -53,7 +53,7 @@ class PlannedBeginning:
     Parameters
     ----------
     asked : str
-        The options that say so.
+        The options that ask for it.
     state : mapping of str to mapping of str to int
         Operator -> state table -> rows: of what is given, and of what is made of a named checkpoint's tables.
     checkpoint, epoch, of : str, int, str
