@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.connectors.sqlite import moments
+from holdfast.connectors.kit import moments
 from holdfast.connectors.sqlite.table import converted, is_binary, is_text
 from holdfast.types import canonical
 from holdfast.types.lookup3 import Hashes

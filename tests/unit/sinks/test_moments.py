@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.connectors.sqlite import moments
+from holdfast.connectors.kit import moments
 from holdfast.connectors.sqlite.table import converted
 from tests.everyday import examples
 
