@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.connectors.kit import moments
-from holdfast.connectors.sqlite.table import converted
+from holdfast.connectors.kit.sql_values import converted
 from tests.everyday import examples
 
 _TEXTS = pa.large_string()

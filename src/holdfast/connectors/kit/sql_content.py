@@ -1,24 +1,23 @@
-"""The rows of a SQLite table at one moment, streamed through this process in chunks of columns.
+"""The rows of a table at one moment, streamed through this process in chunks of columns; and their repair.
 
-SQLite has no hash function; whoever reads its file computes.
+Who compares computes the hashes: the systems here have no function for them.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.sqlite.stored import StoredColumn, StoredValues
-from holdfast.connectors.sqlite.table import SqliteTable, affinity_of, quoted
-from holdfast.errors import InvalidPipeline
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
+from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.sql_table import Connection, RowPlace, SqlTable
+from holdfast.connectors.kit.stored import StoredValues
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
@@ -34,59 +33,16 @@ FETCHED_ROWS = 1024
 CHUNK_BYTES = 32_000_000
 """About how large a chunk of wide rows may be."""
 
-_ESCAPING = partial(str, encoding="utf-8", errors="surrogateescape")
-"""What reads a text that is no UTF-8; costs a quarter more than ``str``."""
+
+def place_texts(values: Sequence[Sequence[Any]]) -> pa.Array:
+    """Return places from the columns of their values."""
+    rows = zip(*values, strict=True)
+    return pa.array([json.dumps([_plain(value) for value in row]).encode() for row in rows], pa.binary())
 
 
-@dataclass(frozen=True)
-class RowPlace:
-    """How a row is found again: by its rowid, or by its primary key where the table has none.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Expressions of SQL.
-    is_key : bool
-        Whether it is the primary key.
-    """
-
-    names: tuple[str, ...]
-    is_key: bool
-
-    @classmethod
-    def of(cls, connection: sqlite3.Connection, table: str) -> RowPlace:
-        """Return it for a table."""
-        columns = connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
-        taken = {str(row[1]).lower() for row in columns}
-        rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
-        if rowid is not None:
-            try:
-                connection.execute(f"SELECT {quoted(table)}.{rowid} FROM {quoted(table)} LIMIT 0")
-                return cls((f"{quoted(table)}.{rowid}",), False)
-            except sqlite3.OperationalError:  # WITHOUT ROWID
-                pass
-        keys = sorted((row[5], row[1]) for row in columns if row[5])
-        if not keys:
-            raise InvalidPipeline(
-                f"Rows of table {table} cannot be told apart.",
-                why="its columns have all the names of a rowid, and it has no primary key.",
-                do="rename the column rowid before the sink.",
-            )
-        return cls(tuple(f"{quoted(table)}.{quoted(name)}" for _, name in keys), True)
-
-    @property
-    def condition(self) -> str:
-        """Return the condition of one row, with a question mark for each value."""
-        return " AND ".join(f"{name} = ?" for name in self.names)
-
-    def texts(self, values: Sequence[Sequence[Any]]) -> pa.Array:
-        """Return places from the columns of their values."""
-        rows = zip(*values, strict=True)
-        return pa.array([json.dumps([_plain(value) for value in row]).encode() for row in rows], pa.binary())
-
-    def values(self, text: bytes) -> tuple[Any, ...]:
-        """Return the values of a place."""
-        return tuple(bytes.fromhex(value[0]) if isinstance(value, list) else value for value in json.loads(text))
+def place_values(text: bytes) -> tuple[Any, ...]:
+    """Return the values of a place."""
+    return tuple(bytes.fromhex(value[0]) if isinstance(value, list) else value for value in json.loads(text))
 
 
 def _plain(value: Any) -> Any:
@@ -119,11 +75,11 @@ class StoredRows:
         whole = canonical.row_hash(of_by ^ of_others)
         return whole, canonical.bucket_hash(of_by) if by else whole
 
-    def rows(self, chosen: np.ndarray, hashes: Hashes, place: RowPlace) -> pa.RecordBatch:
+    def rows(self, chosen: np.ndarray, hashes: Hashes) -> pa.RecordBatch:
         """Return some of the rows as ``Content.rows`` does."""
         indexes = pa.array(chosen)
         arrays = [values.values(indexes) for values in self.columns]
-        arrays.append(place.texts([[column[at] for at in chosen.tolist()] for column in self.places]))
+        arrays.append(place_texts([[column[at] for at in chosen.tolist()] for column in self.places]))
         arrays.append(pa.array(hashes[chosen]))
         fields = [values.column.field for values in self.columns]
         schema = pa.schema([*fields, pa.field(PLACE_COLUMN, pa.binary()), pa.field(HASH_COLUMN, pa.uint64())])
@@ -135,60 +91,38 @@ class TableReader:
 
     Parameters
     ----------
-    connection : sqlite3.Connection
+    connection : Connection
         In a transaction, whose snapshot all questions share.
-    table : SqliteTable
+    table : SqlTable
         The target.
     losses : frozenset of Loss
         What is left out, beside what the table does not keep.
     """
 
-    def __init__(self, connection: sqlite3.Connection, table: SqliteTable, losses: Losses) -> None:
+    def __init__(self, connection: Connection, table: SqlTable, losses: Losses) -> None:
         self._connection = connection
         self._table = table
-        declared = connection.execute(f"PRAGMA table_xinfo({quoted(table.name)})").fetchall()
-        affinities = {str(row[1]).lower(): affinity_of(str(row[2])) for row in declared}
+        self._dialect = table.dialect
+        present = {each.name.lower(): each for each in self._dialect.columns(connection, table.name)}
         lost = losses | own_losses(table)
         self._columns = [
-            StoredColumn(field, affinities.get(field.name.lower(), ""), canonical.losses_of(field.name, lost))
+            self._dialect.stored_column(field, present[field.name.lower()], canonical.losses_of(field.name, lost))
             for field in table.stored
         ]
 
     @cached_property
     def place(self) -> RowPlace:
         """How its rows are found again."""
-        return RowPlace.of(self._connection, self._table.name)
+        return self._dialect.place(self._connection, self._table)
 
     @property
     def delete(self) -> str:
         """Return the statement that removes the row at a place."""
-        return f"DELETE FROM {quoted(self._table.name)} WHERE {self.place.condition}"
+        return f"DELETE FROM {self._table.quoted_name} WHERE {self.place.condition}{self._dialect.delete_one}"
 
     def chunks(self, *, with_places: bool) -> Iterator[StoredRows]:
         """Yield the rows, some at a time."""
-        read_count = 0
-        while True:
-            try:
-                for chunk in self._chunks(with_places, read_count):
-                    yield chunk
-                    read_count += chunk.row_count
-                return
-            except sqlite3.OperationalError as error:
-                self._escape(error)
-
-    def at(self, places: Sequence[tuple[Any, ...]]) -> StoredRows:
-        """Return the rows at some places; none of a place that has no row."""
-        statement = f"{self._select(with_places=False)} WHERE {self.place.condition}"
-        try:
-            found = [self._connection.execute(statement, place).fetchone() for place in places]
-        except sqlite3.OperationalError as error:
-            self._escape(error)
-            return self.at(places)
-        columns: list[Sequence[Any]] = list(zip(*(row for row in found if row is not None), strict=True))
-        return self._chunk(columns or [()] * len(self._columns))
-
-    def _chunks(self, with_places: bool, skipped: int) -> Iterator[StoredRows]:
-        cursor = self._connection.execute(f"{self._select(with_places=with_places)} LIMIT -1 OFFSET ?", (skipped,))
+        cursor = self._dialect.read_in_parts(self._connection, self._select(with_places=with_places))
         count = CHUNK_ROWS // 16
         while rows := cursor.fetchmany(min(count, FETCHED_ROWS)):
             columns = [list(column) for column in zip(*rows, strict=True)]
@@ -199,9 +133,17 @@ class TableReader:
             yield chunk
             count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * chunk.row_count // max(chunk.size_bytes, 1)))
 
+    def at(self, places: Sequence[tuple[Any, ...]]) -> StoredRows:
+        """Return the rows at some places; none of a place that has no row."""
+        statement = f"{self._select(with_places=False)} WHERE {self.place.condition}"
+        found = [self._dialect.read_row(self._connection, statement, place) for place in places]
+        columns: list[Sequence[Any]] = list(zip(*(row for row in found if row is not None), strict=True))
+        return self._chunk(columns or [()] * len(self._columns))
+
     def _select(self, *, with_places: bool) -> str:
-        name = quoted(self._table.name)
-        chosen = [f"{name}.{quoted(column.field.name)}" for column in self._columns]  # NB "x" alone may be a text
+        name = self._table.quoted_name
+        # NB with the table's name: in SQLite "x" alone may be a text.
+        chosen = [each.expression(f"{name}.{self._dialect.quoted(each.field.name)}") for each in self._columns]
         chosen += self.place.names if with_places else ()
         return f"SELECT {', '.join(chosen)} FROM {name}"
 
@@ -210,27 +152,21 @@ class TableReader:
         read = [column.read(found) for column, found in zip(self._columns, columns[:width], strict=True)]
         return StoredRows(read, columns[width:])
 
-    def _escape(self, error: sqlite3.OperationalError) -> None:
-        """Go on with what reads any text, if it was a text that cannot be read."""
-        if self._connection.text_factory is _ESCAPING or "decode to UTF-8" not in str(error):
-            raise error
-        self._connection.text_factory = _ESCAPING
 
-
-class SqliteContent:
+class SqlContent:
     """See :class:`holdfast.ports.Content`.
 
     Parameters
     ----------
-    connection : sqlite3.Connection
+    connection : Connection
         In a transaction whose snapshot all questions share.
-    table : SqliteTable
+    table : SqlTable
         The target, with the columns that it has in that snapshot.
     held : Held
         What the ledger says in that snapshot.
     """
 
-    def __init__(self, connection: sqlite3.Connection, table: SqliteTable, held: Held) -> None:
+    def __init__(self, connection: Connection, table: SqlTable, held: Held) -> None:
         canonical.check(table.stored)
         self.held = held
         self.schema = table.stored
@@ -241,7 +177,7 @@ class SqliteContent:
 
     def row_count(self) -> int:
         """Count them."""
-        return int(self._connection.execute(f"SELECT count(*) FROM {quoted(self._table.name)}").fetchone()[0])
+        return int(self._connection.execute(f"SELECT count(*) FROM {self._table.quoted_name}").fetchone()[0])
 
     def digests(self, bits: int, losses: Losses = NO_LOSSES, by: Collection[str] = ()) -> Digests:
         """Read the table once."""
@@ -263,10 +199,44 @@ class SqliteContent:
             whole, divided = chunk.hashes(by)
             chosen = np.flatnonzero(wanted[canonical.buckets(divided, bits)])
             if len(chosen):
-                yield chunk.rows(chosen, whole, reader.place)
+                yield chunk.rows(chosen, whole)
 
 
-def own_losses(table: SqliteTable) -> Losses:
-    """Return what the table does not keep of the rows that were written: SQLite's NaN is null."""
+def own_losses(table: SqlTable) -> Losses:
+    """Return what the table does not keep of the rows that were written: NaN is null."""
     kinds = [(field.name, flat_type(field.type)) for field in table.stored]
     return frozenset(Loss(name, LossKind.NAN) for name, kind in kinds if pa.types.is_floating(kind))
+
+
+# --- repair -----------------------------------------------------------------------------------------------------------
+
+
+def repair_rows(connection: Connection, table: SqlTable, repair: Repair) -> int:
+    """Remove and write rows, within the transaction of a caller who has compared the ledger; return how many.
+
+    Raises
+    ------
+    Moved
+        If a row that is to be removed is no longer there.  The caller rolls back.
+    """
+    _remove(connection, table, repair)
+    written = repair.written.select(table.stored.names)
+    if table.mode.delete is not None:
+        written = written.append_column(table.mode.delete, pa.repeat(False, written.num_rows))
+    for batch in written.to_batches():
+        table.write(connection, batch, repair.held.epoch)
+    return int(repair.removed.num_rows + repair.written.num_rows)
+
+
+def _remove(connection: Connection, table: SqlTable, repair: Repair) -> None:
+    if not repair.removed.num_rows:
+        return
+    reader = TableReader(connection, table, repair.losses)
+    places = [place_values(place) for place in repair.removed.column(PLACE_COLUMN).to_pylist()]
+    hashes = repair.removed.column(HASH_COLUMN).to_numpy()
+    for first in range(0, len(places), CHUNK_ROWS):
+        found, _ = reader.at(places[first : first + CHUNK_ROWS]).hashes()
+        if not np.array_equal(found, hashes[first : first + CHUNK_ROWS]):
+            raise Moved
+    if connection.executemany(reader.delete, places).rowcount != len(places):
+        raise Moved
