@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import ClassVar, Literal
 
 from holdfast.connectors.kit.sql_table import Connection
-from holdfast.errors import HoldfastError, InDoubt
+from holdfast.errors import HoldfastError, InDoubt, Unavailable
 
 Begin = Literal["write", "read"]
 
@@ -80,6 +80,13 @@ class SqlSession(ABC):
         """Raise :class:`~holdfast.errors.InDoubt` where a COMMIT may have gone elsewhere."""
         return
 
+    def end_owner(self, error: Unavailable) -> bool:
+        """End the session that holds the ledger row, if a takeover failed because it waits for it: a frozen run's.
+
+        Its transaction is undone as a whole, or committed already.
+        """
+        return False
+
     # --- what all of them do ----------------------------------------------------------------------------------------
 
     @contextmanager
@@ -95,6 +102,17 @@ class SqlSession(ABC):
             except BaseException:
                 self._roll_back(connection)
                 raise
+        self.commit(connection)
+        self.check_commit()
+
+    def commit(self, connection: Connection) -> None:
+        """Commit what is open.
+
+        Raises
+        ------
+        InDoubt
+            If nobody knows whether it was kept.
+        """
         try:
             connection.execute("COMMIT")
         except self.errors as error:
@@ -105,7 +123,6 @@ class SqlSession(ABC):
         except BaseException:  # interrupted: what this connection says next belongs to the past
             self.close()
             raise
-        self.check_commit()
 
     @contextmanager
     def after_commits(self) -> Iterator[Connection]:

@@ -97,9 +97,17 @@ class SqlSink:
         The durable writes: 1. the tables of the book, where they are absent: DDL ends a transaction in some systems;
         2. the transaction that takes the row.  A crash in between leaves empty tables.
         """
-        tables = [LEDGER, EXPLANATIONS, *([EPOCHS] if self._table.mode.rewindable else [])]
+        tables = [LEDGER, EXPLANATIONS, *([EPOCHS] if self._table.mode.rewindable else []), *self._staging.tables]
         with self._session.transaction() as connection:
             self._book.create(connection, tables)
+        try:
+            return self._take(run)
+        except Unavailable as error:
+            if not self._session.end_owner(error):
+                raise
+        return self._take(run)
+
+    def _take(self, run: RunIdentity) -> Held:
         with self._session.transaction() as connection:
             row = self._book.claim(connection, run)
             if self._table.mode.rewindable:
@@ -156,6 +164,7 @@ class SqlSink:
         """Close the connections."""
         self._session.close()
         self._trials.close()
+        self._staging.close()
 
     # --- rows that are staged ---------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,11 +25,15 @@ from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, W
 class SqlSpec(ABC):
     """Declaration of a table as a sink; a kind of it has a frozen dataclass with these fields."""
 
-    dialect: ClassVar[SqlDialect]
     table: str
     mode: TableMode
 
     # --- what a system says -----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def dialect(self) -> SqlDialect:
+        """Of its system."""
 
     @property
     @abstractmethod
@@ -157,4 +161,5 @@ class SqlSpec(ABC):
             connection.execute("ROLLBACK" if is_dry_run else "COMMIT")
         if not is_dry_run:
             staging.sweep(sys.maxsize, 0)
+        staging.close()
         return of_table(counts, {"staged tasks": staged_count}, self.table, self._where, rows=removes_rows)

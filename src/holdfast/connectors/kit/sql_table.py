@@ -139,8 +139,8 @@ class SqlDialect(ABC):
         """Return the columns of a table, in its order; none where it is not there."""
 
     @abstractmethod
-    def has_unique_key(self, connection: Connection, table: SqlTable) -> bool:
-        """Return whether the table's key is unique, so that an upsert finds what it replaces."""
+    def check_table(self, connection: Connection, table: SqlTable) -> None:
+        """Raise :class:`InvalidPipeline` where the table as a whole is no target: an upsert finds no unique index."""
 
     @abstractmethod
     def rules_version(self, connection: Connection, table: SqlTable) -> object:
@@ -280,10 +280,13 @@ class SqlTable:
         ]
         if empty:
             raise sql.unfilled_columns(self.node, self.name, empty)
-        if self.mode.mode == "upsert" and not self.dialect.has_unique_key(connection, self):
-            columns = ", ".join(map(quoted, self.mode.key))
-            ddl = f"CREATE UNIQUE INDEX ... ON {self.quoted_name} ({columns})"
-            raise sql.no_unique_index(self.node, self.name, self.mode.key, ddl)
+        self.dialect.check_table(connection, self)
+
+    def no_unique_index(self) -> InvalidPipeline:
+        """Return the error of an upsert into a table that does not keep the key unique."""
+        columns = ", ".join(map(self.dialect.quoted, self.mode.key))
+        ddl = f"CREATE UNIQUE INDEX ... ON {self.quoted_name} ({columns})"
+        return sql.no_unique_index(self.node, self.name, self.mode.key, ddl)
 
     def missing(self, connection: Connection) -> list[str]:
         """Return the columns that the table has not."""

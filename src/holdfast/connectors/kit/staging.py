@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -15,6 +16,9 @@ from holdfast.ports import Part, Staged, WriterFactory
 
 class Staging(ABC):
     """What is staged for one sink, as the driver sees it."""
+
+    tables: ClassVar[tuple[str, ...]] = ()
+    """Tables of Holdfast's own that it needs."""
 
     @property
     @abstractmethod
@@ -46,6 +50,10 @@ class Staging(ABC):
     @abstractmethod
     def names(self) -> list[str]:
         """Return :attr:`Task.name` of everything staged, once."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        return
 
     def batches(self, part: Staged) -> Iterator[pa.RecordBatch]:
         """Read a staged part batch by batch: memory does not grow with the epoch.

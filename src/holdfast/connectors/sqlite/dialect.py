@@ -132,16 +132,20 @@ CREATE TABLE IF NOT EXISTS {LEASE} (pipeline TEXT PRIMARY KEY, beat INTEGER NOT 
             for _, name, declared, required, default, key, hidden in rows
         ]
 
-    def has_unique_key(self, connection: sqlite3.Connection, table: SqlTable) -> bool:
-        """Return whether a unique index has exactly the columns of the key."""
+    def check_table(self, connection: sqlite3.Connection, table: SqlTable) -> None:
+        """Raise where no unique index of an upsert has exactly the columns of its key."""
+        if table.mode.mode == "append":
+            return
         wanted = {name.lower() for name in table.mode.key}
-        if {each.name.lower() for each in self.columns(connection, table.name) if each.details["key"]} == wanted:
-            return True
-        for _, index, unique, _, partial_ in connection.execute(f"PRAGMA index_list({table.quoted_name})").fetchall():
+        unique = [{each.name.lower() for each in self.columns(connection, table.name) if each.details["key"]}]
+        for _, index, is_unique, _, is_partial in connection.execute(
+            f"PRAGMA index_list({table.quoted_name})"
+        ).fetchall():
             columns = connection.execute(f"PRAGMA index_info({self.quoted(index)})").fetchall()
-            if unique and not partial_ and {str(row[2]).lower() for row in columns} == wanted:
-                return True
-        return False
+            if is_unique and not is_partial:
+                unique.append({str(row[2]).lower() for row in columns})
+        if wanted not in unique:
+            raise table.no_unique_index()
 
     def is_in_transaction(self, connection: sqlite3.Connection) -> bool:
         """Return whether a transaction is open."""

@@ -16,7 +16,7 @@ from holdfast.connectors.kit.files.arrow_files import ArrowStaging, Check, unche
 from holdfast.connectors.kit.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
 from holdfast.connectors.kit.sql_spec import SqlSpec
 from holdfast.connectors.kit.sql_table import SqlTable
-from holdfast.connectors.sqlite.dialect import SQLITE
+from holdfast.connectors.sqlite.dialect import SQLITE, SqliteDialect
 from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.connectors.sqlite.session import asking
 from holdfast.connectors.sqlite.sink import SqliteSink
@@ -111,8 +111,6 @@ class SqliteSpec(SqlSpec):
     mode: TableMode = APPEND
     control: ControlColumns | None = None
 
-    dialect = SQLITE
-
     @property
     def kind(self) -> str:
         """Kind of the sink."""
@@ -142,6 +140,11 @@ class SqliteSpec(SqlSpec):
             **self.mode.arguments(),
             **control_arguments(self.control),
         }
+
+    @property
+    def dialect(self) -> SqliteDialect:
+        """SQLite's."""
+        return SQLITE
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key, the delete column and the control columns against the rows' columns."""
