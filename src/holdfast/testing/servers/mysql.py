@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -127,12 +128,7 @@ def mysql_server(settings: Mapping[str, str] | None = None, below: str | None = 
     NoMysql
         If MariaDB is not installed.
     """
-    program, install = (shutil.which(name, path=_PATH) for name in ("mariadbd", "mariadb-install-db"))
-    if program is None or install is None:
-        raise NoMysql(
-            "There is no MariaDB here: apt-get install mariadb-server-core mariadb-client-core, or set "
-            "HOLDFAST_MYSQL=mysql://user:password@host:3306."
-        )
+    program, install = _programs()
     user = _user()
     directory = Path(
         tempfile.mkdtemp(prefix="holdfast-my-", dir=below)
@@ -167,6 +163,18 @@ def mysql_address(settings: Mapping[str, str] | None = None, below: str | None =
         yield server.url
 
 
+def _programs() -> tuple[str, str]:
+    """Return ``mariadbd`` and ``mariadb-install-db``, which need ``my_print_defaults``."""
+    names = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+    server, install, others = (shutil.which(name, path=_PATH) for name in names)
+    if server is None or install is None or others is None:
+        raise NoMysql(
+            "There is no MariaDB here: apt-get install mariadb-server-core mariadb-client-core, or set "
+            "HOLDFAST_MYSQL=mysql://user:password@host:3306."
+        )
+    return server, install
+
+
 def _user() -> str | None:
     """Return the account that the server runs as: it refuses root."""
     if os.geteuid() != 0:
@@ -177,3 +185,17 @@ def _user() -> str | None:
 
 def _account(user: str | None) -> dict[str, Any]:
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+
+
+def main() -> int:
+    """Say where the programs are."""
+    try:
+        sys.stdout.write(f"mysql: {_programs()[0]}\n")
+    except NoMysql as error:
+        sys.stderr.write(f"mysql: {error} The tests that need one are skipped.\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
