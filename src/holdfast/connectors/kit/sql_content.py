@@ -22,7 +22,7 @@ from holdfast.types import canonical
 from holdfast.types.digests import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type
-from holdfast.values import NO_LOSSES, Loss, Losses, LossKind
+from holdfast.values import NO_LOSSES, Loss, Losses
 
 CHUNK_ROWS = 8192
 """Rows that are hashed at once."""
@@ -203,9 +203,10 @@ class SqlContent:
 
 
 def own_losses(table: SqlTable) -> Losses:
-    """Return what the table does not keep of the rows that were written: NaN is null."""
+    """Return what the table does not keep of the rows that were written."""
     kinds = [(field.name, flat_type(field.type)) for field in table.stored]
-    return frozenset(Loss(name, LossKind.NAN) for name, kind in kinds if pa.types.is_floating(kind))
+    floats = [name for name, kind in kinds if pa.types.is_floating(kind)]
+    return frozenset(Loss(name, lost) for name in floats for lost in table.dialect.losses_of_floats)
 
 
 # --- repair -----------------------------------------------------------------------------------------------------------

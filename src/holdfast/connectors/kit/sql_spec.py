@@ -126,8 +126,9 @@ class SqlSpec(ABC):
             try:
                 if connection is None:
                     raise self.dialect.errors(f"there is no table {self.table}")
-                statement = f"SELECT * FROM {quoted(self.table)} WHERE ({condition}\n) LIMIT {limit}"
-                found = connection.execute(statement, values)
+                connection.execute(self.dialect.read_only)
+                statement = f"SELECT * FROM {quoted(self.table)} WHERE ({condition}\n) LIMIT ?"
+                found = connection.execute(statement, (*values, limit))
             except self.dialect.errors as error:
                 raise InvalidPipeline(
                     f"sink {name!r}: its rows cannot be asked for.",

@@ -107,6 +107,10 @@ class SqlDialect(ABC):
     """Microseconds until a lease expires, where its row says when."""
     lease_expiry: ClassVar[str] = ""
     """When a lease expires whose length in microseconds is given; empty: the system has no clock of its own."""
+    read_only: ClassVar[str]
+    """What lets a connection change nothing."""
+    losses_of_floats: ClassVar[frozenset[LossKind]]
+    """What columns of floats do not keep."""
     delete_one: ClassVar[str] = ""
     """What follows a DELETE of the row at a place, where several may have it."""
     table_options: ClassVar[str] = ""

@@ -47,8 +47,8 @@ def literals(values: pa.Array) -> pa.Array:
 
 
 def _numbers(values: pa.Array) -> pa.Array:
-    """Return floats with an exponent, which makes them such and no decimals; NaN is null."""
-    texts = pc.if_else(pc.is_nan(values), None, values).cast(pa.string())
+    """Return floats with an exponent, which makes them such and no decimals; NaN and infinities are null."""
+    texts = pc.if_else(pc.is_finite(values), values, None).cast(pa.string())
     has_exponent = pc.match_substring(texts, "e")
     return _bytes(pc.if_else(has_exponent, texts, pc.binary_join_element_wise(texts, "e0", "")))
 

@@ -45,6 +45,8 @@ class SqliteDialect(SqlDialect):
     errors = sqlite3.Error
     begin = "BEGIN IMMEDIATE"  # the write lock of the whole file: behind it the ledger row is nobody else's
     insert_new = "INSERT OR IGNORE INTO"
+    read_only = "PRAGMA query_only = true"
+    losses_of_floats = frozenset({LossKind.NAN})
     own_tables = {  # noqa: RUF012
         LEDGER: f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
