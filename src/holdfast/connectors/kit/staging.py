@@ -7,11 +7,25 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.believed import rows_gone
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Part, Staged, WriterFactory
+
+PATIENCE_S = 90.0
+"""How long a task waits for a server that does not answer before its first row: Spark retries a task only thrice."""
+
+
+def patiently() -> Retrying:
+    """Return the attempts of a task to reach its server."""
+    return Retrying(
+        stop=stop_after_delay(PATIENCE_S),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        retry=retry_if_exception_type(Unavailable),
+        reraise=True,
+    )
 
 
 class Staging(ABC):
