@@ -175,7 +175,7 @@ class MysqlDialect(SqlDialect):
                 _WIDTH.sub(r"\1", declared) if declared != "tinyint(1)" else declared,
                 is_null == "NO",
                 default is not None or "auto_increment" in extra,
-                "GENERATED" in extra,
+                " GENERATED" in extra,  # NB MySQL says DEFAULT_GENERATED of a default
                 {"is_primary": key == "PRI", **dict(zip(details, more, strict=True))},
             )
             for name, declared, is_null, default, extra, key, *more in _schema(
