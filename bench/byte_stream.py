@@ -93,8 +93,8 @@ def side_staged(load: str, seconds: int, directory: str) -> dict[str, Any]:
 
 def _measured(load: str, seconds: int, directory: str, *, is_staged: bool) -> dict[str, Any]:
     from holdfast import read
-    from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-    from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+    from holdfast.connectors.byte_stream.messages import MessageColumns
+    from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
     from holdfast.ports import Carried, EpochRecord, Held, Part, Publication, RunIdentity, Task
 
     store = os.path.join(directory, "store")

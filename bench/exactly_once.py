@@ -116,7 +116,7 @@ def side_audit_off(**arguments: Any) -> dict[str, Any]:
 
 def side_audit_stop(**arguments: Any) -> dict[str, Any]:
     """The same, held to the audit."""
-    from holdfast.plan.counting.auditor import Auditor
+    from holdfast.plan.audit import Auditor
 
     os.environ["HOLDFAST_ON_AUDIT"] = "stop"
     spent = [0.0]

@@ -34,8 +34,7 @@ import psycopg
 from bench.lives import make_archive
 from bench.sides import WORK, median, print_result
 from holdfast.cli.target import load_target
-from holdfast.replica.keeper import BEATS
-from holdfast.replica.places import lease_of
+from holdfast.replica.keeper import BEATS, lease_of
 from holdfast.replica.tenure import Holder, take
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
@@ -242,7 +241,7 @@ def _backlog(dsn: str, name: str, rows: int, arguments: tuple[str, ...]) -> tupl
 
 _LOOKS = """
 import sys, time
-from holdfast.replica.places import lease_of
+from holdfast.replica.keeper import lease_of
 from holdfast.cli.target import load_target
 from holdfast.replica.tenure import Watch
 watch = Watch(lease_of(load_target(sys.argv[1])))

@@ -5,14 +5,16 @@
 - ``loop``: two processes that consume, filter and produce with confluent-kafka, each half of the partitions, without
   transactions; offsets are committed when the brokers have what was produced: at-least-once.
 - ``holdfast``: a pipeline through the public API; exactly-once.
+- ``public``: the same without librdkafka's own functions (``HOLDFAST_KAFKA_NATIVE=off``): what a version of the
+  library has that was not tried.
 
 All read the values of four partitions, leave tombstones out, and write the values, compressed with lz4, to a topic of
 four partitions.  What a side wrote is read back by a ``read_committed`` consumer that knows nothing of it: every number
 once.  The broker has the heap, compiler and collector of Kafka's own scripts; a first round is not counted
 (``--warm-rounds``), because the broker's JVM compiles beside it what a broker has run for days elsewhere.  Each side
 runs in a process of its own, warmed up by a small topic; measured is the time from the start of the query (or from the
-first ``consume`` of the loop) to its end.  ``vs_spark`` and ``vs_loop`` are quotients of messages/s, medians of the
-rounds.
+first ``consume`` of the loop) to its end.  ``vs_spark``, ``vs_loop`` and ``vs_public`` are quotients of messages/s,
+medians of the rounds.
 
 Then how long a message waits: 1000 messages/s, each with the time of its creation, until a ``read_committed`` consumer
 has it; ``latency_p50_ms`` and ``latency_p99_ms`` of Holdfast, ``spark_p50_ms`` and ``spark_p99_ms`` of Spark's own.
@@ -35,11 +37,10 @@ import numpy as np
 
 from bench.epoch_latency import watch_holdfast, watch_spark
 from bench.sides import figures_in, median, percentile, print_result, run_side, start_side
-from holdfast.testing.servers.kafka import JVM_AS_INSTALLED, kafka_server
-from holdfast.testing.servers.maven_jars import artifacts, cache, fetch
+from holdfast.testing.servers.kafka import JVM_AS_INSTALLED, artifacts, cache, fetch, kafka_server
 
 SPARK_JARS = Path(__file__).with_name("spark_kafka_jars.txt")
-SIDES = ("spark", "loop", "holdfast")
+SIDES = ("spark", "loop", "holdfast", "public")
 SERVER = {"log.segment.delete.delay.ms": "1000"}  # what a side wrote leaves the disk before the next one writes
 PARTITIONS = 4
 MESSAGE_BYTES = 100
@@ -102,6 +103,12 @@ def side_holdfast(bootstrap: str, topics: dict[str, list[str]], scratch: str) ->
     status = run("bench", *topics["bench"]).status()
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "epochs": status.epoch, "staging": status.sinks[0].staging}
+
+
+def side_public(bootstrap: str, topics: dict[str, list[str]], scratch: str) -> dict[str, Any]:
+    """The same pipeline, with a Python object for each message."""
+    os.environ["HOLDFAST_KAFKA_NATIVE"] = "off"
+    return side_holdfast(bootstrap, topics, scratch)
 
 
 def side_loop(bootstrap: str, topics: dict[str, list[str]], scratch: str) -> dict[str, Any]:

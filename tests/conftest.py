@@ -23,7 +23,7 @@ if ROOT not in sys.path:
 
 from holdfast.testing.servers.kafka import default_jars  # noqa: E402
 from tests.everyday import examples, is_left_out  # noqa: E402
-from tests.kafka_servers import kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
+from tests.kafka_servers import functions, kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
 from tests.mysql_servers import mortal_mysql, mysql_of_session, mysql_url  # noqa: E402
 from tests.other_clouds import azure_store, google_store  # noqa: E402
@@ -63,6 +63,7 @@ settings.load_profile("holdfast")
 
 __all__ = [
     "azure_store",
+    "functions",
     "google_store",
     "kafka_of_session",
     "mortal_kafka",

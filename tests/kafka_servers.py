@@ -22,6 +22,17 @@ def kafka_of_session() -> Iterator[KafkaServer]:
         pytest.skip(str(error))
 
 
+@pytest.fixture(params=["native", "public"])
+def functions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What clients of many messages go by: the functions of librdkafka itself, or those of confluent-kafka."""
+    from holdfast.connectors.kafka.brokers import NATIVE, Brokers
+    from holdfast.connectors.kafka.native import clients
+
+    monkeypatch.setenv(NATIVE, "auto" if request.param == "native" else "off")
+    assert clients.is_native(Brokers("nowhere:9092")) == (request.param == "native")
+    return str(request.param)
+
+
 _numbers = itertools.count()
 
 

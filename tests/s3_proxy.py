@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.store.objects.requests import Perseverance
+from holdfast.store.objects.errors import Perseverance
 from tests.http_servers import Quiet, serving_with
 from tests.s3_server import S3Bucket
 

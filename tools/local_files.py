@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from holdfast.spark.launch import command
+from holdfast.spark.launch import jvm_options
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_classes import local_files
 
@@ -24,7 +24,7 @@ WRITTEN = (2026, 1, 1, 0, 0, 0)
 def main() -> None:
     """Write the jar beside its source."""
     require_java()
-    home = command.spark_home()
+    home = jvm_options.spark_home()
     with tempfile.TemporaryDirectory() as place:
         known = ("-cp", f"{home}/jars/*", "--release", RELEASE)
         subprocess.run(

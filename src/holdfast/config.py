@@ -39,6 +39,9 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
+    "HOLDFAST_KAFKA_NATIVE": "`auto` or `off`: whether Kafka messages go by librdkafka's own functions, without a "
+    "Python object for each, where a process of its own has shown on this machine that they agree with the public ones "
+    "of confluent-kafka; `off` of the driver holds on executors, too",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",

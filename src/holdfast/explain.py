@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.graph import unused
+from holdfast.graph import checks
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.graph.row_ids import Identifying
@@ -266,8 +266,8 @@ def _warnings(pipeline: Graph) -> Iterator[str]:
             told = f", with the same {column} each time: exactly-once in effect where one id is taken once"
             told = "" if column is None else told
             yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can receive rows twice{told}."
-    for node in unused.find(pipeline):
-        yield unused.describe(node, pipeline).what + " The pipeline will not start."
+    for node in checks.find(pipeline):
+        yield checks.describe(node, pipeline).what + " The pipeline will not start."
 
 
 def _derived(pipeline: Graph) -> Iterator[str]:

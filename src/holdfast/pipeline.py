@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import built, checks, naming
-from holdfast.graph import unused as forgotten
+from holdfast.graph import building, checks, naming
+from holdfast.graph import checks as forgotten
 from holdfast.graph.commit_at import CommitAtPts, commit_at_of
 from holdfast.graph.graph import Graph, nodes_of
 from holdfast.graph.hooks import NONE, Hooks
@@ -70,7 +70,7 @@ class Pipeline(Graph):
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         boundary = commit_at_of(commit_at, name)
-        built.adopt(sinks)
+        building.adopt(sinks)
         if boundary is not None:
             checks.check_boundary(sinks, name)
             from holdfast.plan.gating import gated
@@ -79,7 +79,7 @@ class Pipeline(Graph):
             nodes = nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
         super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary)
-        built.adopt((*nodes, *sinks))
+        building.adopt((*nodes, *sinks))
 
     def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
         """Start the pipeline and return its run.

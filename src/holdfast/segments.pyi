@@ -1,3 +1,4 @@
+from holdfast.connectors.segments.control import flush as flush
 from holdfast.connectors.segments.dataset import SegmentsDataset as SegmentsDataset
 from holdfast.connectors.segments.dataset import open as open
 from holdfast.connectors.segments.policies import Segment as Segment
@@ -6,4 +7,3 @@ from holdfast.connectors.segments.policies import pressure as pressure
 from holdfast.connectors.segments.policies import rows as rows
 from holdfast.connectors.segments.policies import shutdown as shutdown
 from holdfast.connectors.segments.policies import size as size
-from holdfast.connectors.segments.requests import flush as flush

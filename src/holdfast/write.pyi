@@ -1,4 +1,4 @@
-from holdfast.connectors.byte_stream.sink.spec import byte_stream as byte_stream
+from holdfast.connectors.byte_stream.sink_spec import byte_stream as byte_stream
 from holdfast.connectors.console import console as console
 from holdfast.connectors.files.sink.spec import files as files
 from holdfast.connectors.foreach_batch import foreach_batch as foreach_batch

@@ -8,7 +8,7 @@ from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
 
 PRIVATE = ROOT / "spark/private.py"
 CATALYST = ROOT / "spark/plans/catalyst.py"
-LOG4J = ROOT / "spark/given_session/log4j.py"
+LOG4J = ROOT / "spark/launch/log4j.py"
 OTHERS = [path for path in MODULES if path not in (PRIVATE, CATALYST, LOG4J)]
 
 PUBLIC = {
@@ -132,12 +132,12 @@ def test_no_other_module_names_a_class_of_the_jvm():
         or (isinstance(node, ast.Attribute) and node.attr == "apache")
     }
     # What becomes the JVM, before there is one; and a plugin of Maven, which is no class of Spark's.
-    assert found == {"spark/launch/command.py", "testing/servers/maven_jars.py"}
+    assert found == {"spark/launch/jvm_options.py", "testing/servers/kafka.py"}
 
 
 def test_what_stands_elsewhere_is_listed_in_the_head():
     head = ast.get_docstring(tree_of(PRIVATE))
     for name in ELSEWHERE:
         assert Path(name).stem in head, name
-    for name in ("spark_log", "sitecustomize", "log4j2.properties", "plans.catalyst", "given_session.log4j"):
+    for name in ("spark_log", "sitecustomize", "log4j2.properties", "plans.catalyst", "launch.log4j"):
         assert name in head, name

@@ -90,7 +90,7 @@ def test_steps_and_levels_unite_tables_by_names():
 
 
 READ_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.loads", "private.unpickled"}
-UNPICKLING = {"private", "datasource", "catalyst", "probe_process", "worker", "process"}
+UNPICKLING = {"private", "datasource", "catalyst", "probe_process", "kept_worker"}
 """Modules of ``spark`` that read pickles: each from a pipe or a plan of the same run."""
 
 

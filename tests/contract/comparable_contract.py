@@ -33,7 +33,7 @@ from holdfast.ports import (
     Sink,
 )
 from holdfast.types import canonical
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 
 PIPELINE = "compared"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.store.branch import branches
-from holdfast.connectors.byte_stream.store.verification import verify
+from holdfast.connectors.byte_stream.branch import branches
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.ports import Sink
+from tests.byte_store import verify
 from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, RowsInLedgerContract

@@ -91,7 +91,7 @@ class KafkaTarget:
 
 
 @pytest.fixture
-def target(kafka_of_session: KafkaServer, new_topic: Callable[[], str]) -> Iterator[KafkaTarget]:
+def target(functions: str, kafka_of_session: KafkaServer, new_topic: Callable[[], str]) -> Iterator[KafkaTarget]:
     target = KafkaTarget(kafka_of_session.bootstrap, new_topic())
     yield target
     for name in target.leftovers():  # the next test has the same names, and counts them
@@ -146,6 +146,7 @@ def test_an_opened_sink_says_how_it_stages(target: KafkaTarget) -> None:
     sink.close()
 
 
+@pytest.mark.usefixtures("functions")
 def test_records_that_find_no_room_wait_for_it_and_keep_their_order(
     kafka_of_session: KafkaServer, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def topics(kafka_of_session: KafkaServer) -> Topics:
 
 
 @pytest.fixture(params=["json", pytest.param("bytes, few rows an epoch", marks=pytest.mark.nightly)])
-def origin(request: Any, topics: Topics, new_topic: Callable[[], str], tmp_path: Any) -> KafkaOrigin:
+def origin(request: Any, functions: str, topics: Topics, new_topic: Callable[[], str], tmp_path: Any) -> KafkaOrigin:
     topic = f"source-contract-{new_topic()}"
     topics.create(topic, PARTITIONS)
     if request.param == "json":

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.ports import Sink
+from holdfast.store.objects.errors import Perseverance
 from holdfast.store.objects.multipart import MultipartUploads
-from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import open_objects
 from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract

@@ -22,7 +22,7 @@ from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.ports import Comparable, Sink
 from holdfast.types import canonical
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import Losses
 from tests.contract.comparable_contract import KINDS, PIPELINE, VALUES, Opened, table_of
 from tests.contract.test_segments_contract import Sealer, always

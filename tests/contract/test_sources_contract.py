@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import read
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.rate import RateSpec
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
 from tests.contract.source_contract import Hands, SourceContract

@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.byte_stream.sink import append
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.store.branch import branches
-from holdfast.connectors.byte_stream.store.verification import verify
+from holdfast.connectors.byte_stream import append
+from holdfast.connectors.byte_stream.branch import branches
+from holdfast.connectors.byte_stream.log_target import ByteStreamSink
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
+from tests.byte_store import verify
 from tests.crash.operations import MORTAL, Death, die_once, die_twice, survived
 
 SCHEMA = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("is_key", pa.bool_()), ("data", pa.binary())])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import read
-from holdfast.connectors.byte_stream.store.verification import verify
+from tests.byte_store import verify
 from tests.contract.source_contract import rows_between
 
 pytestmark = pytest.mark.crash
@@ -26,8 +26,8 @@ _PROGRAM = """
 import sys
 import pyarrow as pa
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 
 store, generation, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 schema = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("data", pa.binary())])

@@ -19,7 +19,7 @@ import pytest
 import holdfast as hf
 from holdfast import segments
 from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.kit.files import joining
+from holdfast.connectors.kit.files import own_files
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
@@ -240,7 +240,7 @@ class ControlDriver:
 def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MAX", 3)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 2)
-    monkeypatch.setattr(joining, "RUN", 2)
+    monkeypatch.setattr(own_files, "RUN", 2)
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **given: connect(*args, **{"factory": MortalSqlite, **given}))
 

@@ -22,12 +22,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from holdfast import faults
 from holdfast.connectors.kafka.sink import session as kafka_session
 from holdfast.connectors.kafka.sink import topics as kafka_topics
-from holdfast.connectors.kafka.sink.allowance import NameAllowance
 from holdfast.connectors.kafka.sink.form import MessageForm
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kafka.sink.spec import KafkaSpec
+from holdfast.connectors.kafka.sink.staging import NameAllowance
 from holdfast.connectors.kafka.sink.transactions import ONGOING, Transactions
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task

@@ -17,8 +17,8 @@ import pyarrow.dataset as dataset
 import pytest
 from psycopg import sql
 
-from holdfast.connectors.byte_stream.store.verification import verify
 from holdfast.connectors.segments.manifest import SegmentsManifest
+from tests.byte_store import verify
 from tests.crash import large_paces_pipeline as paces
 from tests.crash.lives import MODES, Lives
 

@@ -16,15 +16,15 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.connectors.files.objects import parallel
+from holdfast.connectors.files.objects import place
 from holdfast.connectors.files.objects.place import BucketPlace
 from holdfast.connectors.files.objects.sink import ObjectFilesSink
 from holdfast.connectors.files.objects.staging import UploadStaging
 from holdfast.connectors.kit.files.rows import RowsForm
 from holdfast.ports import Sink
 from holdfast.store.local import LocalStore
+from holdfast.store.objects.errors import Perseverance
 from holdfast.store.objects.multipart import MultipartUploads, Upload
-from holdfast.store.objects.requests import Perseverance
 from holdfast.store.objects.store import ObjectStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
 from holdfast.testing.simulation.world import PIPELINE
@@ -130,7 +130,7 @@ def target(name: str, address: str, partition_by: tuple[str, ...] = ()) -> SinkU
 
 @pytest.fixture
 def new_address(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    monkeypatch.setattr(parallel, "REQUESTS_AT_ONCE", 1)  # so that each world does the same in the same order
+    monkeypatch.setattr(place, "REQUESTS_AT_ONCE", 1)  # so that each world does the same in the same order
     numbers = itertools.count()
     return lambda: f"{s3_bucket.address}/{next(numbers)}"
 
@@ -155,9 +155,9 @@ def survive(make_world: Callable[[], World], *, places: Sequence[str] = PLACES, 
 
     crash_loop(noted, **options)
     deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
-    for place in places:
+    for write in places:
         for when in ("before", "after"):
-            assert f"crash {when} sink rows {place}" in deaths, (when, place, deaths)
+            assert f"crash {when} sink rows {write}" in deaths, (when, write, deaths)
 
 
 def test_one_directory_survives_a_crash_at_some_writes(new_address: Callable[[], str], new_path: NewPath) -> None:

@@ -11,7 +11,7 @@ import pyarrow.dataset as dataset
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.byte_stream.store.verification import verify
+from tests.byte_store import verify
 from tests.crash import paces_pipeline as paces
 from tests.crash.lives import MODES, Lives
 from tests.spark.running import sqlite_rows

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from holdfast.connectors.postgres import sink as postgres_sink
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from holdfast.errors import Diverged
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing import CrashAt, Load, Setting, World, simulated_sink
 from tests.crash.mortal import Database
 from tests.sim.forgetting import live, partly, problems

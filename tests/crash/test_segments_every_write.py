@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.connectors.kit.files import joining
+from holdfast.connectors.kit.files import own_files
 from holdfast.connectors.segments import manifest
 from holdfast.connectors.segments.policies import Segment
 from holdfast.connectors.segments.sink import SegmentsSink
@@ -121,7 +121,7 @@ def _table(ids: range) -> pa.Table:
 def often_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MAX", 3)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 2)
-    monkeypatch.setattr(joining, "RUN", 2)
+    monkeypatch.setattr(own_files, "RUN", 2)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing import CrashAt, SimulatedCrash
 from holdfast.testing.simulation.world import PIPELINE, SinkUnderTest
 from tests.everyday import everyday

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, crash_loop, simulated_sink
 
 ROWS = 3

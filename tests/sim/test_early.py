@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.connectors.foreach_batch import ForeachBatchSink
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink
 from holdfast.testing import (
     SCHEMA,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Diverged
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing import CrashAt, Load, Setting, World, simulated_sink
 from holdfast.testing.simulation.rows import ROW_US
 from holdfast.testing.simulation.world import SinkUnderTest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.rate import RateSpec
-from holdfast.plan.ramp import Ramp, limit_file, read_limit
+from holdfast.plan.pressure import Ramp, limit_file, read_limit
 from tests.contract.source_contract import Hands
 
 FIRST = 16_000_000

@@ -29,7 +29,7 @@ from holdfast.spark.resume.state_change import StateChange, compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
-from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.starts import begun

@@ -18,7 +18,7 @@ from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_positions
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
-from holdfast.plan.lookups.versions import VersionRecord
+from holdfast.plan.lookup_versions import VersionRecord
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Replay
@@ -31,7 +31,7 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
@@ -579,7 +579,7 @@ def test_epochs_of_which_it_is_not_known_what_they_saw_in_a_table_are_not_evalua
     with_state(flow, "0123", "0123", "counted")
     evaluated = evaluated_by(monkeypatch, "0123")
     if recorded is not None:
-        flow.store.put(VersionRecord(1, recorded, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+        flow.store.put(VersionRecord(1, recorded, "of some bytes").key("priced"), sealed.dump({"version": "ab"}))
     generations = flow.generations()
     if recorded == 3:
         assert flow.rewinding().do("4").replayed == 2
@@ -604,7 +604,7 @@ def test_epochs_that_are_known_only_joined_are_evaluated_again_where_state_is_th
     """One epoch sees one version of a table, and has one time; a sum does not ask."""
     monkeypatch.setattr(target_state, "require_java", lambda: None)
     flow = Flow(tmp_path, behind=priced if has_look_up else lambda rows: rows)
-    flow.store.put(VersionRecord(1, 1, "of some bytes").key("priced"), checked_json.dump({"version": "ab"}))
+    flow.store.put(VersionRecord(1, 1, "of some bytes").key("priced"), sealed.dump({"version": "ab"}))
     ended = EpochEnd(4, 4, {"rows": {"log": 4}}, 4 * MINUTE_US)
     manifest = Manifest("flow", 1, 0, "", EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US), 2)
     state = target_state.TargetState(flow.pipeline, flow.store, tmp_path / "checkpoint", Settings(), None)

@@ -19,7 +19,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.graph.nodes import is_stateful
-from holdfast.plan.counting.totals import Balances
+from holdfast.plan.counts import Balances
 from holdfast.plan.levels import store
 from holdfast.plan.levels.journal import StateJournal, StateVersion
 from holdfast.ports import REJECT_COLUMN

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink, simulated_sink
 from holdfast.testing.simulation.world import PIPELINE

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadRow
 from holdfast.expressions.compile import columnar, columnar_items
-from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.logic import Columnar
 
 pytestmark = pytest.mark.spark
 

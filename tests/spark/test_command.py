@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.spark.launch import class_archive, command
+from holdfast.spark.launch import class_archive, jvm_options
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm import options_for
 from holdfast.spark.launch.jvm_classes import local_files
@@ -33,15 +33,15 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_the_command_is_the_one_of_sparks_launcher(environment: dict[str, str], given: str) -> None:
     jvm = options_for("700m", rows=RowsInJvm.NONE, has_archive=False)
     environment |= {"SPARK_SUBMIT_OPTS": given}
-    ours = command.composed(environment, jvm.settings, jvm.for_java)
+    ours = jvm_options.composed(environment, jvm.settings, jvm.for_java)
     settings = [part for part in ours if part.startswith("spark.")]
-    home = command.spark_home()
-    asked = [f"{environment['JAVA_HOME']}/bin/java", "-cp", f"{home}/jars/*", LAUNCHER, command.MAIN]
+    home = jvm_options.spark_home()
+    asked = [f"{environment['JAVA_HOME']}/bin/java", "-cp", f"{home}/jars/*", LAUNCHER, jvm_options.MAIN]
     for setting in settings:
         asked += ["--conf", setting]
     answer = subprocess.run(
-        [*asked, command.SHELL],
-        env=command.environment_of_scripts(environment),
+        [*asked, jvm_options.SHELL],
+        env=jvm_options.environment_of_scripts(environment),
         capture_output=True,
         text=True,
         check=True,
@@ -58,9 +58,9 @@ def test_the_command_is_the_one_of_sparks_launcher(environment: dict[str, str], 
 )
 def test_what_only_sparks_scripts_understand_is_left_to_them(environment: dict[str, str], variable: str) -> None:
     jvm = options_for("1g", rows=RowsInJvm.ALL, has_archive=False)
-    assert command.composed(environment, jvm.settings, jvm.for_java)
-    assert not command.composed({**environment, variable: "/somewhere"}, jvm.settings, jvm.for_java)
-    assert not command.composed({**environment, "SPARK_SUBMIT_OPTS": '"open'}, jvm.settings, jvm.for_java)
+    assert jvm_options.composed(environment, jvm.settings, jvm.for_java)
+    assert not jvm_options.composed({**environment, variable: "/somewhere"}, jvm.settings, jvm.for_java)
+    assert not jvm_options.composed({**environment, "SPARK_SUBMIT_OPTS": '"open'}, jvm.settings, jvm.for_java)
 
 
 ARCHIVE = re.compile(r"-XX:SharedArchiveFile=(\S+)")

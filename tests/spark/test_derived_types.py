@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.expressions.derive import _FUNCTIONS, derived
-from holdfast.expressions.functions import FUNCTIONS
+from holdfast.expressions.statement import FUNCTIONS
 from holdfast.graph.nodes import Stream
 from holdfast.plan.derived_part import stages_without_spark
 from holdfast.spark import private

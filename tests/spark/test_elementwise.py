@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from holdfast.spark import private
 from holdfast.spark.plans import catalyst
-from holdfast.spark.plans.elementwise import over_arrays
+from holdfast.spark.plans.traced import over_arrays
 
 pytestmark = pytest.mark.spark
 

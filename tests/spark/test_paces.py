@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.commit.pace.requests import ask_to_commit
+from holdfast.commit.paced import ask_to_commit
 from holdfast.errors import HoldfastError
 from holdfast.store.local import LocalStore
 from tests.spark.running import die_at, eventually, sqlite_rows

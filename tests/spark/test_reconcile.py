@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.cli.sinks.reconcile import lines
+from holdfast.cli.reconcile import lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.reconcile.report import Reconciled

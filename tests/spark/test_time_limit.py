@@ -12,7 +12,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from holdfast.errors import BadRow
-from holdfast.spark.quarantine.time_limit import limited
+from holdfast.spark.quarantine.trials import limited
 
 pytestmark = pytest.mark.spark
 

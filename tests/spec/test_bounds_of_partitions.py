@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.reading.partition_times import OffsetRange, PartitionBounds, PartitionTimes
+from holdfast.connectors.reading.bounds import OffsetRange, PartitionBounds, PartitionTimes
 from holdfast.testing import bound, close, drive
 
 Row = dict[str, Any]

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from holdfast.connectors.formats import csv_lines
+from holdfast.connectors.formats.blocks import Unreadable
 from holdfast.connectors.formats.csv_lines import CsvParser
-from holdfast.connectors.formats.lines import Unreadable
 from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of

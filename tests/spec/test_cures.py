@@ -65,7 +65,7 @@ SILENT = [
     "graph/building.py:building.__exit__ InvalidPipeline",
     "operators/aggregate/window.py:ticks InvalidPipeline",
     "plan/cutting.py:_at.__exit__ InvalidPipeline",
-    "types/destinations.py:refused_destination BadRow",
+    "types/units.py:refused_destination BadRow",
     "connectors/kit/sql.py:misfit InvalidPipeline",
     "connectors/files/callback.py:CallbackFeed._batch BadRow 2",
     "state/call.py:_named any",

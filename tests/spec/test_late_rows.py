@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.state.encoding import decode
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
 

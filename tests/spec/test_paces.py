@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing import (
     Crash,
     Drain,

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.segments.policies import Policy, Segment

@@ -21,8 +21,8 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.given_state import given_states
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.connectors.kafka.avro.reading import AvroDecoder
-from holdfast.connectors.kafka.source.columns import column
+from holdfast.connectors.kafka.avro_reading import AvroDecoder
+from holdfast.connectors.kafka.source.payloads import column
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.operators.lookup.tables import FrameTable, ParquetTable
 from holdfast.state.step import StateTable

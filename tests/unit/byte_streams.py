@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.store.branch import StreamView, branches
+from holdfast.connectors.byte_stream.branch import StreamView, branches
+from holdfast.connectors.byte_stream.log_target import ByteStreamSink
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Staged, Task
 
 SCHEMA = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("is_key", pa.bool_()), ("frame", pa.binary())])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import Corrupt, Diverged, invariant
 from holdfast.ports import Held, Store
-from holdfast.store import checked_json, records
+from holdfast.store import records, sealed
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Participation:
         """Record that sinks take part in an epoch that is decided; the first one of each counts."""
         invariant(epoch > 0, f"sinks are to have taken part in epoch {epoch}.", pipeline=self._pipeline, epoch=epoch)
         for name in self._unnoted.intersection(sinks):
-            self._store.put(_key(name), checked_json.dump(records.plain(_Noted(epoch))))
+            self._store.put(_key(name), sealed.dump(records.plain(_Noted(epoch))))
             self._unnoted.remove(name)
 
     def _is_noted(self, name: str) -> bool:
@@ -133,7 +133,7 @@ def has_taken_part(store: Store, sink: str) -> bool:
 def note_part(store: Store, sink: str) -> None:
     """Count a sink as one that has taken part, where it does not: if it is empty, a start is refused."""
     if not has_taken_part(store, sink):
-        store.put(_key(sink), checked_json.dump(records.plain(_Noted(1))))
+        store.put(_key(sink), sealed.dump(records.plain(_Noted(1))))
 
 
 def forget_part(store: Store, sink: str) -> None:
@@ -151,7 +151,7 @@ def _first_epoch(store: Store, name: str) -> int | None:
     data = store.get(_key(name))
     if data is None:
         return None
-    return records.read(_Noted, checked_json.load(data)).first_epoch
+    return records.read(_Noted, sealed.load(data)).first_epoch
 
 
 def _key(name: str) -> str:

@@ -24,7 +24,7 @@ from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.errors import invariant
 from holdfast.ports import Clock, Held, Store
 from holdfast.positions import Positions
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -55,7 +55,7 @@ def write(store: Store, steps: Sequence[EpochSpan], generation: int) -> str:
     invariant(numbers == sorted(numbers), f"a progress record is to hold the ends of the epochs {numbers}.", epoch=last)
     ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
     key = f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}"
-    store.put(key, checked_json.dump({"ends": ends}))
+    store.put(key, sealed.dump({"ends": ends}))
     return key
 
 
@@ -313,7 +313,7 @@ def _readable(store: Store, path: str) -> list[EpochSpan]:
 
 
 def _steps(data: bytes | None) -> Iterator[EpochSpan]:
-    for end in checked_json.load(data or b"")["ends"]:
+    for end in sealed.load(data or b"")["ends"]:
         yield EpochSpan(end["start"], EpochEnd(**{name: of for name, of in end.items() if name != "start"}))
 
 

@@ -3,7 +3,7 @@
 Where periodic snapshots are made, the checkpointer moves it when older ones are gone: nothing is dropped before.
 Where none are, everything that is published is dropped, except what named checkpoints need: a floor of theirs alone.
 Both are read by the planning processes of sources, and so is what sinks with a pace of their own hold, where there are
-such sinks (:mod:`holdfast.commit.pace.floor`).
+such sinks (:mod:`holdfast.commit.paced`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.ports import Store
 from holdfast.positions import Positions, SourcePositions, least
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 KEY = "snapshots/floor.json"
 NAMED_KEY = "named/floor.json"
@@ -23,7 +23,7 @@ EVERY_PIPELINE = "*"
 
 def write_floor(store: Store, positions: Positions) -> None:
     """Move the floor: nothing before these positions is replayed any more."""
-    store.put(KEY, checked_json.dump(positions))
+    store.put(KEY, sealed.dump(positions))
 
 
 def lower_floor(store: Store, positions: Positions) -> None:
@@ -32,7 +32,7 @@ def lower_floor(store: Store, positions: Positions) -> None:
     if data is None:
         return
     try:
-        floor: Positions = checked_json.load(data)
+        floor: Positions = sealed.load(data)
     except ValueError:
         return  # what cannot be read holds everything
     lower = least(floor, positions)
@@ -43,7 +43,7 @@ def lower_floor(store: Store, positions: Positions) -> None:
 def read_floor(path: Path) -> Positions:
     """Return the floor; empty when there is none yet, or it cannot be read: then everything stays."""
     try:
-        found: Positions = checked_json.load(path.read_bytes())
+        found: Positions = sealed.load(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found
@@ -52,7 +52,7 @@ def read_floor(path: Path) -> Positions:
 def write_named_floor(store: Store, of_pipelines: Mapping[str, Positions]) -> None:
     """Move the floor of named checkpoints, which may be of several pipelines; it is removed where there are none."""
     if of_pipelines:
-        store.put(NAMED_KEY, checked_json.dump(of_pipelines))
+        store.put(NAMED_KEY, sealed.dump(of_pipelines))
     else:
         store.delete(NAMED_KEY)
 
@@ -63,7 +63,7 @@ def read_named_floor(path: Path, pipeline: str, source: str) -> SourcePositions 
     All of them also where it cannot be read.
     """
     try:
-        floors: dict[str, Positions] = checked_json.load(path.read_bytes())
+        floors: dict[str, Positions] = sealed.load(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 OUT_OF_REACH: dict[str, str] = {
     "memory": "its rows live in the process of the run",
@@ -19,7 +19,7 @@ OUT_OF_REACH: dict[str, str] = {
 
 def note_schema(store: Store, sink: str, schema: pa.Schema) -> None:
     """Record the schema of a sink; each start does."""
-    store.put(_key(sink), checked_json.dump({"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode()}))
+    store.put(_key(sink), sealed.dump({"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode()}))
 
 
 def noted_schema(store: Store, sink: str) -> pa.Schema | None:
@@ -35,7 +35,7 @@ def noted_schema(store: Store, sink: str) -> pa.Schema | None:
     if data is None:
         return None
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(checked_json.load(data)["arrow"])))
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(sealed.load(data)["arrow"])))
     except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",

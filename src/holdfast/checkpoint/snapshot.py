@@ -22,7 +22,7 @@ from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, Snapshot
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
 from holdfast.state.tables import fitted
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -75,7 +75,7 @@ def write_part(store: Store, bucket: Bucket, run: str) -> None:
     """Write the files of a bucket, then a note of them, which says that they are whole: see :func:`read_part`."""
     state = write_bucket(store, bucket)
     files = {name: [file.key, file.sha256, file.size_bytes, file.rows] for name, file in state.files.items()}
-    store.put(part_key(bucket.operator, bucket.number, bucket.version, bucket.digest, run), checked_json.dump(files))
+    store.put(part_key(bucket.operator, bucket.number, bucket.version, bucket.digest, run), sealed.dump(files))
 
 
 def read_part(store: Store, operator: str, number: int, of: BucketState, run: str) -> BucketState | None:
@@ -90,7 +90,7 @@ def read_part(store: Store, operator: str, number: int, of: BucketState, run: st
     if data is None:
         return None
     try:
-        return replace(of, files={name: TableFile(*file) for name, file in checked_json.load(data).items()})
+        return replace(of, files={name: TableFile(*file) for name, file in sealed.load(data).items()})
     except (ValueError, TypeError):
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.ports import Store
 from holdfast.positions import Positions, SourcePositions
-from holdfast.store import checked_json, records
+from holdfast.store import records, sealed
 
 KEY = "sources.json"
 
@@ -80,4 +80,4 @@ def _read(store: Store) -> History:
 
 
 def _write(store: Store, history: History) -> None:
-    store.put(KEY, checked_json.dump(history))
+    store.put(KEY, sealed.dump(history))

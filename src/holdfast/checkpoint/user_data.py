@@ -20,8 +20,8 @@ from typing import Any
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Clock, Store
-from holdfast.store import checked_json
-from holdfast.store.numbered import numbered
+from holdfast.store import sealed
+from holdfast.store.paths import numbered
 
 PREFIX = "user-data/"
 SIZE_MAX = 1_000_000
@@ -123,7 +123,7 @@ def _newest(store: Store) -> Any:
         return None
     key = keys[max(keys)]
     try:
-        record = checked_json.load(store.get(key) or b"")
+        record = sealed.load(store.get(key) or b"")
         decoded(record["value"])
         return {"lineage": record["lineage"], "value": record["value"]}
     except (ValueError, KeyError, TypeError) as error:
@@ -203,7 +203,7 @@ class UserData:
         value = encoded(self._ask(), self._pipeline)
         self._check_fenced()
         record = {"epoch": self._epoch, "lineage": self._lineage, "value": value}
-        self._store.put(self._key, checked_json.dump(record))
+        self._store.put(self._key, sealed.dump(record))
         self.latest = value
         for generation, key in numbered(self._store, PREFIX).items():
             if generation < self._generation:

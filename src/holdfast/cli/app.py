@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import checkpoints, dead_letters, frame, words
-from holdfast.cli.ahead import dev
-from holdfast.cli.ahead.changes import exit_code, new_column_lines
-from holdfast.cli.ahead.check import check_, check_targets
+from holdfast.cli import checkpoints, dead_letters, dev, frame, words
+from holdfast.cli.changes import exit_code, new_column_lines
+from holdfast.cli.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import (
@@ -31,26 +30,23 @@ from holdfast.cli.frame import (
     SparkCheckpoint,
     Target,
 )
+from holdfast.cli.reconcile import reconcile
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
-from holdfast.cli.sinks.reconcile import reconcile
-from holdfast.cli.sinks.reset import reset
-from holdfast.cli.sinks.rewind import rewind_
-from holdfast.cli.sinks.trace import trace_
+from holdfast.cli.reset import reset, rewind_
 from holdfast.cli.spare import Waiting, is_spare
-from holdfast.cli.standby.invocation import Invocation
-from holdfast.cli.standby.promotion import promote
+from holdfast.cli.standing_by import Invocation, promote
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
+from holdfast.cli.trace import trace_
 from holdfast.config import Settings
 from holdfast.explain import derived_names
 from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.audit_report import audit_lines, audit_report
-from holdfast.observe.configuration import configuration
 from holdfast.observe.foreseen import foreseen
+from holdfast.observe.reading import configuration, examined
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
-from holdfast.observe.targets import examined
-from holdfast.observe.time_index import time_index_lines
+from holdfast.observe.trace import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.resume.refusals import check_change
@@ -213,7 +209,7 @@ def run(
 
         standby = None
         if replica or settings.lease_us:
-            from holdfast.cli.standby.standby import Standby
+            from holdfast.cli.standing_by import Standby
 
             standby = Standby(pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json)
             standby.take(options)

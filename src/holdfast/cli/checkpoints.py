@@ -15,7 +15,7 @@ from holdfast.checkpoint.snapshot import to_parquet, verify
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
-from holdfast.display.times import utc
+from holdfast.display.lines import utc
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.schemas import operator_schemas

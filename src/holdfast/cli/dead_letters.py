@@ -12,7 +12,7 @@ from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
 from holdfast.commit.records import Decided, Done
-from holdfast.display.times import utc
+from holdfast.display.lines import utc
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Clock, Store
 from holdfast.positions import Positions

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from holdfast.commit.pace.requests import ask_to_commit
-from holdfast.connectors.segments.requests import flush
+from holdfast.commit.paced import ask_to_commit
+from holdfast.connectors.segments.control import flush
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph

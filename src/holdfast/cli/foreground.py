@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.cli.child import is_supervised
+from holdfast.cli.child import StopSignals, is_supervised
 from holdfast.cli.failures import StoppedEarly
-from holdfast.cli.signals import StopSignals
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InternalError, Unavailable

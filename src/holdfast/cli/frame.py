@@ -23,11 +23,10 @@ from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.masking import masked, masked_json
-from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
-from holdfast.observe.lease import lease_report
+from holdfast.observe.ledgers import lease_report
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
-from holdfast.observe.reading import inspect_sources
+from holdfast.observe.reading import configuration, inspect_sources
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory

@@ -7,20 +7,19 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.ahead.changes import change_lines
+from holdfast.cli.changes import change_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.display.operators import rejects_text, state_text, wait_lines
-from holdfast.display.times import utc
+from holdfast.display.lines import utc
+from holdfast.display.tables import rejects_text, state_text, wait_lines
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
-from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
-from holdfast.observe.lease import lease_lines
-from holdfast.observe.reading import source_lines
+from holdfast.observe.ledgers import lease_lines
+from holdfast.observe.reading import Configuration, source_lines
 from holdfast.observe.schemas import schema_lines
-from holdfast.observe.time_index import time_index_lines
+from holdfast.observe.trace import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions

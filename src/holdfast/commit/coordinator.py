@@ -22,8 +22,7 @@ from holdfast.commit.commit_thread import CommitThread, ThreadLane
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Ledger
-from holdfast.commit.pace.floor import HeldFloor
-from holdfast.commit.pace.held_back import HeldBack, SinkBacklog
+from holdfast.commit.paced import HeldBack, HeldFloor, SinkBacklog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Verdict
@@ -41,7 +40,7 @@ from holdfast.commit.takeover import (
 )
 from holdfast.commit.transaction import Event, Transition
 from holdfast.errors import HoldfastError, invariant
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, RunIdentity, Sink, Store
 from holdfast.positions import Positions
 

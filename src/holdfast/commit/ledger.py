@@ -34,8 +34,8 @@ from holdfast.commit.owner import GENERATIONS, this_process
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline, invariant
 from holdfast.ports import EpochRecord, Store
-from holdfast.store import checked_json
-from holdfast.store.numbered import numbered
+from holdfast.store import sealed
+from holdfast.store.paths import numbered
 
 log = logging.getLogger("holdfast.commit")
 
@@ -122,7 +122,7 @@ class Ledger:
         mine = {"pipeline": self._pipeline, "format": FORMAT}
         data = self._store.get("identity.json")
         if data is None:  # no run was here, or it died before this first write
-            if self._store.put_if_absent("identity.json", checked_json.dump(mine)):
+            if self._store.put_if_absent("identity.json", sealed.dump(mine)):
                 return
             data = self._store.get("identity.json") or b""
         found = _json(data, "identity.json")
@@ -221,7 +221,7 @@ class Ledger:
         # Of two decisions on one epoch the higher generation's was made because the other one did not count.
         void = {*found.void, *(key for key in keys if key != newest[key.epoch])}
         accepts = [[key.epoch, key.generation] for key in found.open]
-        self._store.put(_fence_path(self._generation), checked_json.dump({"accepts": accepts}))
+        self._store.put(_fence_path(self._generation), sealed.dump({"accepts": accepts}))
         self.check_fenced()
         # From here on no lower generation can decide or publish anything: tidying up is safe.
         for key in sorted(void):
@@ -429,7 +429,7 @@ def _fence_path(generation: int) -> str:
 
 def _json(data: bytes, key: str) -> dict[str, Any]:
     try:
-        return checked_json.load(data)
+        return sealed.load(data)
     except ValueError as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",

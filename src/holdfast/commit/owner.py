@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.ports import Store
 from holdfast.store import records
-from holdfast.store.numbered import numbered
+from holdfast.store.paths import numbered
 
 GENERATIONS = "generations/"
 """Prefix of the records, one for each generation."""

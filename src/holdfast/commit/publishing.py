@@ -21,8 +21,7 @@ from holdfast.commit.commit_thread import CommitThread, Step
 from holdfast.commit.delivery import Delivery
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key, Ledger
-from holdfast.commit.pace.floor import HeldFloor
-from holdfast.commit.pace.held_back import HeldBack
+from holdfast.commit.paced import HeldBack, HeldFloor
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision
 from holdfast.commit.story import RunFailures, Stories

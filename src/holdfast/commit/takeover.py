@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast import faults
+from holdfast.commit.backlog import Backlog
 from holdfast.commit.checks import check_known_sinks
 from holdfast.commit.delivery import Delivery, Resolution
 from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key, Ledger, Takeover
-from holdfast.commit.pace.backlog import Backlog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict

@@ -1,10 +1,17 @@
-"""A status in one line of plain text, and the pieces that lines and tables share."""
+"""A status in one line of plain text, and the pieces that lines and tables share.
+
+What a start is doing, said while it does it: a start blocks, so there is no run yet that could be asked.
+
+Times in readable form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
 
-from holdfast.display.times import utc
 from holdfast.masking import masked
 from holdfast.status import STAGES, EpochStatus, SourceStatus, Status
 
@@ -124,3 +131,56 @@ def _longest_wait(status: Status) -> str | None:
     _, name, wait = min(waits, key=lambda one: one[:2])
     who = " ".join(f"{column}={value}" for column, value in wait.key.items())
     return f"{name}{f' ({who})' if who else ''} waits on {wait.input} since {utc(wait.since_us)}"
+
+
+_listener: ContextVar[Callable[[str], object] | None] = ContextVar("holdfast_phase", default=None)
+
+
+@contextmanager
+def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
+    """Call a function with each phase that this thread reaches inside of the block.
+
+    Examples
+    --------
+    >>> with heard_by(print):
+    ...     say("starting Spark")
+    starting Spark
+    """
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def say(phase: str) -> None:
+    """Say what is done from now on; nobody may be listening."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(phase)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def utc(at_us: int, *, is_exact: bool = False) -> str:
+    """Return microseconds of Unix time as people read them, in UTC; the number itself where it is no such time.
+
+    Parameters
+    ----------
+    at_us : int
+        The time.
+    is_exact : bool
+        Whether what is less than a second is shown, where there is any.
+
+    Examples
+    --------
+    >>> utc(1_700_000_000_000_000), utc(1_700_000_000_000_001), utc(1_700_000_000_000_001, is_exact=True)
+    ('2023-11-14T22:13:20Z', '2023-11-14T22:13:20Z', '2023-11-14T22:13:20.000001Z')
+    """
+    try:
+        at = _EPOCH + timedelta(microseconds=at_us)
+        shown = at.isoformat() if is_exact else at.isoformat(timespec="seconds")
+        return shown.replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return str(at_us)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.expressions import kernels, logic, times
+from holdfast.expressions import kernels, logic
 from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -385,10 +385,10 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     of = bound(tree.this, schema)
     if tree.args["to"].this is exp.DataType.Type.DATE:
         _require(of.type in _TIMES)
-        return times.DayOf(of)
+        return kernels.DayOf(of)
     _require(kind is not None)
-    if of.type == times.TIMESTAMP and kind == pa.int64():
-        return times.SecondsOf(of)
+    if of.type == kernels.TIMESTAMP and kind == pa.int64():
+        return kernels.SecondsOf(of)
     if isinstance(of, Constant) and of.type in _INTEGERS and kind in _INTEGERS:  # 5S and CAST(5 AS SMALLINT)
         bits = kind.bit_width - 1
         _require(-(2**bits) <= of.value < 2**bits)
@@ -398,16 +398,16 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     return _widened(of, kind)
 
 
-_TIMES = (times.TIMESTAMP, pa.timestamp("us"))
+_TIMES = (kernels.TIMESTAMP, pa.timestamp("us"))
 
 
 def _truncated(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "unit")
     unit = tree.args["unit"]
-    _require(isinstance(unit, exp.Var) and unit.name in times.UNITS)
+    _require(isinstance(unit, exp.Var) and unit.name in kernels.UNITS)
     of = bound(tree.this, schema)
-    _require(of.type == times.TIMESTAMP)
-    return times.Truncated(times.UNITS[unit.name], of)
+    _require(of.type == kernels.TIMESTAMP)
+    return kernels.Truncated(kernels.UNITS[unit.name], of)
 
 
 def _part(part: str, *kinds: pa.DataType) -> Callable[[exp.Expression, pa.Schema], Expression]:
@@ -419,7 +419,7 @@ def _part(part: str, *kinds: pa.DataType) -> Callable[[exp.Expression, pa.Schema
             this = this.this
         of = bound(this, schema)
         _require(of.type in kinds and not isinstance(of, Constant))
-        return times.PartOfTime(part, of)
+        return kernels.PartOfTime(part, of)
 
     return bind
 

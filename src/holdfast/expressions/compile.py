@@ -26,7 +26,7 @@ from holdfast.expressions.bind import (
     reference,
 )
 from holdfast.expressions.kernels import Expression, Reference
-from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.logic import Columnar
 from holdfast.expressions.text import item_of
 
 _CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "double", "date"})

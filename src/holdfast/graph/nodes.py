@@ -12,14 +12,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.errors import InvalidPipeline, invariant
-from holdfast.graph import built, drawing, naming
-from holdfast.graph.building import building, check_row_order, check_timestamp, no_such_attribute, not_attachable
+from holdfast.graph import drawing, naming
+from holdfast.graph.building import (
+    building,
+    check_row_order,
+    check_timestamp,
+    no_such_attribute,
+    not_attachable,
+    register,
+)
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
-from holdfast.graph.pace import SinkPace
 from holdfast.graph.row_ids import Identifying
 from holdfast.graph.shape import Shape
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import ClockDriven, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T_co = TypeVar("T_co", covariant=True)
@@ -90,7 +97,7 @@ class Node:
     """Side outputs in use, by name: asking twice returns the same node."""
 
     def __post_init__(self) -> None:
-        built.register(self)
+        register(self)
 
     @property
     def kind(self) -> str:
@@ -422,7 +429,7 @@ class SinkNode:
 
     def __post_init__(self) -> None:
         if self.stream is not None:
-            built.register(self)
+            register(self)
 
     @property
     def kind(self) -> str:

@@ -1,9 +1,15 @@
-"""When an epoch begins: at an interval, or immediately until everything available at the start is processed."""
+"""When an epoch begins: at an interval, or immediately until everything available at the start is processed.
+
+A sink's pace: how long, or for how many epochs, it lets rows wait that the other sinks already have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.errors import InvalidPipeline
+from holdfast.types import units
 from holdfast.types.units import duration_us
 
 
@@ -53,3 +59,72 @@ def available_now() -> Trigger:
     True
     """
     return Trigger(None)
+
+
+@dataclass(frozen=True)
+class SinkPace:
+    """How seldom a sink commits.
+
+    Parameters
+    ----------
+    every_us : int, optional
+        When the oldest epoch that it lacks has waited for so long, by the clock: microseconds.
+    every_epochs : int, optional
+        When it lacks so many epochs.  One of the two is given.
+    key : tuple of str
+        Columns of which the last row alone counts: of what waits, earlier rows of a key are not written.
+    """
+
+    every_us: int | None = None
+    every_epochs: int | None = None
+    key: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.every_epochs is not None:
+            return f"{self.every_epochs} epochs"
+        amount, unit = self.every_us or 0, "us"
+        for size, name in ((1_000, "ms"), (1_000, "s"), (60, "min"), (60, "h")):
+            if amount % size:
+                break
+            amount, unit = amount // size, name
+        return f"{amount} {unit}"
+
+
+def pace(commit_every: str | int | None, *, node: str, key: Sequence[str] = ()) -> SinkPace | None:
+    """Return the pace that a user has declared; None: the sink commits with the others.
+
+    Parameters
+    ----------
+    commit_every : str or int, optional
+        A duration of clock time, or a number of epochs.
+    node : str
+        The function that the user called, for the error.
+    key : sequence of str
+        The key of an upsert.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither, or not positive.
+
+    Examples
+    --------
+    >>> str(pace("90 s", node="write.sqlite")), str(pace("2 min", node="write.sqlite"))
+    ('90 s', '2 min')
+    >>> pace(10, node="write.sqlite").every_epochs
+    10
+    """
+    if commit_every is None:
+        return None
+    is_count = isinstance(commit_every, int) and not isinstance(commit_every, bool)
+    if isinstance(commit_every, str):
+        amount = units.duration_us(commit_every, argument="commit_every")
+    else:
+        amount = commit_every if is_count else 0
+    if amount < 1:
+        raise InvalidPipeline(
+            f"{node}: commit_every={commit_every!r} is no pace.",
+            why="it says for how long, or for how many epochs, the sink lets rows wait.",
+            do='write a duration: commit_every="30 s"; or a number of epochs: commit_every=10; or leave it out.',
+        )
+    return SinkPace(None, amount, tuple(key)) if is_count else SinkPace(amount, None, tuple(key))

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Done
 from holdfast.errors import Corrupt
-from holdfast.plan.counting.auditor import Book, balances_json
+from holdfast.plan.audit import Book, balances_json
 from holdfast.ports import Store
 from holdfast.status import STATE_REPORT_KEY
 
@@ -111,7 +111,7 @@ def audit_lines(report: AuditReport) -> Iterator[str]:
 
     Examples
     --------
-    >>> from holdfast.plan.counting.totals import Balance
+    >>> from holdfast.plan.counts import Balance
     >>> book = Book().with_epoch(1, {"trips": Balance(5, 4, {"rejected": 1}), "table": Balance(4, 4)})
     >>> print(*audit_lines(AuditReport(book, {"table": SinkRows(1, 4, 3, 1)})), sep=chr(10))
     audit       epoch 1 to 1: all rows add up

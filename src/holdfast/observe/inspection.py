@@ -18,9 +18,9 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
-from holdfast.observe.lease import LeaseReport
+from holdfast.observe.ledgers import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
-from holdfast.observe.time_index import TimeIndexReport, time_indexes
+from holdfast.observe.trace import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions

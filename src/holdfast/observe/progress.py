@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.display import phase
+from holdfast.display import lines
 from holdfast.display.lines import as_last_line, as_line
 from holdfast.display.tables import NUMBERS, Grid, footlines, grids, headline
 from holdfast.masking import masked, masked_json
@@ -118,7 +118,7 @@ def start_shown(
     shown = progress_of(
         start, interval_s=interval_s, now_us=now_us, as_json=as_json, is_terminal=is_terminal, has_end=False
     )
-    with phase.heard_by(start.reach), shown:
+    with lines.heard_by(start.reach), shown:
         yield
 
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
-from holdfast.connectors.control.rows import Controlled
+from holdfast.connectors.control.columns import Controlled
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.graph import Graph

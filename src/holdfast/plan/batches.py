@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
-from holdfast.plan.lookups.operation import LookUpFunction
+from holdfast.plan.lookup_operation import LookUpFunction
 from holdfast.plan.routes import STEP
 from holdfast.state.checks import first_rows
 from holdfast.types import units

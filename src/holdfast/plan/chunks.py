@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import invariant
-from holdfast.plan.counting.counts import EpochReport
+from holdfast.plan.counts import EpochReport
 from holdfast.types.casting import fitted
 
 ROWS, BOUNDS, REPORT, WAKE, PLACED = range(5)

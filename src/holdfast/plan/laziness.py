@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.logic import Columnar
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,21 @@ that a run never stalls.  Holding changes when rows arrive and not which: what d
 References
 ----------
 MediaPipe, ``CalculatorGraph``: throttled sources, and the relief of a graph that is idle with something throttled.
+
+The first epochs after a start: the first one is small, and each of the next about as long as the run is old.
+
+What a run that is killed has planned, and not finished, takes the next one about as long as this one lived.  So a run
+that is killed again and again gets on, however much waits in its sources.  Planning processes read the limit from a
+file that the driver writes after each epoch; where an epoch ends is logged as ever, and replayed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -22,14 +31,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import invariant
-from holdfast.operators.join.bounds import known
+from holdfast.limits import ReadLimit
+from holdfast.operators.join.side import known
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.gate_step import GateStep, bounds_in, waiting_for
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits import merge_fullness
-from holdfast.plan.holds import write_held
+from holdfast.plan.operation import beside, read_note, write_held, write_note
 from holdfast.plan.stages import Stages
 from holdfast.state import tables
 from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
@@ -203,7 +213,7 @@ class BackPressure:
     operators : mapping of str to Limited
         The operators with a limit.
     path : str
-        The file that planning processes read; see :mod:`holdfast.plan.holds`.
+        The file that planning processes read; see :mod:`holdfast.plan.operation`.
     is_bounded : bool
         Whether the run ends when there is nothing more to read: then lagging sources are not waited for.
     """
@@ -319,3 +329,75 @@ class BackPressure:
         self._held = held
         write_held(self._path, held)
         log.info("back-pressure holds %s", ", ".join(sorted(held)) or "no source any more")
+
+
+FILE_NAME = "limit"
+ROW_SIZE = 80
+"""Bytes that a row counts at least: compressed columns say little about the memory and the time that rows take."""
+_ENOUGH = 10**12
+"""Bytes beyond which there is no limit any more."""
+
+
+def limit_file(stop_file: str) -> str:
+    """Return the path of the file that says how much an epoch takes: beside the one that stops a run."""
+    return beside(stop_file, FILE_NAME)
+
+
+def read_limit(path: str) -> ReadLimit | None:
+    """Return how much the next epoch takes of each source at most; None: there is no limit."""
+    size_bytes = read_note(path, None)
+    return None if size_bytes is None else ReadLimit(max(1, size_bytes // ROW_SIZE), size_bytes)
+
+
+class Ramp:
+    """Says after each epoch how much the next one takes.  Lives on the driver, called by one thread.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    first_bytes : int
+        What the first epoch takes of each source at most, in a run whose trigger leaves no time between epochs; 0:
+        there is no limit.
+    interval_s : float
+        Time between two epochs, as the trigger says: the first one may take as long, about, at ``first_bytes`` a
+        second.  A run that waits an hour between epochs does not leave what is there for the next hour.
+    now_s : callable
+        A clock that never goes back, seconds.
+    """
+
+    def __init__(
+        self, path: str, first_bytes: int, now_s: Callable[[], float] = time.monotonic, *, interval_s: float = 0.0
+    ) -> None:
+        self._path = path
+        self._size_bytes = _as_limit(int(first_bytes * max(1.0, interval_s)))
+        self._now_s = now_s
+        self._began_s: float | None = None
+        self._write()
+
+    def note(self, took_s: float) -> None:
+        """Take in how long the epoch took that has just ended, and was planned by this run.
+
+        The next one takes twice as much; more where the run has waited between epochs, as its trigger says.
+        """
+        if self._size_bytes is None:
+            return
+        now_s = self._now_s()
+        if self._began_s is None:
+            self._began_s = now_s - took_s
+        times = max(2, int((now_s - self._began_s) / took_s) if took_s > 0 else 0)
+        self._size_bytes = _as_limit(self._size_bytes * times)
+        self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError):  # a full disk: the last limit goes on
+            if self._size_bytes is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path)
+            else:
+                write_note(self._path, self._size_bytes)
+
+
+def _as_limit(size_bytes: int) -> int | None:
+    """Return a number of bytes; None where it is no limit."""
+    return size_bytes if 0 < size_bytes <= _ENOUGH else None

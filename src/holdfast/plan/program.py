@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.logic import Columnar
 from holdfast.plan.batches import BatchFunction
-from holdfast.plan.counting.counts import Counts
+from holdfast.plan.counts import Counts
 from holdfast.plan.operation import Batches, Choosing, Made, Operation
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN

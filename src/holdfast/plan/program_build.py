@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import invariant
 from holdfast.expressions.compile import columnar, columnar_items
-from holdfast.expressions.nodes import Columnar
+from holdfast.expressions.logic import Columnar
 from holdfast.expressions.text import item_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
@@ -19,7 +19,7 @@ from holdfast.operators.sync.spec import Sync
 from holdfast.plan.batches import BatchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
-from holdfast.plan.lookups.operation import look_up_of
+from holdfast.plan.lookup_operation import look_up_of
 from holdfast.plan.operation import Operation
 from holdfast.plan.program import (
     Bad,

@@ -19,11 +19,11 @@ from holdfast.errors import invariant
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
-from holdfast.state.reasons import parted
+from holdfast.state.keyed import parted
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 if TYPE_CHECKING:
-    from holdfast.plan.counting.auditor import Auditor
+    from holdfast.plan.audit import Auditor
 
 KEEP_EVERY_S = 30
 """How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""

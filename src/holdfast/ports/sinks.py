@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from holdfast.positions import Positions
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import (
     NO_LOSSES,
     Explanation,
@@ -353,7 +353,7 @@ class Content(Protocol):
         Parameters
         ----------
         bits : int
-            At most :data:`~holdfast.types.digests.BITS_MAX`.
+            At most :data:`~holdfast.types.canonical.BITS_MAX`.
         losses : frozenset of Loss
             Those of the other side; the sink's own count in any case.
         by : collection of str

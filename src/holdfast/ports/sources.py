@@ -222,6 +222,17 @@ class PartitionedSpec(Protocol):
 
 
 @runtime_checkable
+class PreparedSpec(Protocol):
+    """What the declaration of a source or a sink may do besides: begin what takes time on this machine."""
+
+    def prepare(self) -> None:
+        """Begin it and return at once; called on the driver while the JVM comes up, if at all.
+
+        What is wrong is said by what needs it: errors raised here are not.
+        """
+
+
+@runtime_checkable
 class Confidential(Protocol):
     """What the declaration of a source or a sink may say besides: that executors are sent a secret."""
 

@@ -31,11 +31,10 @@ from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
-from holdfast.quarantine.mask import ADDED, LETTERS, Address, Mask
-from holdfast.quarantine.passing import OUTLET, Passing, digest_of
+from holdfast.quarantine.mask import ADDED, LETTERS, OUTLET, Address, Mask, Passing, digest_of
 from holdfast.quarantine.refit import refitted
-from holdfast.store import checked_json, records
-from holdfast.store.numbered import numbered
+from holdfast.store import records, sealed
+from holdfast.store.paths import numbered
 from holdfast.store.records import Base64
 from holdfast.types.from_text import Unfit
 
@@ -398,7 +397,7 @@ def _unfit(letter: Letter, why: str) -> InvalidPipeline:
 def _encode(letters: Sequence[Letter]) -> bytes:
     described = map(records.plain, letters)
     # Older versions know nothing of what was published after all: a letter that was not is written as they write it.
-    return checked_json.dump({"letters": [{n: v for n, v in one.items() if v is not False} for one in described]})
+    return sealed.dump({"letters": [{n: v for n, v in one.items() if v is not False} for one in described]})
 
 
 def _read(store: Store, key: str) -> tuple[Letter, ...]:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from holdfast.errors import invariant
 from holdfast.ports import Store
-from holdfast.store import checked_json, records
+from holdfast.store import records, sealed
 
 PREFIX = "poison/"
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class Search:
 
     def _note(self, known: Bounds, trial: list[int] | None, tries: int) -> None:
         noted = _Noted(self._epoch, known.low, known.high, trial, tries, self._condemned())
-        self._store.put(SEARCH, checked_json.dump(records.plain(noted)))
+        self._store.put(SEARCH, sealed.dump(records.plain(noted)))
 
 
 def searched(store: Store) -> str:
@@ -234,7 +234,7 @@ def count_attempt(store: Store, epoch: str | None) -> int:
             store.delete(ATTEMPTS)
         return 0
     count = noted.count + 1 if noted.epoch == epoch else 1
-    store.put(ATTEMPTS, checked_json.dump(records.plain(_Attempts(epoch, count))))
+    store.put(ATTEMPTS, sealed.dump(records.plain(_Attempts(epoch, count))))
     return count
 
 
@@ -256,6 +256,6 @@ class _Attempts:
 
 def _read(store: Store, key: str, nothing: T) -> T:
     try:
-        return records.read(type(nothing), checked_json.load(store.get(key) or b"{}"))
+        return records.read(type(nothing), sealed.load(store.get(key) or b"{}"))
     except ValueError:  # what is known is lost: counted and searched again
         return nothing

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Content
-from holdfast.types.digests import BITS_MAX, Digests
+from holdfast.types.canonical import BITS_MAX, Digests
 from holdfast.values import Losses
 
 ROWS_PER_BUCKET = 128

@@ -1,4 +1,7 @@
-"""Keeping a lease: a thread renews it at a third of its duration, and finds out when it is lost."""
+"""Keeping a lease: a thread renews it at a third of its duration, and finds out when it is lost.
+
+Which sink of a pipeline keeps its lease.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import logging
 import threading
 from typing import Any
 
-from holdfast.errors import Fenced, HoldfastError
-from holdfast.ports import LeasePlace, SeenLease
+from holdfast.errors import Fenced, HoldfastError, InvalidPipeline
+from holdfast.graph.graph import Graph
+from holdfast.ports import LeasedSpec, LeasePlace, SeenLease
 from holdfast.replica.tenure import Tenure
 
 log = logging.getLogger("holdfast.replica")
@@ -116,3 +120,23 @@ def held_by(seen: SeenLease) -> str:
         return f"term {lease.term} was given back"
     generation = f" with generation {lease.generation}" if lease.generation else ""
     return f"{lease.name} (process {lease.pid} on {lease.host}) holds term {lease.term}{generation}"
+
+
+def lease_of(pipeline: Graph) -> LeasePlace:
+    """Return where the lease of a pipeline is kept: with the first of its sinks that can.
+
+    Raises
+    ------
+    InvalidPipeline
+        If none can.
+    """
+    for node in pipeline.sinks:
+        if isinstance(node.spec, LeasedSpec):
+            return node.spec.lease(node.name, pipeline.name)
+    raise InvalidPipeline(
+        f"no sink of pipeline {pipeline.name!r} can keep a lease.",
+        why="main and replica find each other in the system of a sink: write.postgres, write.mysql, write.sqlite, or "
+        "write.files on a disk.",
+        do="add such a sink; or run without --lease and --replica.",
+        pipeline=pipeline.name,
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
 from holdfast.positions import Positions, is_not_before
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.manifest import Manifest
@@ -96,9 +96,7 @@ class DirectoryHeader:
         self._check()
         value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled", "graph_since")}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
-        return checked_json.dump(
-            {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
-        )
+        return sealed.dump({"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more})
 
     def _check(self) -> None:
         in_order = all(is_not_before(later, earlier) for earlier, later in pairwise(self.seek))
@@ -137,7 +135,7 @@ def read_origin(path: Path) -> DirectoryHeader:
         If it is missing or damaged.
     """
     try:
-        return _parse(checked_json.load(path.read_bytes()))
+        return _parse(sealed.load(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{path} cannot be read.",
@@ -166,7 +164,7 @@ def _parse(record: dict[str, Any]) -> DirectoryHeader:
 
 def note_beginning(store: Store, given: str, header: DirectoryHeader) -> None:
     """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
-    store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(header.to_json())}))
+    store.put(BEGINNING, sealed.dump({"given": given, "origin": sealed.load(header.to_json())}))
 
 
 def noted_beginning(store: Store) -> tuple[str, DirectoryHeader] | None:
@@ -181,7 +179,7 @@ def noted_beginning(store: Store) -> tuple[str, DirectoryHeader] | None:
     if data is None:
         return None
     try:
-        found = checked_json.load(data)
+        found = sealed.load(data)
         return str(found["given"]), _parse(found["origin"])
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(

@@ -18,7 +18,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.ports import Store
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 GRAPH = "graph.json"
 """Record of the graph in a Spark directory: what each node was, and what it keeps."""
@@ -88,7 +88,7 @@ class GraphRecord:
         state_schemas = {name: of.to_json() for name, of in self.state_schemas.items()}
         value: dict[str, Any] = {"fingerprint": self.fingerprint, "nodes": _nodes_json(self.nodes)}
         left_out = {"left_out": _nodes_json(self.left_out)} if self.left_out else {}
-        return checked_json.dump({**value, "keeps": state_schemas, "buckets": self.buckets, **left_out})
+        return sealed.dump({**value, "keeps": state_schemas, "buckets": self.buckets, **left_out})
 
     @staticmethod
     def from_json(data: bytes, key: str) -> GraphRecord:
@@ -100,7 +100,7 @@ class GraphRecord:
             If it cannot be read.
         """
         try:
-            value: dict[str, Any] = checked_json.load(data)
+            value: dict[str, Any] = sealed.load(data)
             nodes, left_out = _nodes(value["nodes"]), _nodes(value.get("left_out", {}))
             state_schemas = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
             return GraphRecord(value["fingerprint"], nodes, state_schemas, int(value["buckets"]), left_out)

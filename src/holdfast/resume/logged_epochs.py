@@ -18,7 +18,7 @@ from holdfast.positions import Positions, covers_all
 from holdfast.resume.directory_header import FILE_NAME, LEFT, read_origin
 from holdfast.resume.restore import replayed_from
 from holdfast.resume.spark_log import last_logged, logged, read_offsets
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 
 def all_steps(directory: Path) -> list[EpochSpan]:
@@ -71,7 +71,7 @@ def left_at(store: Store, below: str) -> Positions | None:
     if data is None:
         return None
     try:
-        reached: Positions = checked_json.load(data)["reached"]
+        reached: Positions = sealed.load(data)["reached"]
     except (ValueError, KeyError, TypeError):
         return {}
     return reached

@@ -22,7 +22,7 @@ from holdfast.ports import Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.restore import Restoration, restoration
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.types.units import time_us
 
 REWINDS = "rewinds.json"
@@ -312,7 +312,7 @@ def note_rewind(store: Store, epoch: int, to: Positions) -> None:
     rewinds = [each for each in _rewinds(store) if each[0] != epoch]
     last = rewinds[-1][0] if rewinds else 0
     invariant(epoch > last, f"a rewind is epoch {epoch}, and the one before it is epoch {last}.", epoch=epoch)
-    store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
+    store.put(REWINDS, sealed.dump({"rewinds": [*rewinds, (epoch, to)]}))
 
 
 def _rewinds(store: Store) -> list[tuple[int, Positions]]:
@@ -320,7 +320,7 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
     if data is None:
         return []
     try:
-        return [(int(epoch), positions) for epoch, positions in checked_json.load(data)["rewinds"]]
+        return [(int(epoch), positions) for epoch, positions in sealed.load(data)["rewinds"]]
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{REWINDS} of the checkpoint cannot be read.",

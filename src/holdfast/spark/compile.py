@@ -21,7 +21,7 @@ from holdfast.graph.nodes import Node
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.feeds import Unchanged
-from holdfast.plan.lookups.operation import LookUpFunction, look_up_of
+from holdfast.plan.lookup_operation import LookUpFunction, look_up_of
 from holdfast.plan.routes import PASSING, STEP, TAG, Routes, column_name, end_column_name, struct_name
 from holdfast.plan.stages import SparkPart
 from holdfast.spark import apply, private

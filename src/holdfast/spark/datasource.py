@@ -35,9 +35,9 @@ from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
-from holdfast.plan.holds import hold_file, is_held
-from holdfast.plan.levels.due import due_file, is_due
-from holdfast.plan.ramp import limit_file, read_limit
+from holdfast.plan.levels.parts import due_file, is_due
+from holdfast.plan.operation import hold_file, is_held
+from holdfast.plan.pressure import limit_file, read_limit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
@@ -94,7 +94,7 @@ class Reading:
     with_bounds : bool
         Whether bound rows are among the rows, with their mark, for Spark's plan to distinguish.
     held_file : str
-        The positions that sinks with a pace of their own hold (:mod:`holdfast.commit.pace.floor`); empty: there are no
+        The positions that sinks with a pace of their own hold (:mod:`holdfast.commit.paced`); empty: there are no
         such sinks.
     passed_mark : str
         Where to leave a mark when nothing below the time follows at which the run ends; empty: it does not.

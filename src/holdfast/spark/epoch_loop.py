@@ -22,14 +22,13 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.commit.coordinator import Coordinator
-from holdfast.connectors.reading import reject_reasons
+from holdfast.connectors.reading import row_batches
 from holdfast.errors import HoldfastError, Unavailable, invariant
-from holdfast.plan.counting.auditor import Auditor
-from holdfast.plan.counting.counts import EpochReport, Observed
-from holdfast.plan.levels.due import Dues
-from holdfast.plan.lookups.versions import LookupVersions
-from holdfast.plan.pressure import BackPressure
-from holdfast.plan.ramp import Ramp
+from holdfast.plan.audit import Auditor
+from holdfast.plan.counts import EpochReport, Observed
+from holdfast.plan.levels.parts import Dues
+from holdfast.plan.lookup_versions import LookupVersions
+from holdfast.plan.pressure import BackPressure, Ramp
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
@@ -37,7 +36,7 @@ from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
-from holdfast.spark.quarantine.time_limit import limited
+from holdfast.spark.quarantine.trials import limited
 from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.state.bucket_report import BucketReport
@@ -93,7 +92,7 @@ class EpochLoop:
     reports : OperatorReports
         Receives the reports of stateful operators.
     due_file : str
-        Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.due`).
+        Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.parts`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     ramp : Ramp, optional
@@ -391,7 +390,7 @@ class EpochLoop:
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
             if counted.reasons:
                 before = self.source_reasons.get(source, {})
-                self.source_reasons = {**self.source_reasons, source: reject_reasons.added(before, counted.reasons)}
+                self.source_reasons = {**self.source_reasons, source: row_batches.added(before, counted.reasons)}
         self.last_positions = end
 
     def _recent_ends(self, start: Positions, ended: EpochEnd) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import crossing
-from holdfast.plan.counting.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span

@@ -18,20 +18,19 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import present
 from holdfast.graph.graph import Graph
-from holdfast.plan.counting.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
-from holdfast.plan.counting.counts import Observed
+from holdfast.plan.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
+from holdfast.plan.counts import Observed
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal
-from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import has_user_code
 from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
-from holdfast.quarantine.mask import Mask
-from holdfast.quarantine.passing import Passing
+from holdfast.quarantine.mask import Mask, Passing
 from holdfast.resume.graph_record import GraphRecord, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
@@ -45,15 +44,13 @@ from holdfast.spark.evaluation import (
     SparkEvaluation,
     timestamps_of,
 )
-from holdfast.spark.kept.process import KeptWorker
+from holdfast.spark.kept_worker import KeptWorker
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
-from holdfast.spark.state.evaluation import StateEvaluation
-from holdfast.spark.state.evaluation_here import EvaluationHere, PiecesAt
-from holdfast.spark.state.operators_in_plan import refuse_state
-from holdfast.spark.state.plan import StatefulPlan, compile_stateful, state_schemas_of, upgrades_of
+from holdfast.spark.state.evaluation import EvaluationHere, PiecesAt, StateEvaluation
+from holdfast.spark.state.plan import StatefulPlan, compile_stateful, refuse_state, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
 

@@ -13,12 +13,11 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.retention import KEY as FLOOR
 from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
-from holdfast.commit.pace.floor import HELD_KEY
-from holdfast.connectors.reading import reject_reasons
+from holdfast.commit.paced import HELD_KEY
+from holdfast.connectors.reading import row_batches
 from holdfast.connectors.reading.bounds import MarkedSpec
-from holdfast.connectors.reading.ending import passed_mark
 from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.until import up_to
+from holdfast.connectors.reading.until import passed_mark, up_to
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
@@ -132,10 +131,10 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
 def _reasons() -> Column:
     """Return the count of rejected rows by reason: exact, as few reasons differ once they have no values."""
     reason = F.col(REJECT_COLUMN)["reason"]
-    for pattern, instead in reject_reasons.SUBSTITUTIONS:
+    for pattern, instead in row_batches.SUBSTITUTIONS:
         reason = F.regexp_replace(reason, pattern, instead)
     # One more than are kept: rows that are no rejects count as null.
-    return F.call_function("approx_top_k", reason, F.lit(reject_reasons.KINDS_MAX + 1), F.lit(1000)).alias("reasons")
+    return F.call_function("approx_top_k", reason, F.lit(row_batches.KINDS_MAX + 1), F.lit(1000)).alias("reasons")
 
 
 def _microseconds(frame: DataFrame, column: str) -> Any:

@@ -19,8 +19,8 @@ from pyspark.sql.streaming import StreamingQuery
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
-from holdfast.commit.pace.requests import RequestReader
-from holdfast.connectors.reading import reject_reasons
+from holdfast.commit.paced import RequestReader
+from holdfast.connectors.reading import row_batches
 from holdfast.display.cell import follow
 from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
@@ -28,7 +28,7 @@ from holdfast.graph.drawing import picture
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
-from holdfast.plan.counting.counts import Observed
+from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.spark import private
@@ -37,8 +37,7 @@ from holdfast.spark.failure import translate
 from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
-from holdfast.spark.status.followers import Followers
-from holdfast.spark.status.sight import Sight
+from holdfast.spark.sight import Followers, Sight
 from holdfast.status import ComparedSink, State, Status
 from holdfast.store import durable
 
@@ -465,4 +464,4 @@ class Run:
 def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, int]:
     """Return counts by reason, the rows of reasons that were left out among them."""
     rest = rejects - sum(count for _, count in reasons)
-    return reject_reasons.limited([*reasons, *([(reject_reasons.OTHERS, rest)] if rest else [])])
+    return row_batches.limited([*reasons, *([(row_batches.OTHERS, rest)] if rest else [])])

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.errors import invariant
-from holdfast.plan.counting.counts import EpochReport, united
+from holdfast.plan.counts import EpochReport, united
 from holdfast.ports import Part, Staged, Task, Writer, WriterFactory
 
 ANSWERS = StructType(

@@ -18,26 +18,24 @@ from holdfast.checkpoint.progress import EpochSpan, History
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
-from holdfast.commit.pace.requests import RequestReader
-from holdfast.connectors.reading.ending import have_passed
+from holdfast.commit.paced import RequestReader
+from holdfast.connectors.reading.until import have_passed
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.graph.nodes import late_rows_read
-from holdfast.plan.counting.auditor import Auditor, kept_book
-from holdfast.plan.holds import hold_file
-from holdfast.plan.levels.due import due_file
+from holdfast.plan.audit import Auditor, kept_book
 from holdfast.plan.levels.journal import StateJournal
+from holdfast.plan.levels.parts import due_file
 from holdfast.plan.levels.seed import seed_of
-from holdfast.plan.lookups.versions import LookupVersions, look_ups_of
-from holdfast.plan.pressure import BackPressure, limited_operators
-from holdfast.plan.ramp import Ramp, limit_file
+from holdfast.plan.lookup_versions import LookupVersions, look_ups_of
+from holdfast.plan.operation import hold_file
+from holdfast.plan.pressure import BackPressure, Ramp, limit_file, limited_operators
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
-from holdfast.quarantine.mask import Mask, mask_file, write_masks
-from holdfast.quarantine.passing import Passing
+from holdfast.quarantine.mask import Mask, Passing, mask_file, write_masks
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import last_logged, logged
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop

@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from holdfast.errors import Corrupt
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -83,7 +83,7 @@ def read(kind: type[T], value: Any) -> T:
 
 
 def load(kind: type[T], data: bytes | None, *, key: str, says: str, do: str) -> T:
-    """Return the record whose bytes :func:`holdfast.store.checked_json.dump` gave.
+    """Return the record whose bytes :func:`holdfast.store.sealed.dump` gave.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def load(kind: type[T], data: bytes | None, *, key: str, says: str, do: str) -> 
         If it is damaged, or absent.
     """
     try:
-        return read(kind, checked_json.load(data or b""))
+        return read(kind, sealed.load(data or b""))
     except ValueError as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.", why=f"{error}; {says}.", do=do, participant=key

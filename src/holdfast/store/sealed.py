@@ -2,15 +2,29 @@
 
 Each is sealed with its length and CRC-32, so that damage is detected, and put under its name only if the name is free
 (:mod:`holdfast.store.durable`): of several writers exactly one wins, and no reader ever sees a part.
+
+Small JSON objects of a checkpoint with a checksum in them: damage that leaves valid JSON is detected too.
+
+The member ``#sha256`` holds the checksum of all others.  An object without it was written by an older version, and is
+accepted.
+
+Whether what a reader says of stored bytes is their damage, or the trouble of whoever has them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import struct
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from holdfast.errors import Corrupt, InvalidPipeline
+import pyarrow as pa
+
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable, invariant
 from holdfast.store import durable, scratch
 
 _SEAL = struct.Struct("<8sIQ")
@@ -106,3 +120,100 @@ def obstacle(workspace: str) -> str:
 
 def _aside(directory: str) -> str:
     return os.path.join(directory, "aside")
+
+
+_CHECK = "#sha256"
+
+
+def dump(value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an object; equal objects have equal bytes.
+
+    Examples
+    --------
+    >>> dump({"buckets": 2})
+    b'{"#sha256":"8b05c6e6fd0ff8ca","buckets":2}'
+    """
+    invariant(_CHECK not in value, f"a record is to have a member {_CHECK!r} of its own.")
+    return _text({**value, _CHECK: _checksum(value)})
+
+
+def load(data: bytes) -> dict[str, Any]:
+    """Return what :func:`dump` was given.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are no JSON object, or not the one that was written.
+
+    Examples
+    --------
+    >>> load(dump({"buckets": 2}))
+    {'buckets': 2}
+    >>> load(dump({"buckets": 2}).replace(b":2", b":3"))
+    Traceback (most recent call last):
+    ValueError: its checksum does not match: it was changed
+    """
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise ValueError("it is not the JSON that was written there: it was truncated or changed") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the bytes are wrong, not the argument
+    check = value.pop(_CHECK, None)
+    if check is not None and check != _checksum(value):
+        raise ValueError("its checksum does not match: it was changed")
+    return value
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(value)).hexdigest()[:16]
+
+
+def _text(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+_OF_S3 = "AWS Error "
+"""In all that Arrow says of a request to S3 that failed, a kind of OSError without a number as for damage."""
+
+
+def is_of_data(error: Exception) -> bool:
+    """Whether an error that a reader raises is of the bytes that it was given, and not of the machine it runs on.
+
+    Examples
+    --------
+    >>> is_of_data(pa.ArrowInvalid("no magic bytes")), is_of_data(pa.ArrowMemoryError("malloc failed"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | pa.ArrowCancelled) or _is_of_s3(error):
+        return False
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
+
+
+def _is_of_s3(error: Exception) -> bool:
+    return type(error) is OSError and _OF_S3 in str(error)
+
+
+@contextmanager
+def damage_named(place: str) -> Iterator[None]:
+    """Raise :class:`Corrupt` where what is read at a place cannot be decoded, :class:`Unavailable` where a bucket does
+    not give it; what a file system says stays.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if _is_of_s3(error):
+            raise Unavailable(
+                f"{place} cannot be read.",
+                why=f"{error}.",
+                do="try again; if it stays so, look at the network, the endpoint and the rights of the credentials.",
+                participant=place,
+            ) from error
+        if not is_of_data(error):
+            raise
+        raise Corrupt(
+            f"{place} cannot be read.",
+            why=f"{error}.",
+            do="restore it from a copy, or move it out: its rows are missing then.",
+            participant=place,
+        ) from error

@@ -5,16 +5,13 @@ Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your 
 """
 
 from holdfast.testing import step_contract
-from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
 from holdfast.testing.drive import drive
-from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
+from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures, SimulatedClock
 from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.given import bound, close, malformed
-from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
-from holdfast.testing.simulation.interleaving import Baton, Ending
-from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.simulation.process import Baton, CrashAt, Ending, Process, SimulatedCrash, SteppedLane
 from holdfast.testing.simulation.rows import SCHEMA, audit_rows, audit_values
 from holdfast.testing.simulation.scenario import (
     Action,

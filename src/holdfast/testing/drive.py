@@ -22,24 +22,23 @@ from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.pipeline import Pipeline
 from holdfast.plan import batches
+from holdfast.plan.audit import Audit, audit_of_program, audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
-from holdfast.plan.counting.audit import Audit, audit_of_program, audit_of_stages
-from holdfast.plan.counting.counts import Counts, EpochReport, united
+from holdfast.plan.counts import Counts, EpochReport, united
 from holdfast.plan.cutting import build_stages, has_state
-from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import EpochContext, WorkerMemory
-from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.packing import packings
+from holdfast.plan.levels.parts import DueTimes
 from holdfast.plan.levels.store import Cache, Record, load
 from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
 from holdfast.ports import Source, Span
-from holdfast.state import encoding
+from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport
-from holdfast.state.reasons import parted
-from holdfast.testing.cells import DictionaryCells, Stored
-from holdfast.testing.given import Item, Time, ends_in, given_spec, ticks_of
+from holdfast.state.keyed import parted
+from holdfast.testing.given import DictionaryCells, Item, Stored, Time, ends_in, given_spec, ticks_of
 from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan, without_spark
 
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
@@ -154,7 +153,7 @@ class Drive:
 
     @property
     def states(self) -> dict[str, list[bytes]]:
-        """Operator -> the state of each bucket, as :func:`holdfast.state.encoding.encode` writes it."""
+        """Operator -> the state of each bucket, as :func:`holdfast.state.tables.encode` writes it."""
         return self._engine.states()
 
     def _epoch(self, index: int, time: int) -> pa.Table:
@@ -358,7 +357,7 @@ class _LevelEngine:
             for bucket in range(routing.buckets):
                 cells = DictionaryCells(self._stored, (name, label(name, bucket, routing.buckets, routing.partitions)))
                 state = load(cells, Record.from_json(cells.record()), hosted.step, None)
-                found.setdefault(name, []).append(encoding.encode(state))
+                found.setdefault(name, []).append(tables.encode(state))
         return found
 
     def _read(self, index: int) -> Iterator[Chunk]:

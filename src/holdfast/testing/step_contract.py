@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Stream
 from holdfast.ports import StatefulSpec
-from holdfast.state import encoding, joins, tables
+from holdfast.state import joins, tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
 from holdfast.testing.given import Bound
@@ -125,10 +125,10 @@ class _Life:
             self.rows[name].append(rows)
         changes: Mapping[str, Change] = result.changes
         if self.through_bytes:
-            changes = encoding.decode_changes(encoding.encode_changes(changes))
+            changes = tables.decode_changes(tables.encode_changes(changes))
         self.state = tables.apply_changes(self.state, step.tables, changes)
         if self.through_bytes:
-            self.state = encoding.decode(encoding.encode(self.state))
+            self.state = tables.decode(tables.encode(self.state))
         return result
 
     def all_rows(self) -> dict[str, pa.Table]:
@@ -254,7 +254,7 @@ def _shuffled(count: int, rng: random.Random) -> pa.Array:
 
 def _bytes(result: Result) -> tuple[bytes, bytes, bytes]:
     bounds = {} if result.bounds is None else {"bounds": result.bounds}
-    return encoding.encode(result.outputs), encoding.encode_changes(result.changes), encoding.encode(bounds)
+    return tables.encode(result.outputs), tables.encode_changes(result.changes), tables.encode(bounds)
 
 
 def _counts(result: Result) -> dict[str, int]:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.types.destinations import refused_destination
 from holdfast.types.from_text import from_text
+from holdfast.types.units import refused_destination
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The directory of null, and, as in Spark, of the empty string."""

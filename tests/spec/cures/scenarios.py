@@ -161,7 +161,7 @@ def target_of(work: Path, text: str) -> Any:
 SCENARIOS = {
     # --- one of each class ---------------------------------------------------------------------------------------
     "BadRow: a divisor is zero": Scenario(
-        "expressions/nodes.py:Columnar.evaluate BadRow",
+        "expressions/logic.py:Columnar.evaluate BadRow",
         lambda work: driven(numbers() | hf.select("*", x="1 / n"), {"n": 0}),
         "leave such rows out with a filter before",
         lambda work: driven(numbers() | hf.filter("n <> 0") | hf.select("*", x="1 / n"), {"n": 0}),

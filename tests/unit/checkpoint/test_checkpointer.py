@@ -15,8 +15,8 @@ from holdfast.checkpoint.progress import GATHERED, read
 from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.store import checked_json
-from holdfast.testing.clock import SimulatedClock
+from holdfast.store import sealed
+from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, bucket, ended, snapshot
 
@@ -211,7 +211,7 @@ def test_progress_is_recorded_several_epochs_at_a_time_and_pruned_with_the_snaps
     bench.end_epoch(3)
     bench.wait(5)
     assert bench.store.keys("progress/") == [], "the snapshot of epoch 3 has made them needless"
-    assert checked_json.load(bench.store.objects[KEY]) == {"given": {"log": 3}}
+    assert sealed.load(bench.store.objects[KEY]) == {"given": {"log": 3}}
     bench.end_epoch(4)
     bench.wait(5)
     (step,) = read(bench.store)
@@ -303,7 +303,7 @@ def test_the_seed_of_the_directory_is_not_pruned() -> None:
         bench.wait(10)
     assert snapshot_keys(bench.store) == [SnapshotKey(1, 1), SnapshotKey(3, 3)]
     verify(bench.store, seed)
-    assert checked_json.load(bench.store.objects[KEY]) == ended(3).positions, "it holds no rows of any source"
+    assert sealed.load(bench.store.objects[KEY]) == ended(3).positions, "it holds no rows of any source"
     assert bench.store.keys("progress/") == [], "and no ends of epochs"
 
 
@@ -318,11 +318,11 @@ def test_one_with_a_name_stays_and_holds_the_floor_until_the_name_is_gone() -> N
         bench.checkpointer.snapshot()
     assert bench.epochs == [3]
     verify(bench.store, named.read_named(bench.store, "early"))
-    assert checked_json.load(bench.store.get(KEY) or b"") == ended(1).positions
+    assert sealed.load(bench.store.get(KEY) or b"") == ended(1).positions
     named.delete_named(bench.store, "early")
     bench.end_epoch(4)
     bench.checkpointer.snapshot()
-    assert checked_json.load(bench.store.get(KEY) or b"") == ended(4).positions
+    assert sealed.load(bench.store.get(KEY) or b"") == ended(4).positions
 
 
 def test_a_name_holds_the_rows_behind_its_own_snapshot_where_no_others_are_made() -> None:
@@ -332,7 +332,7 @@ def test_a_name_holds_the_rows_behind_its_own_snapshot_where_no_others_are_made(
     bench.during = lambda: bench.end_epoch(2)
     made = bench.checkpointer.snapshot_named("early")
     assert made is not None
-    assert checked_json.load(bench.store.objects[NAMED_KEY]) == {"counts": made.ended.positions}
+    assert sealed.load(bench.store.objects[NAMED_KEY]) == {"counts": made.ended.positions}
 
 
 def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run_goes() -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.commit.pace.requests import RequestReader
+from holdfast.commit.paced import RequestReader
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.store.paths import open_store

@@ -24,7 +24,7 @@ from holdfast.resume.graph_record import described, state_fingerprint, write_gra
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.resume.plan import Plan, _stages
 from holdfast.spark.state.plan import state_schemas_of
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.store.paths import open_store
 
 SCRIPT = """
@@ -318,7 +318,7 @@ def test_a_plan_foresees_what_a_start_is_refused_for(tmp_path):
     """The sinks are asked: here one was emptied, then one holds more than anybody can go back to."""
     ran("plain")
     store = open_store("ckpt")
-    store.put("sinks/trips.json", checked_json.dump({"first_epoch": 3}))
+    store.put("sinks/trips.json", sealed.dump({"first_epoch": 3}))
     code, text, error = planned("plain")
     assert code == 4
     assert "start    row R: the pipeline is refused" in text
@@ -390,7 +390,7 @@ def test_a_plan_warns_of_names_that_nobody_gave():
 def test_beside_a_run_that_is_alive_no_row_is_told():
     """Its sinks and Spark's log would be of two moments."""
     ran("plain")
-    open_store("ckpt").put("sinks/trips.json", checked_json.dump({"first_epoch": 3}))
+    open_store("ckpt").put("sinks/trips.json", sealed.dump({"first_epoch": 3}))
     owner = {"generation": 1, "host": socket.gethostname(), "pid": os.getpid(), "at_us": 1}
     open_store("ckpt").put("generations/00000001.json", json.dumps(owner).encode())
     code, text, error = planned("plain")

@@ -25,7 +25,7 @@ from holdfast.spark.resume.plan import _stages
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.paths import open_store
-from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import SimulatedClock
 
 SCRIPT = """
     import holdfast as hf

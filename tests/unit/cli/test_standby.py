@@ -17,18 +17,16 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.cli.app import app
-from holdfast.cli.standby.invocation import Invocation
-from holdfast.cli.standby.standby import Standby
+from holdfast.cli.standing_by import Invocation, Standby
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import this_process
 from holdfast.config import Settings
 from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.errors import BadRow, Fenced, InvalidPipeline
-from holdfast.observe.lease import lease_lines, lease_report
+from holdfast.observe.ledgers import lease_lines, lease_report
 from holdfast.ports import SeenLease
-from holdfast.replica.tenure import Holder, Tenure, Watch, ask, take
-from holdfast.replica.terms import note_term, noted_term
-from holdfast.store import checked_json
+from holdfast.replica.tenure import Holder, Tenure, Watch, ask, note_term, noted_term, take
+from holdfast.store import sealed
 from holdfast.store.paths import open_store
 
 PROGRAM = """
@@ -261,7 +259,7 @@ def test_a_checkpoint_that_another_one_has_overtaken_is_set_aside(tmp_path: Path
 def test_a_checkpoint_of_another_pipeline_is_left_alone(tmp_path: Path) -> None:
     taken(tmp_path).give_back()
     spark = had_run(tmp_path, 0)
-    open_store(str(tmp_path / "checkpoint")).put("identity.json", checked_json.dump({"pipeline": "rides", "format": 1}))
+    open_store(str(tmp_path / "checkpoint")).put("identity.json", sealed.dump({"pipeline": "rides", "format": 1}))
     with standby(tmp_path, Remembered()) as made, pytest.raises(InvalidPipeline, match="belongs to pipeline 'rides'"):
         made.take({})
     assert spark.exists()
@@ -364,7 +362,7 @@ def test_a_replica_that_cannot_compute_what_sinks_should_hold_waits_without_unle
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr("holdfast.cli.standby.standby.Shadowing", FailingShadow)
+    monkeypatch.setattr("holdfast.cli.standing_by.Shadowing", FailingShadow)
     taken(tmp_path).renew(5)
     with standby(tmp_path, Remembered(), keeps_state=keeps_state) as made:
         made._options = {"compare_on_start": wanted}
@@ -381,7 +379,7 @@ def test_sinks_that_are_to_be_compared_and_cannot_be_are_refused_before_the_leas
 
 
 def test_one_that_was_told_where_to_begin_becomes_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.standby.standby.SOON_S", 0.0)
+    monkeypatch.setattr("holdfast.cli.standing_by.SOON_S", 0.0)
     invocation = Remembered()
     with standby(tmp_path, invocation) as made:
         made.take({"at": "2026-01-01"})

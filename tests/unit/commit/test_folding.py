@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key
-from holdfast.commit.pace.folding import folded
+from holdfast.commit.paced import folded
 from holdfast.commit.records import Decided
 from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.sqlite.spec import SqliteSpec

@@ -3,13 +3,13 @@
 import pyarrow as pa
 import pytest
 
+from holdfast.commit import paced
 from holdfast.commit.group import Underway
 from holdfast.commit.ledger import Key
-from holdfast.commit.pace import held_back
-from holdfast.commit.pace.held_back import HeldBack
+from holdfast.commit.paced import HeldBack
 from holdfast.commit.records import Decided
 from holdfast.errors import InternalError
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Carried, EpochRecord, Staged
 from holdfast.testing import SimulatedClock
 
@@ -105,8 +105,8 @@ def test_the_sink_that_most_bytes_wait_for_commits_when_the_driver_holds_too_man
 
 
 def test_staged_rows_are_bounded_by_their_number_and_by_that_of_epochs(monkeypatch):
-    monkeypatch.setattr(held_back, "WAITING_ROWS_MAX", 10)
-    monkeypatch.setattr(held_back, "WAITING_EPOCHS_MAX", 4)
+    monkeypatch.setattr(paced, "WAITING_ROWS_MAX", 10)
+    monkeypatch.setattr(paced, "WAITING_EPOCHS_MAX", 4)
     back = made(slow=SinkPace(every_us=10**15))
     back.add([epoch(1, rows=9, is_staged=True)])
     assert not back.is_due

@@ -5,16 +5,15 @@ import threading
 import pyarrow as pa
 import pytest
 
+from holdfast.commit import backlog
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
-from holdfast.commit.pace import backlog
-from holdfast.commit.pace.floor import HELD_KEY
-from holdfast.commit.pace.requests import CommitRequests, RequestReader, ask_to_commit
+from holdfast.commit.paced import HELD_KEY, CommitRequests, RequestReader, ask_to_commit
 from holdfast.commit.transaction import State
 from holdfast.errors import BadRow, Fenced, Unavailable
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Carried, EpochRecord, Guarantee, Task
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.testing import (
     Failure,
     FaultyStore,
@@ -73,7 +72,7 @@ class Bench:
 
     def floor(self):
         data = self.store.get(HELD_KEY)
-        return None if data is None else checked_json.load(data)
+        return None if data is None else sealed.load(data)
 
 
 @pytest.fixture

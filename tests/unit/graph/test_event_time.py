@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli import words
-from holdfast.connectors.reading.ending import ends_at
+from holdfast.connectors.reading.until import ends_at
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import TimeUnit, begin_at, commit_every_ticks, common_unit, end_at
 from holdfast.ports import Held

@@ -4,7 +4,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 
 ROWS = [{"id": 1, "value": 2, "at": 3, "data": b"x"}]
 SCHEMA = "id BIGINT, value BIGINT, at BIGINT, data BINARY"

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import holdfast as hf
-from holdfast.graph import unused as forgotten
+from holdfast.graph import checks as forgotten
 from tests.graphs import paper, source
 
 shared = source("shared")

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.connectors.formats.lines import RowRules
-from holdfast.connectors.kafka.avro import registry as registry_module
-from holdfast.connectors.kafka.avro.reading import AvroDecoder, NotForColumns
-from holdfast.connectors.kafka.avro.registry import Registry, Schemas
-from holdfast.connectors.kafka.avro.schemas import schema_of
-from holdfast.connectors.kafka.avro.writing import AvroEncoder, Unwritable, unfit
+from holdfast.connectors.formats.blocks import RowRules
+from holdfast.connectors.kafka import avro_registry as registry_module
+from holdfast.connectors.kafka.avro_reading import AvroDecoder, NotForColumns
+from holdfast.connectors.kafka.avro_registry import Registry, Schemas
+from holdfast.connectors.kafka.avro_schemas import schema_of
+from holdfast.connectors.kafka.avro_writing import AvroEncoder, Unwritable, unfit
 from holdfast.connectors.kafka.sink.avro_form import AvroSchema
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm
 from holdfast.connectors.kafka.source.avro_payloads import AvroReader

@@ -11,12 +11,11 @@ from holdfast.cli.app import app
 from holdfast.commit.records import Done, encode
 from holdfast.errors import Corrupt
 from holdfast.observe.audit_report import audit_lines, audit_report
-from holdfast.plan.counting.audit import Imbalance
-from holdfast.plan.counting.auditor import Book
-from holdfast.plan.counting.totals import Balance
+from holdfast.plan.audit import Book, Imbalance
+from holdfast.plan.counts import Balance
 from holdfast.ports import EpochRecord, Store
 from holdfast.status import STATE_REPORT_KEY
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedStore
 
@@ -27,7 +26,7 @@ def keep(store: Store, book: Book) -> None:
 
 def publish(store: Store, epoch: int, rows: int, *refused: int) -> None:
     done = Done(EpochRecord("trips", epoch, 1, {}), {"table": rows}, {"table": refused} if refused else {})
-    store.put("fences/00000001.json", checked_json.dump({"accepts": []}))
+    store.put("fences/00000001.json", sealed.dump({"accepts": []}))
     store.put(f"ledger/{epoch:012d}-{1:08d}", encode(done))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.cli.words import configuration_lines
 from holdfast.config import Settings, variable
-from holdfast.observe.configuration import configuration
+from holdfast.observe.reading import configuration
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.errors import Unavailable
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
 from holdfast.observe.sink_answers import held_when_resolved, highest_held, inspect_sinks, questions
 from holdfast.observe.transactions import transaction_lines

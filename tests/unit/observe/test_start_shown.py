@@ -2,16 +2,16 @@
 
 import json
 
-from holdfast.display import phase
+from holdfast.display import lines
 from holdfast.observe.progress import start_shown
 
 
 def test_phases_are_shown_while_the_start_lasts_and_no_line_at_its_end(capsys):
     with start_shown("trips", interval_s=0.001, now_us=lambda: 7, as_json=True):
-        phase.say("starting Spark")
+        lines.say("starting Spark")
         while '"starting Spark"' not in capsys.readouterr().out:
             pass
-    phase.say("nobody listens any more")
+    lines.say("nobody listens any more")
     out, err = capsys.readouterr()
     assert err == ""
     assert "nobody" not in out
@@ -19,14 +19,14 @@ def test_phases_are_shown_while_the_start_lasts_and_no_line_at_its_end(capsys):
 
 def test_a_short_start_prints_nothing(capsys):
     with start_shown("trips", interval_s=3600, now_us=lambda: 7, is_terminal=False):
-        phase.say("starting Spark")
+        lines.say("starting Spark")
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_line_says_the_phase(capsys):
     out = ""
     with start_shown("trips", interval_s=0.001, now_us=lambda: 7, is_terminal=False):
-        phase.say("replaying epoch 7")
+        lines.say("replaying epoch 7")
         while "trips starting: replaying epoch 7\n" not in out:
             out += capsys.readouterr().err
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.spec import Sync
 from holdfast.operators.sync.step import SyncStep
-from holdfast.state import checks, encoding, joins, tables
+from holdfast.state import checks, joins, tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
 
 # Events: (input, "row", key, time, value) · (input, "bound", key or None for all keys, bound)
@@ -75,7 +75,7 @@ class Drive:
             there = joins.member_mask(self.state[name], change.deletes, declared.key)
             assert sum(there.to_pylist()) == change.deletes.num_rows, f"{name}: deletes a row that is not there"
         self.state = tables.apply_changes(self.state, self.step.tables, result.changes)
-        self.state = encoding.decode(encoding.encode(self.state))
+        self.state = tables.decode(tables.encode(self.state))
         self.epoch += 1
         rows = result.outputs["rows"].to_pylist()
         self.rows += rows

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.spec import aggregate
-from holdfast.state import encoding, tables
+from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
 from tests.everyday import examples
@@ -63,8 +63,8 @@ def run(step, *epochs, times=None):
         at = StepTime(number, times[number] if times else number)
         result = call(step, state, epoch(step, items), at, operator="hourly")
         again = call(step, state, epoch(step, items), at, operator="hourly")
-        assert encoding.encode(result.outputs) == encoding.encode(again.outputs)
-        assert encoding.encode_changes(result.changes) == encoding.encode_changes(again.changes)
+        assert tables.encode(result.outputs) == tables.encode(again.outputs)
+        assert tables.encode_changes(result.changes) == tables.encode_changes(again.changes)
         for name, change in result.changes.items():
             state[name] = tables.apply_change(state[name], step.tables[name], change)
         out.append(result.outputs["rows"].to_pylist())

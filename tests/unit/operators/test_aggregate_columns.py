@@ -10,7 +10,7 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate, reduce
-from holdfast.state.encoding import decode
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.operators.stateful.apply import apply
-from holdfast.state.encoding import decode
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 
 OUT = "origin STRING, n BIGINT, total DOUBLE"

@@ -103,7 +103,7 @@ def test_a_bound_for_all_keys_forgets_what_cannot_matter_any_more():
 
 
 def state_of(driven):
-    from holdfast.state.encoding import decode
+    from holdfast.state.tables import decode
 
     return decode(driven.states["once"][0])
 

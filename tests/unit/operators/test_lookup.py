@@ -222,7 +222,7 @@ def test_a_look_up_behind_and_before_state():
 
 
 def test_its_function_in_sparks_plan_can_be_pickled():
-    from holdfast.plan.lookups.operation import LookUpFunction, look_up_of, pinned_in
+    from holdfast.plan.lookup_operation import LookUpFunction, look_up_of, pinned_in
 
     pinned_in("token", "/checkpoint")
     node = hf.lookup(orders(), CUSTOMERS, on={"customer": "id"}).node

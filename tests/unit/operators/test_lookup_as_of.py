@@ -5,7 +5,7 @@ import random
 import pytest
 
 import holdfast as hf
-from holdfast.state import encoding
+from holdfast.state import tables
 from holdfast.testing import bound, close, drive
 from holdfast.testing.drive import Drive
 
@@ -118,7 +118,7 @@ def test_state_is_the_latest_row_of_each_key_and_what_is_still_needed():
     orders = [[order("eve", t)] for t in range(1, 100, 10)]
     driven = Drive(looked_up(), {"orders": orders, "customers": customers}, buckets=1)
     list(driven.tables())
-    (state,) = map(encoding.decode, driven.states["known"])
+    (state,) = map(tables.decode, driven.states["known"])
     assert state["slow_table"].num_rows <= 6  # of twenty
     assert state["waiting"].num_rows <= 1
     assert "bounds" not in state or not state["bounds"].num_rows  # a key that never comes again leaves nothing

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators.lookup import index as index_module
-from holdfast.operators.lookup.index import Index
+from holdfast.operators.lookup import spec as index_module
+from holdfast.operators.lookup.spec import Index
 from tests.everyday import examples
 
 KINDS = {

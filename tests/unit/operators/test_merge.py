@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.merge import merge
-from holdfast.state.encoding import decode
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
 from tests.everyday import examples

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.spec import stateful
-from holdfast.state.encoding import decode
 from holdfast.state.step import Change, StateTable
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 
 TOTALS = "k STRING, n BIGINT, tags ARRAY<STRING>"

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.operators.waits import longest_waits
-from holdfast.state.encoding import decode
 from holdfast.state.step import StepTime
+from holdfast.state.tables import decode
 from holdfast.testing import bound
 from holdfast.testing.drive import Drive
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InternalError
 from holdfast.operators.stateful.distinct import DistinctStep
-from holdfast.plan.counting.audit import Audit, Imbalance
+from holdfast.plan.audit import Audit, Imbalance
 from holdfast.plan.operation import Batches, Made
 from holdfast.plan.program import Compute, Keep
 from holdfast.testing.drive import drive

@@ -10,10 +10,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InternalError
-from holdfast.plan.counting.audit import Audit, Imbalance
-from holdfast.plan.counting.auditor import EPOCHS_KEPT, Auditor, Book, kept_book
-from holdfast.plan.counting.counts import EpochReport, Observed
-from holdfast.plan.counting.totals import Balance, Totals
+from holdfast.plan.audit import EPOCHS_KEPT, Audit, Auditor, Book, Imbalance, kept_book
+from holdfast.plan.counts import Balance, EpochReport, Observed, Totals
 from holdfast.plan.report import OperatorReports
 from holdfast.state.bucket_report import BucketReport
 from holdfast.status import STATE_REPORT_KEY

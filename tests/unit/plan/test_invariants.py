@@ -17,9 +17,9 @@ from holdfast.errors import InternalError
 from holdfast.plan import chunks as plan_chunks
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, divided, in_order, rank_of
-from holdfast.plan.counting.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.derived_part import stages_without_spark
-from holdfast.plan.levels import division, seed
+from holdfast.plan.levels import seed
 from holdfast.plan.levels.arrivals import FeedBounds
 from holdfast.plan.levels.journal import BucketChange, StateJournal
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
@@ -29,7 +29,7 @@ from holdfast.plan.program import Pass
 from holdfast.plan.program_build import Builder, as_it_is
 from holdfast.plan.report import OperatorReports
 from holdfast.plan.stages import require_one_way
-from holdfast.state import encoding, tables
+from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, Pressure
 from holdfast.state.step import StateTable
 from holdfast.testing import SimulatedClock, SimulatedStore
@@ -63,9 +63,9 @@ def test_a_key_belongs_to_one_of_the_buckets(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(plan_chunks, "bucket_of", lambda rows, key, buckets: np.array([0, 5]))
     with pytest.raises(InternalError, match="belongs to bucket 5, and there are 2"):
         list(divided(rows, KEY, 2))
-    monkeypatch.setattr(division, "bucket_of", lambda rows, key, buckets: np.array([0, 5]))
+    monkeypatch.setattr(seed, "bucket_of", lambda rows, key, buckets: np.array([0, 5]))
     table = StateTable(ROW, ("k",))
-    state = division.StateDivision("counts", StateSchema("aggregate", "{}", KEY, {"all": table}), {})
+    state = seed.StateDivision("counts", StateSchema("aggregate", "{}", KEY, {"all": table}), {})
     with pytest.raises(InternalError, match=r"1 rows of state table 'all' .* are in none of 2 buckets"):
         list(state.divided({"all": rows}, 2))
 
@@ -92,7 +92,7 @@ def test_versions_of_a_bucket_ascend_and_its_parts_lead_to_its_record() -> None:
             advance(ANY, known, {}, {}, {}, version)
 
     step = stages().stages[1].hosted["counts"].step
-    stored = encoding.encode(tables.empty_state(step))
+    stored = tables.encode(tables.empty_state(step))
     cells: Any = SimpleNamespace(piece=lambda part, number: stored)
     part = StatePart(0, 4, len(stored), 1, is_base=True)
     assert load(cells, replace(known, version=4, parts=(part,)), step, None).keys() == step.tables.keys()

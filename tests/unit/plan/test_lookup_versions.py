@@ -8,9 +8,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.operators.lookup.spec import TableLookup
-from holdfast.plan.lookups.operation import Pinned, pins_key, version_key
-from holdfast.plan.lookups.versions import LookupVersions
-from holdfast.store import checked_json
+from holdfast.plan.lookup_operation import Pinned, pins_key, version_key
+from holdfast.plan.lookup_versions import LookupVersions
+from holdfast.store import sealed
 from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
 
@@ -67,7 +67,7 @@ class Runs:
         """Return the price that an epoch sees."""
         run.begin(epoch, epoch - 1 if batch_id is None else batch_id, batch_us)
         token = run._token
-        version = checked_json.load(self.store.get(pins_key(token)))["priced"]
+        version = sealed.load(self.store.get(pins_key(token)))["priced"]
         data = self.store.get(version_key("priced", version))
         return pa.ipc.open_file(data).read_all().column("price")[0].as_py()
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.connectors.files.source.log import Block
 from holdfast.limits import EpochRoom, ReadLimit
-from holdfast.plan.ramp import ROW_SIZE, Ramp, read_limit
+from holdfast.plan.pressure import ROW_SIZE, Ramp, read_limit
 
 FIRST = 16_000_000
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync.step import SyncStep
 from holdfast.plan.cutting import build_stages
-from holdfast.plan.holds import is_held
+from holdfast.plan.operation import is_held
 from holdfast.plan.pressure import (
     PATIENCE_US,
     BackPressure,

@@ -2,8 +2,7 @@
 
 import pyarrow as pa
 
-from holdfast.quarantine.mask import one_row
-from holdfast.quarantine.passing import Passing, digest_of
+from holdfast.quarantine.mask import Passing, digest_of, one_row
 
 ROWS = pa.table({"k": ["a", "b"], "x": [1, 2], "part": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]})
 

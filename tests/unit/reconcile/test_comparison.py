@@ -17,7 +17,7 @@ from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.reconcile.comparison import ContentComparison, bits_for, surplus
 from holdfast.reconcile.report import differences
 from holdfast.types import canonical
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import NO_LOSSES, Losses
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])

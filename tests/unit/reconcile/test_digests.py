@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import faults
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
+from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
 from holdfast.connectors.kit.sql import APPEND, TableMode
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import Fenced, InvalidPipeline
@@ -24,7 +24,7 @@ from holdfast.reconcile.digests.reduction import ReducingWriterFactory, Reductio
 from holdfast.reconcile.digests.sink import DigestSink, DigestSpec
 from holdfast.reconcile.report import differences
 from holdfast.types import canonical
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import NO_LOSSES, Loss, LossKind
 
 PIPELINE = "compared"

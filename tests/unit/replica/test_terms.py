@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.replica import terms
-from holdfast.replica.terms import ASIDE, note_term, noted_term, set_aside
+from holdfast.replica import tenure
+from holdfast.replica.tenure import ASIDE, note_term, noted_term, set_aside
 from holdfast.store.paths import open_store
 
 PARTS = ("generations", "ledger", "sources", "spark", "identity.json")
@@ -69,7 +69,7 @@ def test_a_crash_between_two_moves_is_followed_by_the_rest(
 
     filled(tmp_path, "first")
     with monkeypatch.context() as patched:
-        patched.setattr(terms.os, "replace", replace)
+        patched.setattr(tenure.os, "replace", replace)
         with pytest.raises(Died):
             set_aside(tmp_path, KEPT)
     has_spark, has_sources = ((tmp_path / name).exists() for name in ("spark", "sources"))

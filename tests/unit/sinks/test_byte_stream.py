@@ -11,19 +11,18 @@ import pyarrow as pa
 import pytest
 
 from holdfast import write
-from holdfast.connectors.byte_stream.sink import append, staging
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.retention import RetentionRules
-from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.store import data_file
-from holdfast.connectors.byte_stream.store.branch import BranchView
-from holdfast.connectors.byte_stream.store.manifest import DataFile
-from holdfast.connectors.byte_stream.store.readers import ReaderMark
-from holdfast.connectors.byte_stream.store.verification import verify
+from holdfast.connectors.byte_stream import append, data_file, staging
+from holdfast.connectors.byte_stream.branch import BranchView
+from holdfast.connectors.byte_stream.data_file import ReaderMark
+from holdfast.connectors.byte_stream.log_target import ByteStreamSink
+from holdfast.connectors.byte_stream.manifest import DataFile
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.publishing import RetentionRules
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
 from holdfast.store.entry_log import KEPT
+from tests.byte_store import verify
 from tests.disks import small_disk
 from tests.unit.byte_streams import COLUMNS, PIPELINE, SCHEMA, Writing, frames, record, stream_of, table
 

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.files.sink import renames
+from holdfast.connectors.files.sink import log
 from holdfast.connectors.files.sink.compaction import Compaction
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
-from holdfast.connectors.kit.files import joining
+from holdfast.connectors.kit.files import own_files
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.store import durable, entry_log
@@ -175,7 +175,7 @@ def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files are small for what they were made of: Parquet has a large footer."""
-    monkeypatch.setattr(joining, "RUN", 2)
+    monkeypatch.setattr(own_files, "RUN", 2)
     sink = opened(tmp_path, compact="20 kB")
     publish(sink, *range(1, 41))
     rounds = [tend(sink) for _ in range(8)]
@@ -236,11 +236,11 @@ def test_an_epoch_that_is_published_again_behind_a_round_is_joined_as_others_are
     sink = opened(tmp_path)
     publish(sink, *range(1, 13))
 
-    def failing(self: renames.Renames, staged: str, final: str) -> None:
+    def failing(self: log.Renames, staged: str, final: str) -> None:
         raise OSError(errno.EIO, "Input/output error", final)
 
     with monkeypatch.context() as broken:
-        broken.setattr(renames.Renames, "_rename", failing)
+        broken.setattr(log.Renames, "_rename", failing)
         with pytest.raises(InDoubt):
             publish(sink, 13)
     assert tend(sink) == 1
@@ -365,18 +365,18 @@ def test_a_stale_run_that_wakes_behind_its_entry_does_no_harm(tmp_path: Path, mo
     """Its entry was carried out by the next run, which has joined the joined file again."""
     stale = opened(tmp_path)
     publish(stale, *range(1, 13))
-    finish = renames.Renames.finish
+    finish = log.Renames.finish
 
-    def late(self: renames.Renames, entry: object, *, is_synced: bool = False) -> None:
+    def late(self: log.Renames, entry: object, *, is_synced: bool = False) -> None:
         if getattr(entry, "is_compaction", False):
-            monkeypatch.setattr(renames.Renames, "finish", finish)
+            monkeypatch.setattr(log.Renames, "finish", finish)
             owner = opened(tmp_path, 2)
             publish(owner, *range(13, 90))
             while tend(owner):
                 pass
         finish(self, entry, is_synced=is_synced)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(renames.Renames, "finish", late)
+    monkeypatch.setattr(log.Renames, "finish", late)
     assert tend(stale) == 1
     assert rows(tmp_path) == expected(*range(1, 90))
     with pytest.raises(Fenced):

@@ -14,8 +14,8 @@ import pytest
 from pyarrow import fs
 
 import holdfast as hf
+from holdfast.connectors.files.sink.dataset import FilesTable
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
-from holdfast.connectors.files.sink.tables import FilesTable
 from holdfast.connectors.kit.json_lines import decode, encode
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable

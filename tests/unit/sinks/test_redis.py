@@ -15,7 +15,7 @@ import redis
 
 import holdfast as hf
 from holdfast.connectors.redis import sink as redis_sink
-from holdfast.connectors.redis.scripts import COMMIT, SHOW
+from holdfast.connectors.redis.ledger import COMMIT, SHOW
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.spec import RedisSpec
 from holdfast.connectors.redis.url import RedisUrl

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.connectors.byte_stream.sink.sink import ByteStreamSink
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.log_target import ByteStreamSink
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.console import ConsoleSink, ConsoleSpec
 from holdfast.connectors.files.objects.sink import ObjectFilesSink
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import segments
-from holdfast.connectors.kit.files.joining import SmallNeighbours
+from holdfast.connectors.kit.files.own_files import SmallNeighbours
 from holdfast.connectors.segments import growth, manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry
 from holdfast.connectors.segments.policies import Segment, chosen, named, reason_of

@@ -19,7 +19,7 @@ import pytest
 import holdfast as hf
 from holdfast import segments
 from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.kit.files import joining
+from holdfast.connectors.kit.files import own_files
 from holdfast.connectors.segments import manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment
 from holdfast.connectors.segments.policies import Policy
@@ -119,7 +119,7 @@ def test_readers_see_null_where_an_old_file_lacks_a_column_and_the_wider_type(tm
 
 
 def test_small_files_are_joined_within_a_version_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "RUN", 2)
+    monkeypatch.setattr(own_files, "RUN", 2)
     sink = opened(tmp_path, seal=(each,))
     for epoch, items in enumerate([[(1, "mo")], [(2, "mo")], [GUST, (3, "mo")], [(4, "mo")]], start=1):
         publish(sink, epoch, items)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_a_dropped_partition_is_gone_in_files_and_in_the_journal_and_what_follow
 def test_what_is_sealed_or_joined_while_its_partition_is_dropped_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joining, "RUN", 2)
+    monkeypatch.setattr(own_files, "RUN", 2)
     write_file, during = sealing.write_file, list[int]()
 
     def slow(path: str, *arguments: Any, **options: Any) -> int:

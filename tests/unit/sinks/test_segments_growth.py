@@ -15,7 +15,7 @@ from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegme
 from holdfast.connectors.segments.growth import RATIO, Growth
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import INDEX
-from holdfast.connectors.segments.pieces import PartitionRows, partition_rows
+from holdfast.connectors.segments.places import PartitionRows, partition_rows
 from holdfast.connectors.segments.policies import Policy, Segment, chosen, reason_of
 
 TARGET = 3000

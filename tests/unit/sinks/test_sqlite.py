@@ -429,7 +429,7 @@ def test_staged_files_that_cannot_be_removed_behind_a_commit_are_no_failure(
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     with opened(path) as sink:
-        monkeypatch.setattr("holdfast.connectors.kit.files.arrow_files.os.unlink", refused)
+        monkeypatch.setattr("holdfast.connectors.kit.files.staged.os.unlink", refused)
         publish(sink, 1, pa.table({"id": [1], "word": ["a"]}, SCHEMA), staged=True)
         monkeypatch.undo()
         assert query(path, "SELECT id FROM words") == [(1,)]

@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import read
-from holdfast.connectors.formats import access, csv_lines, json_lines, parquet, pieces
+from holdfast.connectors.files.source import layout
+from holdfast.connectors.files.source.layout import Cutter
+from holdfast.connectors.formats import access, csv_lines, json_lines, parquet
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.csv_records import Walk
-from holdfast.connectors.formats.pieces import Cutter
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
 from tests.everyday import examples
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
@@ -172,8 +173,8 @@ def test_pieces_give_the_rows_of_the_whole(
 
     whole = rows("file", lines.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "_READ", size)
-        patch.setattr(pieces, "AT_ONCE", 0)
+        patch.setattr(layout, "_READ", size)
+        patch.setattr(layout, "AT_ONCE", 0)
         name, data = ("file.gz", gzip.compress(lines.encode())) if is_packed else ("file", lines.encode())
         assert rows(name, data) == whole
 
@@ -222,15 +223,15 @@ def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
 ) -> None:
     """292 kB of gzip made the process grow by 577 MB."""
     held = 0
-    read_more = pieces._read
+    read_more = layout._read
 
     def watched(chunks: Iterator[bytes], size: int) -> bytes:
         nonlocal held
         held = max(held, size)  # as much as is left over is read once more
         return read_more(chunks, size)
 
-    monkeypatch.setattr(pieces, "_read", watched)
-    monkeypatch.setattr(pieces, "_READ", 1 << 16)
+    monkeypatch.setattr(layout, "_read", watched)
+    monkeypatch.setattr(layout, "_READ", 1 << 16)
     line = 100_001
     text = b'{"id":1}\n' * 100_000 + b'{"s":"' + b"x" * 3_000_000 + b'"}\n{"id":2}\n'
     if format_name == "csv":
@@ -255,7 +256,7 @@ def test_a_compressed_file_that_is_cut_short_is_one_entry_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, limit: int | None
 ) -> None:
     monkeypatch.setattr(access, "_HELD", 1000)
-    monkeypatch.setattr(pieces, "_READ", 1 << 16)
+    monkeypatch.setattr(layout, "_READ", 1 << 16)
     directory = tmp_path / "in"
     directory.mkdir()
     chance = random.Random(1)

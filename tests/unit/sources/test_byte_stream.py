@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast import read
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.source.source import ByteStreamSource
-from holdfast.connectors.byte_stream.source.spec import ByteStreamSourceSpec
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.reader import ByteStreamSource
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.source_spec import ByteStreamSourceSpec
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity

@@ -65,6 +65,7 @@ def numbered(*numbers: int) -> Sequence[bytes]:
     return [b"%d" % number for number in numbers]
 
 
+@pytest.mark.usefixtures("functions")
 def test_a_message_is_a_row_with_all_that_it_has(topics: Topics, topic: str, opened: Callable[..., Any]) -> None:
     topics.create(topic, 2)
     topics.produce(
@@ -81,6 +82,7 @@ def test_a_message_is_a_row_with_all_that_it_has(topics: Topics, topic: str, ope
     assert (plain["key"], plain["value"], plain["headers"], plain["partition"]) == (None, b"", None, 0)
 
 
+@pytest.mark.usefixtures("functions")
 def test_nobody_waits_for_rows_that_are_aborted_or_undecided(
     topics: Topics, topic: str, opened: Callable[..., Any]
 ) -> None:
@@ -106,6 +108,7 @@ def test_nobody_waits_for_rows_that_are_aborted_or_undecided(
     assert values(every, start, end) == numbered(1, 2, 3, 4, 5, 6, 7)
 
 
+@pytest.mark.usefixtures("functions")
 def test_each_partition_gets_its_share_and_large_ones_are_cut(
     topics: Topics, topic: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,8 +119,8 @@ def test_each_partition_gets_its_share_and_large_ones_are_cut(
     assert [sorted(each.values()) for each in positions[:3]] == [[0, 0, 0], [4, 13, 13], [4, 28, 28]]
     for start, end in pairwise(positions):
         assert source.rows_between(start, end) <= 30
-    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_MIN", 10)
-    monkeypatch.setattr("holdfast.connectors.kafka.source.dealing.SPAN_ROWS_ENOUGH", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.cluster.SPAN_ROWS_MIN", 10)
+    monkeypatch.setattr("holdfast.connectors.kafka.source.cluster.SPAN_ROWS_ENOUGH", 10)
     spans = source.spans(positions[0], positions[-1], parallelism=3)
     assert len(spans) == 6
     assert len({segment for span in spans for segment, _, _ in span.value.ranges}) == 3
@@ -149,6 +152,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
     assert source.latest(end, bounded=False) == end  # all that was known of it was read
 
 
+@pytest.mark.usefixtures("functions")
 def test_what_retention_has_removed_is_named_and_never_skipped(
     topics: Topics, topic: str, opened: Callable[..., Any]
 ) -> None:
@@ -202,6 +206,7 @@ def test_the_start_is_chosen_once(topics: Topics, topic: str, opened: Callable[.
     assert values(again, again.initial(), again.latest(again.initial(), bounded=False)) == numbered(4)
 
 
+@pytest.mark.usefixtures("functions")
 def test_bad_payloads_are_rejected_one_by_one(topics: Topics, topic: str, opened: Callable[..., Any]) -> None:
     topics.create(topic, 1)
     good = [b'{"id": 1}', b'{"id":\n 2,\r\n "x": [1]}\n', b' {"id": 3} ']
@@ -281,6 +286,7 @@ def test_a_bounded_run_says_that_the_topic_is_another_one(
         again.latest(position, bounded=True)
 
 
+@pytest.mark.usefixtures("functions")
 def test_ranges_that_hold_too_much_are_read_one_after_the_other(
     topics: Topics, topic: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +402,7 @@ def test_a_login_a_permission_and_an_address_that_are_refused_say_so(
         begins(server.bootstrap, admin)
 
 
+@pytest.mark.usefixtures("functions")
 def test_lag_is_the_messages_behind_a_position_and_the_age_of_the_first(topics: Topics, topic: str) -> None:
     topics.create(topic, 3)
     topics.produce(topic, {0: numbered(1, 2, 3)}, timestamp=1_000_000)
@@ -424,6 +431,7 @@ def test_without_a_broker_a_start_says_who_does_not_answer(tmp_path: Path, monke
         spec.open("a", str(tmp_path)).initial()
 
 
+@pytest.mark.usefixtures("functions")
 def test_a_key_that_is_no_text_is_a_column_of_bytes_beside_a_value_of_json(
     topics: Topics, topic: str, opened: Callable[..., Any]
 ) -> None:

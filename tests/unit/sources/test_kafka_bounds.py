@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import read
-from holdfast.connectors.reading.bounds import OWN
-from holdfast.connectors.reading.partition_times import TAIL, OffsetRange, PartitionBounds, PartitionTimes
+from holdfast.connectors.reading.bounds import OWN, TAIL, OffsetRange, PartitionBounds, PartitionTimes
 from holdfast.connectors.reading.partitioned import BOUND, of_partitions
 from holdfast.errors import InvalidPipeline
 from holdfast.testing.servers.kafka import KafkaServer

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import UNREADABLE
 from holdfast.connectors.kafka.source import consuming
+from holdfast.connectors.kafka.source.cluster import PartitionOf
 from holdfast.connectors.kafka.source.consuming import Access, _Reading
-from holdfast.connectors.kafka.source.partitions import PartitionOf
-from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.connectors.reading.bounds import OffsetRange
 
 PLACES = [("first", 0), ("first", 1), ("second", 0), ("third", 0)]
 RANGE_ENDS_AT_MOST = 40
@@ -63,14 +63,13 @@ class Batch:
     def error(self, at: int) -> KafkaError:
         return KafkaError(self.said[at].error)
 
-    def parted(self, places: np.ndarray) -> list[tuple[int, Batch]]:
+    def split(self, places: np.ndarray) -> list[tuple[int, Batch]]:
         said, self.said = self.said, []
         kinds = sorted(set(places.tolist()))
         return [(kind, Batch([one for one, at in zip(said, places, strict=True) if at == kind])) for kind in kinds]
 
-    @staticmethod
-    def joined(parts: Sequence[Batch]) -> Batch:
-        return Batch([one for part in parts for one in part.said])
+    def join(self, others: Sequence[Batch]) -> Batch:
+        return Batch([one for part in (self, *others) for one in part.said])
 
 
 class Partition:
@@ -142,7 +141,7 @@ class ScriptedConsumer:
     def pause(self, place: tuple[str, int]) -> None:
         self._paused.add(place)
 
-    def taken(self, limit: int, timeout_s: float) -> Batch:
+    def take(self, limit: int, timeout_s: float) -> Batch:
         given = [each for each in self._partitions.values() if each.place not in self._paused]
         said: list[Said] = []
         for partition in self._random.sample(given, self._random.randint(1, len(given)) if given else 0):
@@ -165,7 +164,6 @@ def test_each_message_of_each_range_comes_once_and_in_order(held_bytes: int, mon
     monkeypatch.setattr(consuming, "HELD_BYTES", held_bytes)
     monkeypatch.setattr(consuming, "CHUNK_BYTES", 60)
     monkeypatch.setattr(consuming, "CHUNK_ROWS", 5)
-    monkeypatch.setattr(consuming, "MessageBatch", Batch)
     monkeypatch.setattr(consuming, "Cluster", is_there)
     monkeypatch.setattr(consuming, "gone", is_there)
     for seed in range(400):

@@ -11,7 +11,7 @@ from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source import group
 from holdfast.connectors.kafka.source.group import GroupFollower
 from holdfast.ports import FollowedSpec, Held
-from holdfast.spark.status.followers import Followers
+from holdfast.spark.sight import Followers
 
 
 class Client:

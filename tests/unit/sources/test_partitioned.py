@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.byte_stream.sink.messages import MessageColumns
-from holdfast.connectors.byte_stream.sink.spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.messages import MessageColumns
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.reading.bounds import OWN
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.partitioned import BOUND, of_partitions
@@ -213,7 +213,7 @@ def test_a_silent_stream_that_holds_all_others_back_is_named_once(
 ) -> None:
     now_s = [0]
     clock = SimpleNamespace(monotonic_ns=lambda: now_s[0] * 10**9)
-    monkeypatch.setattr("holdfast.connectors.byte_stream.source.source.time", clock)
+    monkeypatch.setattr("holdfast.connectors.byte_stream.reader.time", clock)
     cameras = Cameras(tmp_path / "store")
     stream = hf.read.byte_stream(tmp_path / "store", timestamps="bigint", disorder=2, name="logs")
     source = opened(stream, tmp_path / "w")

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.connectors.files.source.log import FileLog
 from holdfast.connectors.files.source.spec import FilesSource
 from holdfast.connectors.formats.access import FilePart
-from holdfast.connectors.formats.times import of_blocks
+from holdfast.connectors.formats.texts import of_blocks
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.store.time_ranges import TimeRange
 from tests.everyday import examples

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.connectors.formats.blocks import Parser, Unreadable
 from holdfast.connectors.formats.csv_lines import CsvParser
 from holdfast.connectors.formats.json_lines import JsonParser
-from holdfast.connectors.formats.lines import Parser, Unreadable
 from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.spark.launch import class_archive, command
+from holdfast.spark.launch import class_archive, jvm_options
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     spark = tmp_path / "spark"
     (spark / "jars").mkdir(parents=True)
     (spark / "jars" / "core.jar").write_text("core")
-    monkeypatch.setattr(command, "spark_home", lambda: spark)
+    monkeypatch.setattr(jvm_options, "spark_home", lambda: spark)
     return {"JAVA_HOME": str(java), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
@@ -69,7 +69,7 @@ def test_where_there_is_no_java_or_no_spark_there_is_none(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert class_archive.path_for({}) is None
-    monkeypatch.setattr(command, "spark_home", lambda: None)
+    monkeypatch.setattr(jvm_options, "spark_home", lambda: None)
     assert class_archive.path_for(environment) is None
 
 

@@ -12,7 +12,7 @@ from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.staging import PostgresWriterFactory
 from holdfast.connectors.postgres.table import PostgresTable
-from holdfast.spark.launch.exposure import exposed
+from holdfast.spark.launch.session import exposed
 
 SECRET = "postgresql://ann:hunter2@db/trips"
 CLUSTER = "spark://host:7077"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.plan.counting.counts import Counts, EpochReport, Observed
+from holdfast.plan.counts import Counts, EpochReport, Observed
 from holdfast.plan.program_build import build_program
 from holdfast.spark.evaluation import ColumnarEvaluation, ProgramHere, Reader, SourcesHere, timestamps_of
 from holdfast.state.bucket_report import BucketReport, Pressure

@@ -27,7 +27,7 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt, stateful_change
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
-from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.starts import begun, start_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidPipeline
-from holdfast.spark.plans.guarded_iterator import GuardedIteratorUdf
+from holdfast.spark.plans.guarded import GuardedIteratorUdf
 
 Batches = Iterator[pa.Array]
 

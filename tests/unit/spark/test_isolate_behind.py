@@ -16,22 +16,21 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidPipeline, crossing, from_text
 from holdfast.plan.chunks import reported
-from holdfast.plan.counting.counts import united
+from holdfast.plan.counts import united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, levels_of
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.level import EpochContext
-from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.packing import packings
 from holdfast.plan.program_build import as_it_is
 from holdfast.plan.stages import Stages
 from holdfast.quarantine.dead_letters import DeadLetters, read_letters
-from holdfast.quarantine.mask import NOTHING
-from holdfast.quarantine.passing import GivenRows, Passing, digest_of, outlet_of
+from holdfast.quarantine.mask import NOTHING, GivenRows, Passing, digest_of, outlet_of
 from holdfast.spark.evaluation import Reader, SourcesHere
 from holdfast.spark.quarantine.isolate import Isolating
 from holdfast.spark.quarantine.trials import planned
-from holdfast.spark.state.evaluation_here import EvaluationHere
+from holdfast.spark.state.evaluation import EvaluationHere
 from tests.unit.spark.test_isolate import ORIGIN, DyingStore, Killed, Owner, World
 
 LISTS = [

@@ -17,7 +17,7 @@ from pyspark.errors import PythonException
 
 from holdfast.errors import BadRow, InvalidPipeline, Unavailable
 from holdfast.spark.failure import translate
-from holdfast.spark.kept.process import LEAST_TIMES, KeptWorker
+from holdfast.spark.kept_worker import LEAST_TIMES, KeptWorker
 
 pytestmark = pytest.mark.slow
 

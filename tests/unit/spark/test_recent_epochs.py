@@ -16,7 +16,7 @@ from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import Diverged
-from holdfast.plan.lookups.versions import VersionRecord
+from holdfast.plan.lookup_versions import VersionRecord
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.decide import Spark
@@ -25,7 +25,7 @@ from holdfast.spark.resume.beginning import Beginning, beginning_of
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.sought import prepare, why_not_rebuilt
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
@@ -65,7 +65,7 @@ def lost(work: Path, kind: str, *, recorded: range, versions: range) -> Beginnin
     progress.add(store, steps(recorded[0], recorded[-1]) if recorded else [], 1)
     for epoch in versions:
         record = VersionRecord(1, epoch, "of some bytes")
-        store.put(record.key("priced"), checked_json.dump({"version": record.version}))
+        store.put(record.key("priced"), sealed.dump({"version": record.version}))
     pipeline = graph(kind)
     schemas: dict[str, StateSchema] = {"counted": KEEPS}
     return beginning_of(pipeline, store, work, Directory("spark/1", Spark.NONE), schemas)
@@ -194,7 +194,7 @@ def test_where_nobody_knows_where_a_source_began_nothing_is_rebuilt_from_what_is
     """What is there now may begin later: state would lack the rows before it."""
     asked: list[dict[str, tuple[int, int]]] = []
     monkeypatch.setattr(
-        "holdfast.connectors.kafka.source.gone.gone", lambda cluster, wanted, **more: asked.append(wanted) or ""
+        "holdfast.connectors.kafka.source.cluster.gone", lambda cluster, wanted, **more: asked.append(wanted) or ""
     )
     kafka = hf.read.kafka("nowhere:1", "orders", schema="id BIGINT", start=start, name="given")
     beginning = replace(nothing_left(tmp_path, "plain"), sources=[kafka.node])

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 import holdfast as hf
-from holdfast.plan import holds
+from holdfast.plan import operation
 from holdfast.plan.chunks import Routing
-from holdfast.plan.levels import due
+from holdfast.plan.levels import parts
 from holdfast.plan.levels.packing import Packing
 from holdfast.positions import SourcePositions
 from holdfast.resume import spark_log
@@ -162,10 +162,10 @@ def test_a_source_that_is_held_is_not_silent(tmp_path: Path, clock: Clock) -> No
     lines(tmp_path, "0.json", 3)
     reader = planner(tmp_path, ticks=True)
     first = plan(reader, reader.initialOffset())
-    holds.write_held(holds.hold_file(reader.reading.stop_file), ["source"])
+    operation.write_held(operation.hold_file(reader.reading.stop_file), ["source"])
     held = plan(reader, first)
     assert heard(held, 500 * SECOND) == 500 * SECOND
-    holds.write_held(holds.hold_file(reader.reading.stop_file), [])
+    operation.write_held(operation.hold_file(reader.reading.stop_file), [])
     assert heard(plan(reader, held), 500 * SECOND) == clock.now_us
 
 
@@ -176,7 +176,7 @@ def test_epochs_without_rows_are_planned_when_they_can_release_something_and_the
     lines(tmp_path, "0.json", 3)
     reader = planner(tmp_path, ticks=True)
     offset = plan(reader, reader.initialOffset())
-    file = due.due_file(reader.reading.stop_file)
+    file = parts.due_file(reader.reading.stop_file)
 
     def planned(seconds: int) -> int:
         """Return how many epochs are planned while time passes; nothing is heard of them."""
@@ -190,15 +190,15 @@ def test_epochs_without_rows_are_planned_when_they_can_release_something_and_the
         return count
 
     assert planned(1) == 1, "nobody has said anything yet: one epoch finds out"
-    due.write_due(file, None)
+    parts.write_due(file, None)
     assert planned(120) == 0
-    due.write_due(file, clock.now_us + 5 * SECOND)
+    parts.write_due(file, clock.now_us + 5 * SECOND)
     assert planned(4) == 0
     for _ in range(20):
         clock.now_us += SECOND // 10
         after = plan(reader, offset)
         if after != offset:
-            due.write_due(file, None)  # the epoch has released it
+            parts.write_due(file, None)  # the epoch has released it
             break
     assert after["ticks"] == offset["ticks"] + 1
     offset = after
@@ -207,8 +207,8 @@ def test_epochs_without_rows_are_planned_when_they_can_release_something_and_the
 
 def test_what_is_due_within_a_millisecond_of_batch_time_waits_for_the_next_one(tmp_path: Path) -> None:
     file = str(tmp_path / "due")
-    due.write_due(file, 5_000_500)
-    assert [due.is_due(file, now) for now in (5_000_499, 5_000_999, 5_001_000)] == [False, False, True]
+    parts.write_due(file, 5_000_500)
+    assert [parts.is_due(file, now) for now in (5_000_499, 5_000_999, 5_001_000)] == [False, False, True]
 
 
 def test_a_bucket_knows_the_silence_of_an_input_from_all_its_sources() -> None:
@@ -249,17 +249,17 @@ def test_an_epoch_up_to_where_a_sink_stands_ends_exactly_there(
 def test_what_is_due_in_a_bucket_is_not_forgotten_in_an_epoch_that_does_not_call_it(tmp_path: Path) -> None:
     """Behind a plan of Spark's an epoch with rows calls only the buckets that they are for."""
     file = str(tmp_path / "due")
-    dues = due.Dues(file)
+    dues = parts.Dues(file)
     reports = {
         "seen/0": BucketReport({"late": 1}, due_us=90_000_000),
         "seen/1": BucketReport({"late": 0}, due_us=30_000_000),
     }
     assert dues.take(reports) == {"seen/0": BucketReport({"late": 1}), "seen/1": BucketReport({"late": 0})}
     dues.take({"seen/0": BucketReport({"late": 0})})
-    assert [due.is_due(file, now) for now in (29_999_999, 30_000_000)] == [False, True]
+    assert [parts.is_due(file, now) for now in (29_999_999, 30_000_000)] == [False, True]
     dues.take({"seen/1": BucketReport({"late": 0}, due_us=70_000_000)})
-    assert [due.is_due(file, now) for now in (69_999_999, 70_000_000)] == [False, True]
+    assert [parts.is_due(file, now) for now in (69_999_999, 70_000_000)] == [False, True]
     dues.take({"seen/1": BucketReport({"late": 0})})
-    assert not due.is_due(file, 900_000_000)
+    assert not parts.is_due(file, 900_000_000)
     dues.forget()
-    assert due.is_due(file, 0), "one epoch finds out"
+    assert parts.is_due(file, 0), "one epoch finds out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.plan.counting.counts import EpochReport, Observed
+from holdfast.plan.counts import EpochReport, Observed
 from holdfast.ports import Staged
 from holdfast.spark.staging import ANSWERS, _to_batch, answer_of, answered
 from holdfast.state.bucket_report import BucketReport, KeptVersion

@@ -27,9 +27,9 @@ from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, find_directory, give_up, log_change, remove_older
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
-from holdfast.store import checked_json
+from holdfast.store import sealed
 from holdfast.store.local import LocalStore
-from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
 
 
@@ -171,7 +171,7 @@ def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"the state of the old one in spark/1 cannot be read") as refused:
         checkpoint.changed({"table": 3}, restored=("counted", "unknown"))
     assert "start the old graph once:" in refused.value.do
-    checkpoint.store.put("spark/1/state.json", checked_json.dump({"buckets": 2, "partitions": 2}))
+    checkpoint.store.put("spark/1/state.json", sealed.dump({"buckets": 2, "partitions": 2}))
     with pytest.raises(Diverged, match=r"the state in spark/1/state is incomplete") as refused:
         checkpoint.changed({"table": 3}, restored=("counted", "unknown"))
     assert "start the old graph once by the version of Holdfast that wrote it:" in refused.value.do

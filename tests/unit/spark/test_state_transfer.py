@@ -39,7 +39,7 @@ from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedCrash
-from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from holdfast.types.schema import to_arrow
 

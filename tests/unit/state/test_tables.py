@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRow, Corrupt, InternalError, InvalidPipeline
 from holdfast.state import joins, tables
 from holdfast.state.checks import check_result, first_rows, require_values
-from holdfast.state.encoding import decode, decode_changes, encode, encode_changes
 from holdfast.state.joins import anti_join, distinct_keys, index_in, key_codes, semi_join
 from holdfast.state.step import Change, Result, StateTable
-from holdfast.state.tables import apply_change, merged_change
+from holdfast.state.tables import apply_change, decode, decode_changes, encode, encode_changes, merged_change
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
 COUNT = StateTable(SCHEMA, ("k", "n"))

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.store.objects.client import arrow_file_system, check_address
+from holdfast.store.objects.errors import SLOW_BYTES_S, Perseverance
 from holdfast.store.objects.multipart import MultipartUploads
-from holdfast.store.objects.requests import SLOW_BYTES_S, Perseverance
 from holdfast.store.objects.store import open_objects
 from tests.http_servers import Quiet, serving_with
 from tests.s3_proxy import Fault, S3Proxy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Corrupt
-from holdfast.store import checked_json, records
+from holdfast.store import records, sealed
 from holdfast.store.records import Base64
 
 
@@ -33,7 +33,7 @@ def load(data: bytes | None) -> Kept:
 def test_a_record_comes_back_as_it_was() -> None:
     assert records.plain(KEPT) == VALUE
     assert records.read(Kept, VALUE) == KEPT
-    assert load(checked_json.dump(VALUE)) == KEPT
+    assert load(sealed.dump(VALUE)) == KEPT
 
 
 def test_what_is_missing_has_its_default_and_what_is_unknown_is_left_out() -> None:
@@ -50,7 +50,7 @@ def test_what_is_no_record_is_refused_with_the_place(changed: dict[str, Any], pl
         records.read(Kept, {**VALUE, **changed})
 
 
-@pytest.mark.parametrize("data", [None, b"", b"[]", b"7", b"{}", b'{"name": "a"', checked_json.dump({"name": "a"})])
+@pytest.mark.parametrize("data", [None, b"", b"[]", b"7", b"{}", b'{"name": "a"', sealed.dump({"name": "a"})])
 def test_what_cannot_be_read_is_corrupt_and_named(data: bytes | None) -> None:
     with pytest.raises(Corrupt, match=r"'kept\.json' in the checkpoint cannot be read") as refused:
         load(data)

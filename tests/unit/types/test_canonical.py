@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidPipeline
 from holdfast.types import canonical, lookup3
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import Loss, LossKind
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)

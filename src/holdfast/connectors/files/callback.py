@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from holdfast.connectors.files import journal
-from holdfast.connectors.files.source.dealing import grouped, within_limits
 from holdfast.connectors.files.source.log import Block
+from holdfast.connectors.files.source.planner import grouped, within_limits
 from holdfast.connectors.reading import deferred_log as owing
 from holdfast.connectors.reading.bounds import with_bounds
 from holdfast.connectors.reading.deferred import OwingSource

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from holdfast.connectors.formats import blocks, csv_quotes
-from holdfast.connectors.formats.lines import too_long
+from holdfast.connectors.formats.blocks import too_long
 
 OPEN = "a quote is opened and never closed"
 FOLLOWED = "a closing quote is followed by neither a separator nor the end of the line"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from holdfast.connectors.formats import blocks, convert, json_verdicts
-from holdfast.connectors.formats.lines import Records, Unreadable, cut_short, is_utf8, not_encoded
+from holdfast.connectors.formats.blocks import Records, Unreadable, cut_short, is_utf8, not_encoded
 from holdfast.errors import InvalidPipeline
 from holdfast.types.conversion import check_range
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from holdfast.connectors.formats import convert
-from holdfast.connectors.formats.lines import SHOWN, Unreadable, cut_short, not_encoded
+from holdfast.connectors.formats.blocks import SHOWN, Unreadable, cut_short, not_encoded
 from holdfast.types.conversion import END_SECOND, FIRST_SECOND
 from holdfast.types.from_text import limits, unfit
 
@@ -92,7 +92,7 @@ _NOTING_DECODER = json.JSONDecoder(object_pairs_hook=_noting_twice, parse_float=
 def judge(
     contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None, *, encoding: str = "UTF-8"
 ) -> dict[int, str]:
-    """Return why lines are surely bad, by index; see :class:`~holdfast.connectors.formats.lines.Parser`."""
+    """Return why lines are surely bad, by index; see :class:`~holdfast.connectors.formats.blocks.Parser`."""
     said = "" if error is None else str(error)
     notes_twice = "specified twice" in said
     reasons: dict[int, str] = {}

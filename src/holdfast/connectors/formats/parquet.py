@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.connectors.formats.access import FilePart, opened, unavailable
-from holdfast.connectors.formats.blocks import TextBlock
+from holdfast.connectors.formats.blocks import RowRules, TextBlock, too_long
 from holdfast.connectors.formats.convert import forbidden_null, lacking
-from holdfast.connectors.formats.lines import RowRules, too_long
 from holdfast.errors import BadRow
-from holdfast.store.damage import is_of_data
+from holdfast.store.sealed import is_of_data
 from holdfast.types.conversion import check_int96, check_range, convert, is_convertible, leaves
 
 _BATCH_ROWS = 65_536

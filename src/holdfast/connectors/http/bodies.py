@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.connectors.kit import json_lines
 from holdfast.errors import BadRow
-from holdfast.types.destinations import check_destinations
+from holdfast.types.units import check_destinations
 
 Format = Literal["json", "lines"]
 FORMATS: tuple[Format, ...] = ("json", "lines")

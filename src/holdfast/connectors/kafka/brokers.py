@@ -1,18 +1,21 @@
 """The address of a Kafka cluster and what it asks of its clients, in the words of both client libraries.
 
 Secrets are filled in from the environment on the driver when a run starts; no text of this class shows them.
+
+The client libraries of Kafka, which are installed by those who use them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
-from holdfast.types.variables import filled_in
+from holdfast.types.ddl import filled_in
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -42,6 +45,9 @@ _ADMIN = {
 SECRETS = ("password", "key_password")
 _CALLBACKS = ("error_cb",)
 
+NATIVE = "HOLDFAST_KAFKA_NATIVE"
+"""The variable that says whether clients may be native; read on the driver, whose word travels, and where they are."""
+
 
 @dataclass(frozen=True)
 class Brokers:
@@ -55,11 +61,14 @@ class Brokers:
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     where : str
         What names them in a pipeline, for messages: ``read.kafka``.
+    allows_native : bool
+        Whether clients may go by librdkafka's own functions, as far as the driver's environment says.
     """
 
     bootstrap: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     where: str = field(default="Kafka", repr=False, compare=False)
+    allows_native: bool = field(default=True, repr=False)
 
     def check(self) -> None:
         """Raise :class:`InvalidPipeline` if it cannot be one."""
@@ -93,6 +102,7 @@ class Brokers:
                 for name, text in self.security.items()
             },
             self.where,
+            allows_native(environment),
         )
         brokers.check()
         brokers._check_login()
@@ -159,3 +169,36 @@ class Brokers:
     def __str__(self) -> str:
         """Return what may be shown."""
         return self.bootstrap
+
+
+def allows_native(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with these variables may use native clients, if they are trusted on its machine."""
+    said = environment.get(NATIVE, "").strip().lower()
+    if said not in ("", "auto", "off"):
+        raise InvalidPipeline(
+            f"{NATIVE}={said!r} is not known.",
+            why="it may be auto or off.",
+            do=f"set {NATIVE}=off, or leave it out.",
+        )
+    return said != "off"
+
+
+@contextmanager
+def libraries_for(node: str, extra: str = "kafka") -> Iterator[None]:
+    """Import what needs the client libraries in the block; say so where they are not installed.
+
+    Parameters
+    ----------
+    node : str
+        Whose they are: ``source 'flights'``.
+    extra : str
+        What brings them.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{node}: the Kafka client libraries are not installed.",
+            why=f"{error}.",
+            do=f"pip install 'holdfast[{extra}]'",
+        ) from error

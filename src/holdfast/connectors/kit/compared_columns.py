@@ -1,4 +1,7 @@
-"""Columns of a file as those that the sink writes: somebody may have written others under the same names."""
+"""Columns of a file as those that the sink writes: somebody may have written others under the same names.
+
+How a repair ends that finds other rows than those it was made for.
+"""
 
 from __future__ import annotations
 
@@ -141,3 +144,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.S
         except pa.ArrowException:
             return FoundColumn(field, values, True)
     return FoundColumn(field, values, False)
+
+
+class Moved(Exception):
+    """A row is not where it was, or not what it was: nothing is to be changed."""

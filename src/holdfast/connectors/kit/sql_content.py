@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.compared_columns import Moved
 from holdfast.connectors.kit.sql_table import Connection, RowPlace, SqlTable
 from holdfast.connectors.kit.stored import StoredValues
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.types import canonical
-from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.canonical import Digests, is_wanted
 from holdfast.types.lookup3 import Hashes
 from holdfast.types.plain import flat_type
 from holdfast.values import NO_LOSSES, Loss, Losses
@@ -34,13 +34,13 @@ CHUNK_BYTES = 32_000_000
 """About how large a chunk of wide rows may be."""
 
 
-def place_texts(values: Sequence[Sequence[Any]]) -> pa.Array:
+def place_texts(values: Sequence[Sequence[object]]) -> pa.Array:
     """Return places from the columns of their values."""
     rows = zip(*values, strict=True)
     return pa.array([json.dumps([_plain(value) for value in row]).encode() for row in rows], pa.binary())
 
 
-def place_values(text: bytes) -> tuple[Any, ...]:
+def place_values(text: bytes) -> tuple[object, ...]:
     """Return the values of a place."""
     return tuple(bytes.fromhex(value[0]) if isinstance(value, list) else value for value in json.loads(text))
 
@@ -54,7 +54,7 @@ class StoredRows:
     """Some rows: their columns, and the columns of their places."""
 
     columns: Sequence[StoredValues]
-    places: Sequence[Sequence[Any]]
+    places: Sequence[Sequence[object]]
 
     @property
     def row_count(self) -> int:
@@ -133,11 +133,11 @@ class TableReader:
             yield chunk
             count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * chunk.row_count // max(chunk.size_bytes, 1)))
 
-    def at(self, places: Sequence[tuple[Any, ...]]) -> StoredRows:
+    def at(self, places: Sequence[tuple[object, ...]]) -> StoredRows:
         """Return the rows at some places; none of a place that has no row."""
         statement = f"{self._select(with_places=False)} WHERE {self.place.condition}"
         found = [self._dialect.read_row(self._connection, statement, place) for place in places]
-        columns: list[Sequence[Any]] = list(zip(*(row for row in found if row is not None), strict=True))
+        columns: list[Sequence[object]] = list(zip(*(row for row in found if row is not None), strict=True))
         return self._chunk(columns or [()] * len(self._columns))
 
     def _select(self, *, with_places: bool) -> str:
@@ -147,7 +147,7 @@ class TableReader:
         chosen += self.place.names if with_places else ()
         return f"SELECT {', '.join(chosen)} FROM {name}"
 
-    def _chunk(self, columns: Sequence[Sequence[Any]]) -> StoredRows:
+    def _chunk(self, columns: Sequence[Sequence[object]]) -> StoredRows:
         width = len(self._columns)
         read = [column.read(found) for column, found in zip(self._columns, columns[:width], strict=True)]
         return StoredRows(read, columns[width:])

@@ -17,8 +17,8 @@ from holdfast import faults
 from holdfast.connectors.kit import refusals, rewinds, sql
 from holdfast.connectors.kit.believed import fresh, is_moved
 from holdfast.connectors.kit.book import SqlBook
+from holdfast.connectors.kit.compared_columns import Moved
 from holdfast.connectors.kit.explained import EXPLANATIONS
-from holdfast.connectors.kit.moved import Moved
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.connectors.kit.rewinds import EPOCHS
 from holdfast.connectors.kit.sql import LEDGER

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.explained import EXPLANATIONS
-from holdfast.connectors.kit.resets import of_table
-from holdfast.connectors.kit.rewinds import EPOCHS, declared
+from holdfast.connectors.kit.rewinds import EPOCHS, declared, of_table
 from holdfast.connectors.kit.sql import CONTROL, LEDGER, TableMode
 from holdfast.connectors.kit.sql_sink import SqlSink
 from holdfast.connectors.kit.sql_table import Connection, SqlDialect, SqlTable

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ class StoredColumn(ABC):
         """Return what a SELECT asks for, given the column's name."""
         return name
 
-    def read(self, values: Sequence[Any]) -> StoredValues:
+    def read(self, values: Sequence[object]) -> StoredValues:
         """Return values as the system's driver gives them."""
         found = self.values_of_type(values, flat_type(self.field.type))
         is_foreign = None
@@ -51,7 +50,7 @@ class StoredColumn(ABC):
         return StoredValues(self, found, is_foreign)
 
     @abstractmethod
-    def values_of_type(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    def values_of_type(self, values: Sequence[object], kind: pa.DataType) -> pa.Array:
         """Return values of a plain type; null where one is none of it."""
 
 
@@ -94,7 +93,7 @@ def is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_duration(kind))
 
 
-def texts(values: Sequence[Any]) -> pa.Array:
+def texts(values: Sequence[object]) -> pa.Array:
     """Return texts; null where one is no UTF-8."""
     try:
         return pa.array(values, pa.large_string())
@@ -102,12 +101,13 @@ def texts(values: Sequence[Any]) -> pa.Array:
         return pa.array([None if value is None else _text_or_null(value) for value in values], pa.large_string())
 
 
-def _text_or_null(value: str) -> str | None:
+def _text_or_null(value: object) -> str | None:
+    text = str(value)
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         return None
-    return value
+    return text
 
 
 def binaries(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -15,7 +15,7 @@ from holdfast.connectors.mysql.url import MysqlUrl
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
-from holdfast.graph.pace import pace
+from holdfast.graph.trigger import pace
 
 if TYPE_CHECKING:
     from holdfast.connectors.kit.book import SqlLease

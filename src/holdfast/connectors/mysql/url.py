@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types.variables import VARIABLE, filled_in
+from holdfast.types.ddl import VARIABLE, filled_in
 
 _SCHEMES = ("mysql", "mariadb")
 _OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.connectors.control.columns import Columns, ControlColumns
+from holdfast.connectors.control.columns import Awaited, Columns, ControlColumns, pieces
 from holdfast.connectors.control.commands import (
     AddColumn,
     Command,
@@ -23,7 +23,6 @@ from holdfast.connectors.control.commands import (
     type_of,
     wrong,
 )
-from holdfast.connectors.control.rows import Awaited, pieces
 from holdfast.connectors.kit.sql import CONTROL
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres import command_blobs as blobs

@@ -36,8 +36,7 @@ from holdfast.connectors.kit.explained import (
     numbers,
     parted,
 )
-from holdfast.connectors.kit.resets import of_table
-from holdfast.connectors.kit.rewinds import EPOCHS
+from holdfast.connectors.kit.rewinds import EPOCHS, of_table
 from holdfast.connectors.kit.sql import APPEND, CONTROL, LEDGER, LedgerRow
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.session import Connection, PostgresSession

@@ -164,7 +164,7 @@ def postgres(dsn: str, query: str) -> PostgresLookupTable:
 
 def _read(data: bytes, wanted: pa.Schema) -> pa.Table:
     """Return what COPY has given; ``infinity``, and days of other years than 1 to 9999, are no values of Spark's."""
-    from holdfast.types.csv_text import read_csv
+    from holdfast.types.from_text import read_csv
 
     if not data:
         return wanted.empty_table()

@@ -16,7 +16,7 @@ from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
-from holdfast.graph.pace import pace
+from holdfast.graph.trigger import pace
 from holdfast.ports import Guarantee, LeasePlace, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 
 Stage = Literal["auto", "prepared", "table"]

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
-from holdfast.connectors.formats.times import of_rows
-from holdfast.connectors.reading.between import numbered_between, rows_between
+from holdfast.connectors.formats.texts import of_rows
 from holdfast.connectors.reading.bounds import bounds_for_all
 from holdfast.connectors.reading.deferred_log import FIRST, LoggedPiece, Owed, OwingLog
 from holdfast.connectors.reading.identified import Numbered, NumberedSource
-from holdfast.connectors.reading.until import check_timestamp, shown_timestamp
+from holdfast.connectors.reading.until import check_timestamp, numbered_between, rows_between, shown_timestamp
 from holdfast.limits import ReadLimit
 from holdfast.ports import Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions

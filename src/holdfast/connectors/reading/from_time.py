@@ -14,9 +14,9 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.connectors.reading.between import is_from
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.partitioned import beneath
+from holdfast.connectors.reading.until import is_from
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
 

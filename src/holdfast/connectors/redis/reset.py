@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.connectors.kit.resets import WRITTEN_AGAIN, counted
-from holdfast.connectors.redis import ledger, staging, targets
+from holdfast.connectors.kit.rewinds import WRITTEN_AGAIN, counted
+from holdfast.connectors.redis import ledger, sink, targets
 from holdfast.connectors.redis.form import Kind
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
@@ -33,7 +33,7 @@ def reset(
         removed.append(what)
     stays = (f"{what}: {WRITTEN_AGAIN}",) if there and not rows else ()
     if not is_dry_run:
-        staging.drop(session, keys, staged)
+        sink.drop(session, keys, staged)
         session.stage(lambda client: client.unlink(keys.ledger, keys.sources, keys.staged, *explained))
         if rows:
             for first in range(0, len(there), _AT_ONCE):

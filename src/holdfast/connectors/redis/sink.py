@@ -7,13 +7,18 @@ ledger is as its caller has read it.
 The durable writes of an epoch: 1. its chunks are staged (not those of a small epoch); 2. the script that writes them,
 or that notes them; 3. and, where they were noted, one script for each chunk.  What a crash after each leaves:
 design/0023.
+
+Rows that are on the server and not visible: chunks in a hash for each task, found by its name.
+
+Invariant: a chunk has a number, so one that is sent again is the same chunk; and whenever a hash is written, its name
+is noted in the same step, so it can be swept.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,12 +29,10 @@ from holdfast import faults
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.believed import fresh, rows_gone
 from holdfast.connectors.kit.explained import lacking, needed
-from holdfast.connectors.redis import ledger, staging
+from holdfast.connectors.redis import ledger
 from holdfast.connectors.redis.form import CHUNK_BYTES, Form
-from holdfast.connectors.redis.ledger import ABSENT, RedisLedger, SinkKeys
-from holdfast.connectors.redis.scripts import CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE
+from holdfast.connectors.redis.ledger import ABSENT, CHANGED, COMMIT, GONE, SHOW, WRONG_TYPE, RedisLedger, SinkKeys
 from holdfast.connectors.redis.session import RedisSession
-from holdfast.connectors.redis.staging import RedisWriterFactory
 from holdfast.connectors.redis.targets import claim
 from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
@@ -44,7 +47,7 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.types.casting import fitted_table
+from holdfast.types.casting import declared, fitted_table
 
 ATOMIC_ROWS = 1_000
 """Of an epoch that becomes visible in one step; the server serves nobody else for that long: some 10 ms."""
@@ -202,7 +205,7 @@ class RedisSink:
             if (task := self._keys.task_of(name)) is not None
             and (task.generation, task.epoch) < (self._generation, below_epoch)
         ]
-        return staging.drop(self._session, self._keys, orphans)
+        return drop(self._session, self._keys, orphans)
 
     def close(self) -> None:
         """Close the connection."""
@@ -308,10 +311,10 @@ class RedisSink:
                 # Of another attempt, which may have had other rows, nothing may be left among these chunks.
                 key = self._keys.staged_by(task, secrets.token_hex(4))
                 try:
-                    count = staging.stage(self._session, self._keys, key, self._chunks(part))
+                    count = stage(self._session, self._keys, key, self._chunks(part))
                 except HoldfastError:
                     with suppress(HoldfastError):
-                        staging.drop(self._session, self._keys, [key])
+                        drop(self._session, self._keys, [key])
                     raise
                 noted += [(key, count)] if count else []
         said = ["in_progress", json.dumps(noted), "next", "0"]
@@ -356,3 +359,92 @@ class RedisSink:
 
 _FIRST_CHUNK = 6
 """Arguments of the script before the first chunk."""
+
+
+@dataclass(frozen=True)
+class RedisWriterFactory:
+    """Picklable factory of :class:`RedisWriter`.
+
+    Parameters
+    ----------
+    session : RedisSession
+        Of which each writer makes one of its own.
+    keys : SinkKeys
+        Names.
+    form : Form
+        How rows are packed.
+    schema : pyarrow.Schema
+        Columns of the rows.
+    """
+
+    session: RedisSession
+    keys: SinkKeys
+    form: Form
+    schema: pa.Schema
+
+    def __call__(self, task: Task) -> RedisWriter:
+        """Open a writer for one attempt of one task.  Nothing is sent before the first row."""
+        return RedisWriter(self, task)
+
+
+class RedisWriter:
+    """Writes one task's rows; see :class:`holdfast.ports.Writer`."""
+
+    def __init__(self, factory: RedisWriterFactory, task: Task) -> None:
+        self._session = factory.session.another()
+        self._factory = factory
+        self._task = task
+        self._key = factory.keys.staged_by(task, secrets.token_hex(4))
+        self._row_count = 0
+        self._chunk_count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send rows, chunk by chunk."""
+        if not batch.num_rows:
+            return
+        rows = declared(batch, self._factory.schema)
+        chunks = [packed for _, packed in self._factory.form.chunks(f"sink {self._factory.keys.sink!r}", rows)]
+        self._chunk_count = stage(self._session, self._factory.keys, self._key, chunks, self._chunk_count)
+        self._row_count += batch.num_rows
+        faults.reach("stage-write", self._task.epoch)
+
+    def stage(self) -> Staged:
+        """Return the handle; whether the chunks survive a death of the server is a setting of the server."""
+        self._session.close()
+        if not self._row_count:
+            return Staged(self._task.name, 0)
+        reference = {"key": self._key, "chunks": str(self._chunk_count)}
+        return Staged(self._task.name, self._row_count, reference)
+
+    def abort(self) -> None:
+        """Drop everything written."""
+        if self._chunk_count:
+            with suppress(HoldfastError):
+                drop(self._session, self._factory.keys, [self._key])
+        self._session.close()
+
+
+def stage(session: RedisSession, keys: SinkKeys, key: str, chunks: Iterable[bytes], first: int = 0) -> int:
+    """Write chunks under a name, numbered from ``first``; return the number after the last."""
+    for number, chunk in enumerate(chunks, first):
+
+        def send(client: object, number: int = number, chunk: bytes = chunk) -> None:
+            pipe = client.pipeline(transaction=True)  # type: ignore[attr-defined]
+            pipe.sadd(keys.staged, key).hset(key, str(number), chunk).execute()
+
+        session.stage(send)
+        first = number + 1
+    return first
+
+
+def drop(session: RedisSession, keys: SinkKeys, names: Iterable[str]) -> int:
+    """Drop what is staged under some names; return how many were there."""
+    count = 0
+    for name in names:
+
+        def send(client: object, name: str = name) -> int:
+            pipe = client.pipeline(transaction=True)  # type: ignore[attr-defined]
+            return int(pipe.unlink(name).srem(keys.staged, name).execute()[1])
+
+        count += session.stage(send)
+    return count

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types.variables import VARIABLE, filled_in
+from holdfast.types.ddl import VARIABLE, filled_in
 
 _SCHEMES = ("redis", "rediss", "unix")
 

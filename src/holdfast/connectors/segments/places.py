@@ -1,4 +1,9 @@
-"""Where a segments sink keeps what, and what its entries do there: renames, and the removal of what is not needed."""
+"""Where a segments sink keeps what, and what its entries do there: renames, and the removal of what is not needed.
+
+Writes the file of a segment that is sealed: Parquet with statistics, in row groups that readers can share out.
+
+How many rows of which partitions a journal file has: as columns, since it may be of ten thousand partitions.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,22 @@ import logging
 import os
 import re
 import uuid
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from holdfast import faults
 from holdfast.connectors.kit.files.own_files import visible_paths
 from holdfast.connectors.segments.entries import SegmentsEntry
 from holdfast.errors import InDoubt, InvalidPipeline
 from holdfast.store import durable
+from holdfast.types.schema import unite_schemas
 
 log = logging.getLogger("holdfast.connectors.segments")
 
@@ -131,3 +145,118 @@ class Places:
                 os.rename(source, target)
             elif not os.path.lexists(target):
                 log.warning("%s was sealed and has been removed", target)
+
+
+ROW_GROUP_ROWS = 1_048_576
+ROW_GROUP_BYTES = 32 * 2**20
+"""A row group ends at either: a file of the default size has some that several readers can scan at once."""
+
+
+def write_file(
+    path: str,
+    pieces: Sequence[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    sort_by: Sequence[str],
+    compression: str | None,
+) -> int:
+    """Write rows as one Parquet file, durably but for its directory; return its size in bytes.
+
+    Parameters
+    ----------
+    path : str
+        The file; it must not be there.
+    pieces : sequence of pyarrow.RecordBatch
+        Rows in their order, perhaps of earlier schemas: columns that they lack are null.
+    schema : pyarrow.Schema
+        Of the file; columns that only earlier rows have follow.
+    sort_by : sequence of str
+        Columns; rows that are equal in them keep their order.
+    """
+    schema = unite_schemas([schema, *(piece.schema for piece in pieces)])
+    rows = pa.Table.from_batches([fitting(piece, schema) for piece in pieces], schema)
+    if sort_by:
+        rows = rows.sort_by([(column, "ascending") for column in sort_by])
+    group_rows = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    file: BinaryIO
+    with open(path, "xb", 2**20) as file:
+        pq.write_table(rows, file, compression=compression or "none", row_group_size=group_rows)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def rows_of(path: str) -> list[pa.RecordBatch]:
+    """Return the rows of a file; raise FileNotFoundError when it is not there."""
+    with pq.ParquetFile(path) as file:
+        batches: list[pa.RecordBatch] = file.read().to_batches()
+        return batches
+
+
+def fitting(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of an earlier schema in a later one: what they lack is null, and types are widened."""
+    if piece.schema.equals(schema):
+        return piece
+    columns = []
+    for field in schema:
+        place = piece.schema.get_field_index(field.name)
+        if place < 0:
+            columns.append(pa.nulls(piece.num_rows, field.type))
+        else:
+            column = piece.column(place)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_FEW = 16
+"""A lookup in a dict costs about as much as this many rows of a column, which are hashed first."""
+
+
+@dataclass(frozen=True)
+class PartitionRows:
+    """Rows by partition.
+
+    Parameters
+    ----------
+    partitions : pyarrow.StringArray
+        Directories of partitions.  One is there several times where it is in several record batches, and where null and
+        the empty text, which share a directory, both occur.
+    rows : numpy.ndarray
+        How many rows each has, at least one.
+    """
+
+    partitions: pa.StringArray
+    rows: np.ndarray[Any, Any]
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def without(self, partitions: Collection[str]) -> PartitionRows:
+        """Return it without some partitions."""
+        if not partitions:
+            return self
+        others = pc.invert(self._is_among(partitions))
+        return PartitionRows(self.partitions.filter(others), self.rows[others.to_numpy(zero_copy_only=False)])
+
+    def among(self, partitions: Collection[str]) -> list[str]:
+        """Return which of some partitions it has, some perhaps several times."""
+        found: list[str] = self.partitions.filter(self._is_among(partitions)).to_pylist()
+        return found
+
+    def unknown(self, known: Mapping[str, Any], names: pa.StringArray) -> list[str]:
+        """Return the partitions that are not known, some perhaps several times; ``names`` are the keys of ``known``."""
+        found: list[str]
+        if len(self) * _FEW < len(names):
+            found = [partition for partition in self.partitions.to_pylist() if partition not in known]
+        else:
+            found = self.partitions.filter(pc.invert(pc.is_in(self.partitions, names))).to_pylist()
+        return found
+
+    def _is_among(self, partitions: Collection[str]) -> pa.BooleanArray:
+        return pc.is_in(self.partitions, pa.array(partitions, pa.string()))
+
+
+def partition_rows(index: pa.Table) -> PartitionRows:
+    """Return what the index of a journal file says."""
+    partitions, rows = (index[name].combine_chunks() for name in ("partition", "rows"))
+    return PartitionRows(partitions, rows.to_numpy().astype(np.int64))

@@ -9,7 +9,7 @@ from holdfast.connectors.kit.believed import went_back
 from holdfast.connectors.segments.entries import JournalFile
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import JournalName
-from holdfast.connectors.segments.pieces import PartitionRows
+from holdfast.connectors.segments.places import PartitionRows
 from holdfast.ports import Publication
 from holdfast.positions import covers_all
 

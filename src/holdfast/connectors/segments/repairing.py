@@ -21,17 +21,14 @@ import pyarrow.parquet as pq
 
 from holdfast import faults
 from holdfast.connectors.kit.believed import is_moved
-from holdfast.connectors.kit.compared_columns import FoundRows
+from holdfast.connectors.kit.compared_columns import FoundRows, Moved
 from holdfast.connectors.kit.files.content import BATCH_ROWS, FileFormat, FilesContent, parsed_place
-from holdfast.connectors.kit.moved import Moved
-from holdfast.connectors.segments.content import growing_files, opened
-from holdfast.connectors.segments.dataset import place_of, with_partition
+from holdfast.connectors.segments.dataset import growing_files, opened, place_of, with_partition
 from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry
 from holdfast.connectors.segments.holdings import Holdings
-from holdfast.connectors.segments.journal import PiecesReader
+from holdfast.connectors.segments.journal import KEEP_ALL, PiecesReader, Retention
 from holdfast.connectors.segments.manifest import SegmentsManifest
 from holdfast.connectors.segments.places import Places
-from holdfast.connectors.segments.retention import KEEP_ALL, Retention
 from holdfast.connectors.segments.sealing import REPAIRED, Sealing
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair

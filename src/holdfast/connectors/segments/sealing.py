@@ -18,18 +18,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.connectors.kit.files.joining import SmallNeighbours
-from holdfast.connectors.segments import requests
+from holdfast.connectors.kit.files.own_files import SmallNeighbours
+from holdfast.connectors.segments import control
 from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegment, SegmentsEntry
-from holdfast.connectors.segments.files import rows_of, write_file
 from holdfast.connectors.segments.growth import SHORT, Due, Growth
 from holdfast.connectors.segments.holdings import Holdings
-from holdfast.connectors.segments.journal import PiecesReader
+from holdfast.connectors.segments.journal import KEEP_ALL, PiecesReader, Retention
 from holdfast.connectors.segments.manifest import SegmentsManifest
-from holdfast.connectors.segments.pieces import PartitionRows
-from holdfast.connectors.segments.places import Places
+from holdfast.connectors.segments.places import PartitionRows, Places, rows_of, write_file
 from holdfast.connectors.segments.policies import Policy
-from holdfast.connectors.segments.retention import KEEP_ALL, Retention
 from holdfast.errors import Fenced, Unavailable
 from holdfast.store import durable
 
@@ -189,7 +186,7 @@ class Sealing:
 
     def _tend(self, is_closing: bool) -> int:
         host = self._host
-        asked = requests.pending(host.places.own)
+        asked = control.pending(host.places.own)
         with host.lock:
             growth = self._growth
             uncounted = self._uncounted
@@ -209,11 +206,11 @@ class Sealing:
             self._policies,
             target_bytes=self._target_bytes,
             now_us=self._now_us(),
-            flushed=requests.wanted(asked),
+            flushed=control.wanted(asked),
             is_closing=is_closing,
         )
         count = sum(self._seal(group, holdings, growth) for group in _groups(due))
-        requests.obeyed(asked)
+        control.obeyed(asked)
         self._drop_expired()
         if self._joins_small:
             self._join()

@@ -29,15 +29,13 @@ from holdfast.connectors.kit.maintenance import Tending
 from holdfast.connectors.segments import places, refill
 from holdfast.connectors.segments.control import CutEpochs, SegmentsControl
 from holdfast.connectors.segments.entries import Began, JournalFile, SegmentsEntry
-from holdfast.connectors.segments.evolution import check_change
+from holdfast.connectors.segments.growth import check_change
 from holdfast.connectors.segments.holdings import Holdings
-from holdfast.connectors.segments.journal import JournalStaging, PiecesReader, file_of, task_of
+from holdfast.connectors.segments.journal import KEEP_ALL, JournalStaging, PiecesReader, Retention, file_of, task_of
 from holdfast.connectors.segments.manifest import SegmentsManifest, as_opened
-from holdfast.connectors.segments.pieces import PartitionRows
-from holdfast.connectors.segments.places import Places
+from holdfast.connectors.segments.places import PartitionRows, Places
 from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.repairing import SegmentsComparing
-from holdfast.connectors.segments.retention import KEEP_ALL, Retention
 from holdfast.connectors.segments.sealing import Sealing
 from holdfast.ports import (
     Content,

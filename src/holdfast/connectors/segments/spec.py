@@ -12,12 +12,12 @@ import pyarrow as pa
 from holdfast.connectors.control.columns import ControlColumns, control_arguments
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.resets import cannot_keep_rows, of_directory
+from holdfast.connectors.kit.rewinds import cannot_keep_rows, of_directory
 from holdfast.connectors.segments import policies
+from holdfast.connectors.segments.journal import retention
 from holdfast.connectors.segments.manifest import SegmentsManifest, as_opened
 from holdfast.connectors.segments.places import Places
 from holdfast.connectors.segments.policies import Policy
-from holdfast.connectors.segments.retention import retention
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes

@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.connectors.control.columns import Columns, ControlColumns
+from holdfast.connectors.control.columns import Columns, ControlColumns, pieces
 from holdfast.connectors.control.commands import AddColumn, Command, DropPartition, Widen, kind_of, text_of, wrong
-from holdfast.connectors.control.rows import pieces
 from holdfast.connectors.kit.sql import CONTROL
 from holdfast.connectors.kit.sql_table import SqlTable
 from holdfast.connectors.sqlite.dialect import SQLITE, values_of

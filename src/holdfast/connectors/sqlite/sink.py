@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.connectors.control.columns import ControlColumns
-from holdfast.connectors.control.rows import Awaited
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging
+from holdfast.connectors.control.columns import Awaited, ControlColumns
+from holdfast.connectors.kit.files.staged import ArrowStaging
 from holdfast.connectors.kit.sql_sink import SqlSink
 from holdfast.connectors.kit.sql_table import Connection, SqlTable
 from holdfast.connectors.sqlite.commands import SqliteControl

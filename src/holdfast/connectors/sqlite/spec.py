@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, Check, unchecked
+from holdfast.connectors.kit.files.staged import ArrowStaging, Check, unchecked
 from holdfast.connectors.kit.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
 from holdfast.connectors.kit.sql_spec import SqlSpec
 from holdfast.connectors.kit.sql_table import SqlTable
@@ -23,7 +23,7 @@ from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
-from holdfast.graph.pace import pace
+from holdfast.graph.trigger import pace
 
 
 def sqlite(

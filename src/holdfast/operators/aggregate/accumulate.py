@@ -17,7 +17,7 @@ from holdfast.graph.nodes import Stream, apply
 from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.ports import SideRows
-from holdfast.state import checks, declared_bounds, growth, keyed, reasons, tables
+from holdfast.state import checks, declared_bounds, growth, keyed, tables
 from holdfast.state.keys import Ints, coded, found, numbers
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import bounds_before
@@ -138,7 +138,7 @@ class AccumulateStep:
             self.outputs["late"], self.name, given.rows.filter(pa.array(is_late)), self.time, limits.of_rows[is_late]
         )
         fates = {"late": int(is_late.sum()), "rows": int((~is_late).sum())}
-        counts = reasons.late_counts(limits.of_rows[is_late])
+        counts = keyed.late_counts(limits.of_rows[is_late])
         return Result({"rows": rows, "late": late}, changes, bounds, counts, fates=fates)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:

@@ -16,7 +16,7 @@ from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
-from holdfast.state import checks, growth, keyed, reasons, tables
+from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
@@ -152,7 +152,7 @@ class AggregateStep:
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
         fates = {"late": len(rows.limits), ABSORBED: len(rows.codes)}
-        return Result(outputs, changes, bounds, reasons.late_counts(rows.limits), due_us, fates=fates)
+        return Result(outputs, changes, bounds, keyed.late_counts(rows.limits), due_us, fates=fates)
 
     def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: StepTime) -> int | None:
         """Return when the next window of a timer ends."""

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.operators.join.bounds import Rise
 from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
-from holdfast.operators.join.side import Side
+from holdfast.operators.join.side import Rise, Side
 from holdfast.state import keyed, tables
 from holdfast.state.timeline import Ints
 

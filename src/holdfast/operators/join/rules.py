@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.operators.join.bounds import INPUT, INPUTS, SEQ, Rise
-from holdfast.operators.join.side import Side, Tables
+from holdfast.operators.join.side import INPUT, INPUTS, SEQ, Rise, Side, Tables
 from holdfast.state import keyed, tables
 from holdfast.state.step import StateTable
 from holdfast.state.timeline import Ints, Promise, shifted

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.building import a_type
-from holdfast.store.damage import is_of_data
+from holdfast.store.sealed import is_of_data
 from holdfast.types.conversion import check_int96, check_ranges, convert
 from holdfast.types.partition import is_partition_type, partition_columns, partition_values
 from holdfast.types.schema import to_arrow

@@ -19,7 +19,7 @@ from holdfast.graph.nodes import Stream, apply
 from holdfast.graph.shape import Shape
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.ports import SideRows
-from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables
+from holdfast.state import checks, declared_bounds, joins, keyed, tables
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 
@@ -151,8 +151,8 @@ class DistinctStep:
             changes,
             given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None,
             {
-                **reasons.late_counts(limits[is_late]),
-                **reasons.counted("dropped", {reasons.DUPLICATE: fresh.num_rows - kept.num_rows}),
+                **keyed.late_counts(limits[is_late]),
+                **keyed.counted("dropped", {keyed.DUPLICATE: fresh.num_rows - kept.num_rows}),
             },
             fates={"late": int(is_late.sum()), "rows": int(keep.sum()), "dropped": int((~keep).sum())},
         )

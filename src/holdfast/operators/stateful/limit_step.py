@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import checks, declared_bounds, joins, keyed, reasons, tables
+from holdfast.state import checks, declared_bounds, joins, keyed, tables
 from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
@@ -125,8 +125,8 @@ class LimitStep:
         changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), silent, at)
         if (change := _without(silent, state["bounds"], declared_limits.change, names)) is not None:
             changes["bounds"] = change
-        counts = reasons.counted("shed", {self._limit(): int((fates == _SHED).sum())})
-        counts |= reasons.late_counts(limits[is_late])
+        counts = keyed.counted("shed", {self._limit(): int((fates == _SHED).sum())})
+        counts |= keyed.late_counts(limits[is_late])
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         bounds = arrivals[ROWS].bounds

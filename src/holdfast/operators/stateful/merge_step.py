@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import checks, joins, keyed, reasons, tables
+from holdfast.state import checks, joins, keyed, tables
 from holdfast.state.input_bounds import InputReport, reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
@@ -187,7 +187,7 @@ class MergeStep:
         forgotten = self._forget(state, touched, changes, at)
         out = self._output_bounds(touched, floor, everywhere[MAIN], state["waiting"], changes["waiting"])
         waiting_rows = state["waiting"].num_rows + int(stays.sum()) - before.num_rows
-        counts = reasons.late_counts(np.concatenate([new.before[new.is_late] for new in news.values()]))
+        counts = keyed.late_counts(np.concatenate([new.before[new.is_late] for new in news.values()]))
         counts["waiting_rows"] = waiting_rows
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
@@ -197,7 +197,7 @@ class MergeStep:
         outputs = {"rows": leaves, "late": late}
         if self.gives_unmatched:
             outputs["unmatched"] = self._unmatched(rows)
-            counts |= reasons.counted("unmatched", {reasons.ALONE: outputs["unmatched"].num_rows})
+            counts |= keyed.counted("unmatched", {keyed.ALONE: outputs["unmatched"].num_rows})
         fates = {
             "rows": leaves.num_rows,
             "late": sum(int(new.is_late.sum()) for new in news.values()),

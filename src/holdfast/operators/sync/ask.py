@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.display.times import utc
+from holdfast.display.lines import utc
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type
 from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows

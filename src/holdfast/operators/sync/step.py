@@ -28,7 +28,7 @@ from holdfast.operators.sync.policy import (
     Within,
 )
 from holdfast.operators.sync.rules import SyncRules
-from holdfast.state import joins, reasons, tables, timeline
+from holdfast.state import joins, keyed, tables, timeline
 from holdfast.state.step import ABSORBED, Arrivals, Change, Result, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
@@ -67,14 +67,14 @@ class SyncStep(SyncRules):
         dropped = sum(int((fates == DROP).sum()) for fates in decision.fates)
         counts = {
             **_late_counts(epoch),
-            **reasons.counted("dropped", {decision.dropped_because: dropped}),
+            **keyed.counted("dropped", {decision.dropped_because: dropped}),
             "sets": rows.num_rows,
         }
         outputs = {"rows": rows, "late": late}
         if self.gives_unmatched:
             outputs["unmatched"] = output.unmatched(self, epoch, decision)
             alone = outputs["unmatched"].num_rows - dropped
-            counts |= reasons.counted("unmatched", {reasons.ALONE: alone, decision.dropped_because: dropped})
+            counts |= keyed.counted("unmatched", {keyed.ALONE: alone, decision.dropped_because: dropped})
         due_us = _due(self, epoch, decision, waits, is_idle, at)
         result = Result(
             outputs,
@@ -102,7 +102,7 @@ class SyncStep(SyncRules):
                     outputs[name] = tables.united([outputs[name], rows]) if name in outputs else rows
                 if self.gives_unmatched and rows.num_rows:
                     known = counts.get("unmatched", 0)
-                    counts |= reasons.counted("unmatched", {reasons.FORGOTTEN: rows.num_rows})
+                    counts |= keyed.counted("unmatched", {keyed.FORGOTTEN: rows.num_rows})
                     counts["unmatched"] += known
                     outputs["unmatched"] = output.in_time_order(outputs["unmatched"])
         counts["waiting_rows"] = _waiting_count(self, state, changes)
@@ -129,7 +129,7 @@ def _late_counts(epoch: Epoch) -> dict[str, int]:
     repeated = sum(int(late.is_repeat.sum()) for late in epoch.late)
     ended = sum(int(((late.below == CLOSED) & ~late.is_repeat).sum()) for late in epoch.late)
     below = sum(late.rows.num_rows for late in epoch.late) - repeated - ended
-    return reasons.counted("late", {reasons.BELOW: below, reasons.ENDED: ended, reasons.REPEATED: repeated})
+    return keyed.counted("late", {keyed.BELOW: below, keyed.ENDED: ended, keyed.REPEATED: repeated})
 
 
 def _waits(step: SyncStep, epoch: Epoch) -> Ints:

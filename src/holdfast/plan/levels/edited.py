@@ -23,9 +23,9 @@ from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.distinct import DistinctStep
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync.step import SyncStep
-from holdfast.plan.levels.division import StateDivision
+from holdfast.plan.levels.seed import StateDivision
 from holdfast.ports import Store
-from holdfast.state import encoding
+from holdfast.state.tables import encode
 
 _FOR_ALL_KEYS = {
     "aggregate": AggregateStep.for_all_keys,
@@ -116,6 +116,6 @@ def _written(
     for number in sorted(of.buckets.keys() | parts.keys()):
         rows = parts.get(number, empty)
         feeds = of.buckets[number].feeds if number in of.buckets else {}
-        digest = hashlib.blake2b(encoding.encode(rows), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(encode(rows), digest_size=8).hexdigest()
         written[number] = write_bucket(store, Bucket(operator, number, version, digest, feeds, rows), below)
     return written

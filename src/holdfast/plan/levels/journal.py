@@ -28,7 +28,7 @@ from typing import Any
 
 from holdfast.errors import STATE, Corrupt, HoldfastError, invariant
 from holdfast.ports import Store
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -274,7 +274,7 @@ class _Entry:
             [*at, bucket.record, [[*number, *_place(piece, self.key)] for number, piece in bucket.pieces.items()]]
             for at, bucket in self.buckets.items()
         ]
-        head = checked_json.dump(
+        head = sealed.dump(
             {
                 "format": _FORMAT,
                 "batch": self.batch_id,
@@ -289,7 +289,7 @@ class _Entry:
     @staticmethod
     def parsed(key: str, data: bytes) -> _Entry:
         head_end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
-        head = checked_json.load(data[_HEAD_BYTES:head_end])
+        head = sealed.load(data[_HEAD_BYTES:head_end])
         if head["format"] != _FORMAT:
             raise ValueError(f"it has the format {head['format']}, and this version knows {_FORMAT}")
         buckets = {

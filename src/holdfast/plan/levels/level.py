@@ -18,7 +18,7 @@ from holdfast.errors import invariant
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import all_keys, moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
-from holdfast.plan.counting.counts import Counts
+from holdfast.plan.counts import Counts
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
@@ -26,7 +26,7 @@ from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance
 from holdfast.plan.pressure import is_costly, pressure_of
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Hosted, Stage, feed_label
-from holdfast.quarantine.passing import EVERYTHING, GivenRows, Passing, outlet_of
+from holdfast.quarantine.mask import EVERYTHING, GivenRows, Passing, outlet_of
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call

@@ -9,15 +9,23 @@ branch has::
     firsts -> filter -> last
 
 What stands before all state is stage 0, which Spark's plan computes as a whole or not at all.
+
+The output of the last level: the rows of chunks, for their sinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from holdfast.graph.nodes import Node
 from holdfast.operators.lowering import InArrow, lowering_of
+from holdfast.plan.chunks import ROWS, Chunk, decode, in_order
+from holdfast.plan.routes import Routes
+from holdfast.plan.stages import Stages
+from holdfast.types.casting import fitted
 
 _Place = tuple[int, int, int]
 """Levels with state before an operator, detours since then, and where it is evaluated behind these."""
@@ -99,3 +107,36 @@ def _before(nodes: Sequence[Node], needs_spark: Collection[Node]) -> set[Node]:
 def _is_either(node: Node) -> bool:
     lowering = lowering_of(node)
     return not lowering.keeps_state and lowering.in_arrow not in (InArrow.SIDE_OUTPUT, InArrow.CALL)
+
+
+@dataclass(frozen=True)
+class Outlets:
+    """The sinks of a pipeline with state.  Picklable.
+
+    Parameters
+    ----------
+    routes : Routes
+        The sinks, with their schemas.
+    sinks : mapping of int to str
+        Target -> sink.
+    """
+
+    routes: Routes
+    sinks: Mapping[int, str]
+
+    @classmethod
+    def of(cls, stages: Stages) -> Outlets:
+        """Return those of a graph that was cut into stages."""
+        return cls(stages.routes, stages.sinks)
+
+    def rows(self, chunks: Sequence[Chunk]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of each sink, in the order of arrival."""
+        schemas = dict(zip(self.routes.sinks, self.routes.schemas, strict=True))
+        for chunk in in_order([chunk for chunk in chunks if chunk.kind == ROWS]):
+            sink = self.sinks[chunk.target]
+            for batch in decode(chunk.data).to_batches():
+                yield sink, fitted(batch, schemas[sink])
+
+    def tables(self, chunks: Sequence[Chunk], sinks: Collection[str]) -> dict[str, pa.Table]:
+        """Return the rows of some sinks."""
+        return self.routes.gathered(self.rows(chunks), sinks)

@@ -19,7 +19,7 @@ where the plan makes one of each, else by the number that each row then has.  A 
 several heads, or several ends.
 
 Where what the plan computes follows from the values of one row, and these have few bytes each, a row of the plan is
-thousands of opened rows: of each column one array goes in, or comes back (:mod:`holdfast.spark.plans.elementwise`).
+thousands of opened rows: of each column one array goes in, or comes back (:mod:`holdfast.spark.plans.traced`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
-from holdfast.plan.counting.counts import Counts
+from holdfast.plan.counts import Counts
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
 from holdfast.plan.stages import Detour, Stage
 from holdfast.types.casting import fitted_column, nullable_type

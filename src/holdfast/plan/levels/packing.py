@@ -14,7 +14,7 @@ from holdfast.errors import present
 from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
-from holdfast.plan.counting.counts import Counts
+from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, invariant
-from holdfast.state import encoding, tables
+from holdfast.state import tables
 from holdfast.state.step import Change, StateTable
 
 PIECE_BYTES = 8 * 2**20
@@ -215,11 +215,11 @@ def load(cells: Cells, record: Record, step: Keeps, held: HeldTables | None) -> 
             continue
         data = _read(cells, part)
         if part.is_base:
-            stored = encoding.decode(data)
+            stored = tables.decode(data)
             state = {name: tables.fitted(stored[name], table.schema) for name, table in step.tables.items()}
         else:
             # A delta that began before the cached version is right as well: it has the last value of each key.
-            state = tables.apply_changes(state, step.tables, encoding.decode_changes(data))
+            state = tables.apply_changes(state, step.tables, tables.decode_changes(data))
         version = part.last
     invariant(
         not record.parts or version == record.version,
@@ -260,7 +260,7 @@ def advance(
         why="versions of a bucket ascend: a worker knows its tables by them.",
         epoch=version,
     )
-    data = encoding.encode_changes(changes)
+    data = tables.encode_changes(changes)
     token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
     parts = list(record.parts)
     is_base = not parts
@@ -277,12 +277,12 @@ def advance(
         size += last.size_bytes
     gone = parts if is_base else joining
     if is_base:
-        data = encoding.encode(state)
+        data = tables.encode(state)
     elif joining:
         merged: Mapping[str, Change] = changes
         for part in joining:
-            merged = _merge(encoding.decode_changes(_read(cells, part)), merged, declared)
-        data = encoding.encode_changes(merged)
+            merged = _merge(tables.decode_changes(_read(cells, part)), merged, declared)
+        data = tables.encode_changes(merged)
     for part in gone:
         _drop(cells, part)
     parts = [part for part in parts if part not in gone]

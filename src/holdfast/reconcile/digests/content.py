@@ -14,7 +14,7 @@ from holdfast.ports import HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, Held, Losses
 from holdfast.reconcile.digests import tables
 from holdfast.reconcile.digests.reduction import Reduction
 from holdfast.types import canonical
-from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.canonical import Digests, is_wanted
 
 _ORDER = "__holdfast_order"
 

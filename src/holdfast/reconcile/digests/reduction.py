@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.connectors.kit.files.arrow_files import ArrowWriter, ArrowWriterFactory
+from holdfast.connectors.kit.files.staged import ArrowWriter, ArrowWriterFactory
 from holdfast.connectors.kit.sql import TableMode
 from holdfast.ports import Losses, Staged, Task
 from holdfast.reconcile.digests import tables
 from holdfast.types import canonical
-from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.canonical import Digests, is_wanted
 
 
 @dataclass(frozen=True)

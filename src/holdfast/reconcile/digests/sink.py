@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.connectors.kit.believed import fresh
 from holdfast.connectors.kit.book import SqlBook
-from holdfast.connectors.kit.files.arrow_files import ArrowStaging, unchecked
+from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
 from holdfast.connectors.kit.sql import APPEND, LEDGER, TableMode
 from holdfast.connectors.sqlite.dialect import SQLITE
 from holdfast.connectors.sqlite.file import DatabaseFile

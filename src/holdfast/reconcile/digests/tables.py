@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.types import canonical
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 
 BITS = 20
 """Of the number of buckets that are kept: a million of them take some 23 MB, and a row of 10**9 that differs fetches a

@@ -39,9 +39,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import present
-from holdfast.spark.launch import command
+from holdfast.spark.launch import jvm_options
 from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import ONE_COLLECTOR, ONE_COMPILER, OPTIONS_OF_JAVA
+from holdfast.store.paths import user_cache
 
 log = logging.getLogger("holdfast.run")
 
@@ -73,16 +74,9 @@ UNUSED_S = 60 * 86_400
 _is_to_be_made = threading.Lock()
 
 
-def directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where archives lie: ``holdfast`` in the user's cache directory."""
-    home = Path(environment.get("HOME") or "~").expanduser()
-    default = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(environment.get("XDG_CACHE_HOME") or default) / "holdfast"
-
-
 def path_for(environment: Mapping[str, str]) -> Path | None:
     """Return where the archive for this Java and this PySpark is, or would be; None where there cannot be one."""
-    home, java = command.spark_home(), environment.get("JAVA_HOME")
+    home, java = jvm_options.spark_home(), environment.get("JAVA_HOME")
     if home is None or not java:
         return None
     digest = hashlib.sha256(f"{Path(java).resolve()} {home}".encode())
@@ -94,7 +88,7 @@ def path_for(environment: Mapping[str, str]) -> Path | None:
                 digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}".encode())
     except OSError:
         return None
-    return directory(environment) / f"spark-classes-{digest.hexdigest()[:16]}.jsa"
+    return user_cache(environment) / f"spark-classes-{digest.hexdigest()[:16]}.jsa"
 
 
 def options(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -323,11 +317,11 @@ def _table(place: Path, name: str) -> Any:
 
 def _verify(archive: Path) -> str:
     """Return why a JVM does not take an archive; empty where it does, and its checksums are right."""
-    home = present(command.spark_home(), "Spark's home is unknown.", why="a pipeline has just run.")
+    home = present(jvm_options.spark_home(), "Spark's home is unknown.", why="a pipeline has just run.")
     done = subprocess.run(
         [
             *(f"{os.environ['JAVA_HOME']}/bin/java", "-Xshare:on", ONE_COLLECTOR, *MAPPED),
-            *(f"-XX:SharedArchiveFile={archive}", "-cp", command.class_path(home), "-version"),
+            *(f"-XX:SharedArchiveFile={archive}", "-cp", jvm_options.class_path(home), "-version"),
         ],
         cwd=archive.parent,  # a file that is too short kills it, and it leaves a report where it is
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The JVM of a start, begun before anything else: it comes up while this process imports the rest of the engine."""
+"""What of a start takes time, begun before anything else: the JVM comes up while this process imports the engine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.config import Settings
+from holdfast.connectors.reading.partitioned import beneath
 from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.plan.cutting import first_in_spark, has_state
 from holdfast.plan.program_build import as_it_is, build_program
+from holdfast.ports import PreparedSpec
 from holdfast.spark.launch import class_archive, jvm
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
 
@@ -20,7 +22,7 @@ _known: WeakKeyDictionary[Graph, RowsInJvm] = WeakKeyDictionary()
 
 
 def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
-    """Begin the JVM that a start will need, where its options are known and no hook has to be called first.
+    """Begin the JVM that a start will need, and what its sources and sinks have to begin on this machine.
 
     Parameters
     ----------
@@ -29,6 +31,15 @@ def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
     options : mapping of str to Any
         The arguments of :func:`holdfast.spark.resume.start.start`.
     """
+    _begin_jvm(pipeline, options)
+    for spec in (*(beneath(node.source_spec) for node in pipeline.sources), *(node.spec for node in pipeline.sinks)):
+        if isinstance(spec, PreparedSpec):
+            with suppress(HoldfastError):
+                spec.prepare()
+
+
+def _begin_jvm(pipeline: Graph, options: Mapping[str, Any]) -> None:
+    """Begin the JVM, where its options are known and no hook has to be called first."""
     # Hooks may set variables that Spark reads; they are called first.
     if options.get("session") is not None or pipeline.hooks.on_setup is not None:
         jvm.discard()

@@ -38,7 +38,7 @@ from holdfast.spark.launch.forked_python import LENGTH_BYTES, MODULES, SIGNALS
 
 IMPORTED = (
     *(*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet"),
-    *("holdfast.spark.datasource", "holdfast.spark.state.evaluation_here"),
+    *("holdfast.spark.datasource", "holdfast.spark.state.evaluation"),
 )
 """What the processes need, whatever the graph."""
 

@@ -18,7 +18,7 @@ from types import FrameType
 MODULES = (
     "pyspark.daemon",
     "holdfast.spark.launch.worker_daemon",
-    "holdfast.spark.kept.worker",
+    "holdfast.spark.kept_worker",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
 )

@@ -1,6 +1,6 @@
 """The JVM of this process: begun as soon as a pipeline is known, taken by PySpark when it asks for one.
 
-It is started by its own command line where that is known (:mod:`holdfast.spark.launch.command`), at once: while it
+It is started by its own command line where that is known (:mod:`holdfast.spark.launch.jvm_options`), at once: while it
 comes up, this process imports the rest of Holdfast and asks the checkpoint and the sinks.  Otherwise Spark's scripts
 start it, when a session is asked for.
 
@@ -30,7 +30,7 @@ from pyspark import SparkConf
 
 import holdfast
 from holdfast.spark import private
-from holdfast.spark.launch import class_archive, command, forking, stop_directory
+from holdfast.spark.launch import class_archive, forking, jvm_options, stop_directory
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_options import OPTIONS_OF_JAVA, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
@@ -172,12 +172,12 @@ def has_begun() -> bool:
 
 def _composed(options: JvmOptions) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the variables of a JVM: what it starts by itself as Python is forked, too."""
-    line = command.composed(os.environ, options.settings, options.for_java)
+    line = jvm_options.composed(os.environ, options.settings, options.for_java)
     if not line:
         return line, {}
     python = forking.workers().python
     forked = {} if python is None else {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    return line, command.environment_of_scripts(os.environ) | forked
+    return line, jvm_options.environment_of_scripts(os.environ) | forked
 
 
 def _start(line: list[str], environment: dict[str, str]) -> _Begun:
@@ -188,7 +188,7 @@ def _start(line: list[str], environment: dict[str, str]) -> _Begun:
         stdin=subprocess.PIPE,
         stdout=output.write_end,
         stderr=output.write_end,
-        env={**environment, command.CONNECTION: str(place / "connection")},
+        env={**environment, jvm_options.CONNECTION: str(place / "connection")},
     )
     output.is_launched()
     begun = _Begun(line, environment, process, output, place)

@@ -25,8 +25,7 @@ from holdfast.graph.nodes import Node
 from holdfast.masking import masked
 from holdfast.ports import Source, Store
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
-from holdfast.quarantine.mask import Address, LetteredSource, Mask
-from holdfast.quarantine.passing import GivenRows, Passing
+from holdfast.quarantine.mask import Address, GivenRows, LetteredSource, Mask, Passing
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate, searched
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate

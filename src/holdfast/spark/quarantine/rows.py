@@ -8,8 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from holdfast.positions import Positions
-from holdfast.quarantine.mask import LETTERS, Address, LetteredSource, one_row, segment_of
-from holdfast.quarantine.passing import GivenRows, Passing
+from holdfast.quarantine.mask import LETTERS, Address, GivenRows, LetteredSource, Passing, one_row, segment_of
 from holdfast.resume.spark_log import plain
 
 

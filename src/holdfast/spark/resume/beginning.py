@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt, HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
 from holdfast.plan.cutting import epoch_driven
-from holdfast.plan.lookups.versions import look_ups_of, unknown_to
+from holdfast.plan.lookup_versions import look_ups_of, unknown_to
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, ascending_by_epoch
 from holdfast.resume.backfill import Backfill

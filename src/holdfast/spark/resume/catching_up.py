@@ -23,7 +23,7 @@ from holdfast.resume.decide import StateSource
 from holdfast.resume.directory_header import LEFT
 from holdfast.resume.spark_log import CONTROLS, plain
 from holdfast.spark.resume.beginning import Beginning
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -155,7 +155,7 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
 def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Positions) -> None:
     """Record that a directory is not used again, why, and up to where it had published."""
     why = "; ".join(map(str, found))
-    store.put(f"{below}/{LEFT}", checked_json.dump({"why": why, "reached": reached}))
+    store.put(f"{below}/{LEFT}", sealed.dump({"why": why, "reached": reached}))
 
 
 def _show(positions: Positions) -> str:

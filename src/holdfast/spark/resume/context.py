@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
-from holdfast.display import phase
+from holdfast.display import lines
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
-from holdfast.plan.lookups.operation import pinned_in
+from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
@@ -27,9 +27,9 @@ from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.resume.rewind import check_finished
 from holdfast.spark import private
 from holdfast.spark.compile import as_spark_has_it
-from holdfast.spark.given_session.log4j import divert
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import rows_in_jvm
+from holdfast.spark.launch.log4j import divert
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
 from holdfast.spark.resume.directory import Directory, directory_of, log_change
@@ -166,7 +166,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     store.prepare()  # before a JVM is started for nothing
     _check_is_shared(asked, directory)
     # Before the rewind is looked for: one that was decided and is published here is then carried through.
-    phase.say("resolving what the last run left")
+    lines.say("resolving what the last run left")
     resolve_dead_run(pipeline, store, asked.settings)
     if finish_rewind is not None:
         finish_rewind(store, directory)
@@ -178,7 +178,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     token = uuid.uuid4().hex
     pinned_in(token, str(directory))
     program = program_of(pipeline, asked.settings, token)
-    phase.say("starting Spark")
+    lines.say("starting Spark")
     base_session = asked.session or session_of(asked.settings, rows=rows_in_jvm(pipeline, asked.settings))
     _check_names_files(base_session, directory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)

@@ -42,7 +42,7 @@ from holdfast.spark.resume.state_change import lines_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.state.step import StepTime
 from holdfast.store.local import LocalStore
-from holdfast.store.unwritten import UnwrittenStore
+from holdfast.store.paths import UnwrittenStore
 
 log = logging.getLogger("holdfast.checkpoint")
 

@@ -24,7 +24,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable, present
-from holdfast.plan.lookups.versions import unknown_to
+from holdfast.plan.lookup_versions import unknown_to
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.decide import Spark, StartWay

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.config import Settings, mistaken_variables
-from holdfast.connectors.reading.ending import ends_at
+from holdfast.connectors.reading.until import ends_at
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import commit_every_ticks
 from holdfast.graph.graph import Graph

@@ -20,7 +20,7 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
 from holdfast.commit.takeover import Expired
-from holdfast.display import phase
+from holdfast.display import lines
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink, Store
@@ -32,7 +32,7 @@ from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.in_doubt import coordinator_of, resolve_with_former_columns
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import check_none_was_resolved
-from holdfast.spark.launch.exposure import exposed
+from holdfast.spark.launch.session import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, physical_plan_of
 from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
@@ -104,13 +104,13 @@ class Starting:
         context = context_of(self.asked, self.finish_rewind)
         try:
             self._warn_of_exposure(context)
-            phase.say("checking the graph")
+            lines.say("checking the graph")
             physical = physical_plan_of(self.asked, context)
             change = self._change(context, physical)
             given_state = self._given_state(context, physical)
             if comparison is not None:
                 comparison.prepare(context.directory)
-            phase.say("asking the sinks")
+            lines.say("asking the sinks")
             sinks = self._connected(context, physical)
             self._resolve_former(context, physical)
             coordinator = coordinator_of(
@@ -136,12 +136,12 @@ class Starting:
                 )
                 restore = partial(explained.restore, pipeline.sources, context.directory, sinks, resumption.held)
                 coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
-                phase.say("finding where to continue")
+                lines.say("finding where to continue")
                 header = owned.settled(resumption)
                 compared: Sequence[ComparedSink] = ()
                 if comparison is not None:
                     compared = comparison.mend(context.directory, sinks, resumption.held, coordinator.check_fenced)
-                phase.say("starting the query")
+                lines.say("starting the query")
                 parts = Wiring(
                     self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation, compared
                 )

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import faults
 from holdfast.config import Settings
-from holdfast.display import phase
+from holdfast.display import lines
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
@@ -100,7 +100,7 @@ class StartComparison:
             log.warning("%s", LETTERS_ELSEWHERE)
         if not nodes:
             return
-        phase.say("computing what the sinks should hold")
+        lines.say("computing what the sinks should hold")
         try:
             self._reconciling(self._first(nodes, checkpoint), checkpoint).prepare()
         except LASTING as error:  # it is that of all
@@ -134,7 +134,7 @@ class StartComparison:
         }
         found = {**empty, **self._left}
         for node in nodes:
-            phase.say(f"comparing {node.name} with what it should hold")
+            lines.say(f"comparing {node.name} with what it should hold")
             found[node.name] = self._mended(node, checkpoint, sinks[node.name], check_fenced)
             faults.reach("repaired", held[node.name].epoch)
         for compared in found.values():

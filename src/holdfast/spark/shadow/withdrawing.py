@@ -19,7 +19,7 @@ from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
-from holdfast.plan.lookups.versions import look_ups_of
+from holdfast.plan.lookup_versions import look_ups_of
 from holdfast.ports import Guarantee, Rewindable, RewindableSpec, Sink, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.shadow.reconciling import Reconciling, shadow_directory

@@ -33,8 +33,7 @@ from holdfast.plan.stages import SparkPart, Stage
 from holdfast.spark import private
 from holdfast.spark.compile import compile_opened
 from holdfast.spark.plans import catalyst
-from holdfast.spark.plans.elementwise import over_arrays
-from holdfast.spark.plans.traced import Trace
+from holdfast.spark.plans.traced import Trace, over_arrays
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame
 
 from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import CHUNKS, DRIVER, REPORT, Chunk, Routing, from_batch
-from holdfast.plan.counting.counts import EpochReport
+from holdfast.plan.counts import EpochReport
 from holdfast.plan.levels.host import call_bucket
 from holdfast.plan.levels.journal import NOTHING, BucketChange, JournalReader, StateVersion, write_part
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.opened import BatchTask
 from holdfast.ports import Store
-from holdfast.quarantine.passing import Passing
+from holdfast.quarantine.mask import Passing
 from holdfast.spark import private
 from holdfast.store.paths import open_store
 

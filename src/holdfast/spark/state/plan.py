@@ -1,16 +1,23 @@
-"""The Spark plan of a pipeline with state: sources as chunks, and the levels."""
+"""The Spark plan of a pipeline with state: sources as chunks, and the levels.
+
+A task of Spark that packs what Spark's plan computed of stage 0 (:mod:`holdfast.plan.levels.packing`).
+
+Which operators of a Spark plan keep state: a pipeline may have none of them.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import InvalidPipeline, crossing
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node
@@ -20,19 +27,18 @@ from holdfast.plan.cutting import build_stages, has_idle_rule
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import Level
-from holdfast.plan.levels.packing import Packing, control_packing, packings, plan_packing
+from holdfast.plan.levels.packing import Packing, PlanPacking, control_packing, packings, plan_packing
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import SparkPart, Stages
 from holdfast.ports import Bounded
 from holdfast.resume.state_upgrade import StateUpgrade
+from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
-from holdfast.spark.state.operators_in_plan import refuse_state
-from holdfast.spark.state.pack_task import PackTask
 from holdfast.spark.state.shape import StateShape
 
 log = logging.getLogger("holdfast.run")
@@ -183,3 +189,55 @@ def compile_stateful(
     directory, below = str(reader.directory), reader.spark_directory
     frame = with_levels(chunks, levels, stages.routing, directory, below, detours_behind)
     return StatefulPlan(frame, stages, levels, each)
+
+
+@dataclass(frozen=True)
+class PackTask:
+    """Called by ``mapInArrow``.  Picklable.
+
+    The order of arrival is that of Spark's partitions, which is the same in a replay.
+
+    Parameters
+    ----------
+    packing : PlanPacking
+        What it does.
+    """
+
+    packing: PlanPacking
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the chunks of this task."""
+        context = TaskContext.get()
+        assert context is not None
+        with crossing():
+            yield from self.packing.packed(context.partitionId(), batches)
+
+
+def refuse_state(pipeline: str, frame: DataFrame) -> None:
+    """Stop if Spark would keep state for a pipeline.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the kinds of operators that do.
+    """
+    kinds = sorted(set(stateful_operators(frame)))
+    if kinds:
+        raise InvalidPipeline(
+            f"pipeline {pipeline!r} keeps state in Spark: {', '.join(kinds)}.",
+            why="map and sql are row-wise here; state without a name could not be restored, moved or inspected.",
+            do="use row-wise expressions in map and sql.",
+            pipeline=pipeline,
+        )
+
+
+def stateful_operators(frame: DataFrame) -> Iterator[str]:
+    """Yield the kinds of stateful operators that a frame's plan contains (Spark's names)."""
+    waiting = [private.analyzed(frame)]
+    while waiting:
+        plan = waiting.pop()
+        if private.is_streaming(plan):
+            kind, inputs = private.kind_of(plan), private.children_of(plan)
+            if kind in private.STATEFUL or (kind == "Join" and all(private.is_streaming(each) for each in inputs)):
+                yield kind
+            waiting.extend(inputs)

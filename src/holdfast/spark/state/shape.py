@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.ports import Store
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.resume.graph_record import unreadable
-from holdfast.store import checked_json
+from holdfast.store import sealed
 
 JOURNAL = "journal"
 """How ``state.json`` says where state is kept (:mod:`holdfast.plan.levels.journal`)."""
@@ -106,7 +106,7 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
 def note_shape(store: Store, directory: str, shape: StateShape) -> None:
     """Note how state is divided in a directory."""
     record = {"buckets": shape.buckets, "partitions": shape.partitions, "kept": JOURNAL}
-    store.put(f"{directory}/state.json", checked_json.dump(record))
+    store.put(f"{directory}/state.json", sealed.dump(record))
 
 
 def noted_shape(store: Store, directory: str) -> StateShape | None:
@@ -122,7 +122,7 @@ def noted_shape(store: Store, directory: str) -> StateShape | None:
     if noted is None:
         return None
     try:
-        value = checked_json.load(noted)
+        value = sealed.load(noted)
         return StateShape(int(value["buckets"]), int(value["partitions"]), value.get("kept") == JOURNAL)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(key, error, "it says into how many buckets state is divided") from error

@@ -29,7 +29,7 @@ from holdfast.plan.cutting import epoch_driven
 from holdfast.plan.levels.journal import JournalReader
 from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.seed import seed_of
-from holdfast.plan.lookups.versions import look_ups_of
+from holdfast.plan.lookup_versions import look_ups_of
 from holdfast.ports import Store
 from holdfast.reconcile.stand_ins import stand_in
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_directory, read_origin

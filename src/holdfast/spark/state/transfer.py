@@ -22,10 +22,10 @@ from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, 
 from holdfast.errors import HoldfastError, InvalidPipeline, present
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import converted
-from holdfast.plan.levels.division import StateDivision
+from holdfast.plan.levels.seed import StateDivision
 from holdfast.ports import Clock, Store
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
-from holdfast.state import checks, encoding, joins
+from holdfast.state import checks, joins, tables
 from holdfast.state.step import StepTime
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -181,7 +181,7 @@ class Transfer:
         """Write all state of an operator into the current buckets."""
         written = {}
         for number, parts in self._division(name, self.state_schemas[name]).divided(state, self.buckets):
-            digest = hashlib.blake2b(encoding.encode(parts), digest_size=8).hexdigest()
+            digest = hashlib.blake2b(tables.encode(parts), digest_size=8).hexdigest()
             written[number] = write_bucket(self.store, Bucket(name, number, version, digest, of_all, parts))
         rows_held = sum(table.num_rows for table in state.values())
         log.info("state of operator %r: %d rows in %d buckets", name, rows_held, self.buckets)

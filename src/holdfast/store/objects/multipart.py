@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.store.objects.client import open_multipart_client
-from holdfast.store.objects.errors import StoreAnswer, failure_of_multipart, of_multipart_server
-from holdfast.store.objects.requests import Perseverance, Requests
+from holdfast.store.objects.errors import Perseverance, Requests, StoreAnswer, failure_of_multipart, of_multipart_server
 
 PART_BYTES = 8 * 2**20
 """Of each part but the last, always: S3 asks for at least 5 MiB, and some stores want all of them to be equal."""

@@ -15,8 +15,17 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.store.objects.client import open_client
-from holdfast.store.objects.errors import FailedRequest, StoreAnswer, failure_of, is_deleted, of_server
-from holdfast.store.objects.requests import Perseverance, Refusal, Requests, in_doubt
+from holdfast.store.objects.errors import (
+    FailedRequest,
+    Perseverance,
+    Refusal,
+    Requests,
+    StoreAnswer,
+    failure_of,
+    in_doubt,
+    is_deleted,
+    of_server,
+)
 
 _TOKEN = "holdfast"
 """Name of the attribute that says which call created an object; letters only, as Azure wants them."""

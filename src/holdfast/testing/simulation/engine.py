@@ -20,8 +20,8 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
-from holdfast.testing.simulation.evaluation import NumberedRows, SimulatedEvaluation, TaskRun
 from holdfast.testing.simulation.process import Process, SimulatedCrash
+from holdfast.testing.simulation.rows import NumberedRows, SimulatedEvaluation, TaskRun
 
 SOURCE = "numbers"
 

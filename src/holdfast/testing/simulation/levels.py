@@ -27,17 +27,15 @@ from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.graph.graph import Graph
+from holdfast.plan.audit import Auditor, audit_of_stages
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
-from holdfast.plan.counting.audit import audit_of_stages
-from holdfast.plan.counting.auditor import Auditor
-from holdfast.plan.counting.counts import EpochReport, united
-from holdfast.plan.counting.totals import Balances
+from holdfast.plan.counts import Balances, EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
 from holdfast.plan.levels.journal import NOTHING, JournalReader, StateJournal, StateVersion, write_part
 from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
-from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
@@ -46,9 +44,8 @@ from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
-from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
-from holdfast.testing.simulation.rows import ROW_US
+from holdfast.testing.simulation.rows import ROW_US, TaskRun
 from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan
 from holdfast.testing.store import FaultyStore, SimulatedStore
 

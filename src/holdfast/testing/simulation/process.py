@@ -2,16 +2,27 @@
 
 The idea is SQLite's (``test/writecrash.test``): crash at the n-th write, n = 1, 2, ..., until a run survives.  No
 guessing of interesting points: every durable write of store, sinks and engine goes through :meth:`Process.write`.
+
+The commit thread without a thread: a seed decides when it runs.
+
+Several drivers at once, one durable write at a time, in an order that a seed chooses.
+
+Each driver runs in a thread of its own, but only the one that holds the baton moves; at every durable write the baton
+may go to another.  So a run is as deterministic as one thread, and every interleaving of durable writes can happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from holdfast import faults
+from holdfast.commit.commit_thread import Job, Step
 
 T = TypeVar("T")
 
@@ -115,3 +126,137 @@ class Process:
             yield
         finally:
             faults.install(None)
+
+
+class SteppedLane:
+    """A lane whose jobs advance when :meth:`tick` is called: between any two durable writes of the engine.
+
+    Parameters
+    ----------
+    random_ : random.Random
+        Says at each tick how many steps are taken.
+    size : int
+        Jobs that may wait; submitting one more works the oldest off.
+    """
+
+    def __init__(self, random_: random.Random, size: int = 4) -> None:
+        self._random = random_
+        self._size = size
+        self._jobs: deque[deque[Step]] = deque()
+        self._failure: BaseException | None = None
+        self._is_at_work = False
+
+    @property
+    def length(self) -> int:
+        """Jobs submitted and not finished."""
+        return len(self._jobs)
+
+    def tick(self) -> None:
+        """Let the simulated thread run for a moment, unless it is the one that is running."""
+        if not self._is_at_work and self._failure is None:
+            for _ in range(self._random.choice((0, 0, 1, 1, 2, 5))):
+                self._step()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self.check()
+        while len(self._jobs) > self._size:
+            self._step()
+            self.check()
+        self._jobs.append(deque(job))
+
+    def wait(self) -> None:
+        """Work every job off."""
+        while self._jobs and self._failure is None:
+            self._step()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the failure of a job, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Drop what waits."""
+        self._jobs.clear()
+
+    def _step(self) -> None:
+        if not self._jobs or self._failure is not None:
+            return
+        self._is_at_work = True
+        try:
+            if self._jobs[0]:
+                self._jobs[0].popleft()()
+            else:
+                self._jobs.popleft()
+        except SimulatedCrash as crash:
+            self._failure = crash
+            raise  # the whole process is dead, not just its commit thread
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self._is_at_work = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one driver ended: with an error, or (None) in good order."""
+
+    error: BaseException | None
+
+
+class Baton:
+    """Lets exactly one of several threads run.
+
+    Parameters
+    ----------
+    random_ : random.Random
+        Chooses who runs next.
+    """
+
+    def __init__(self, random_: random.Random) -> None:
+        self._random = random_
+        self._turns: dict[str, threading.Semaphore] = {}
+        self._current = ""
+        self._all_done = threading.Event()
+
+    def switch(self, name: str) -> None:
+        """Give the turn to a driver, perhaps this one, and wait for the next turn; called by driver ``name``."""
+        if self._current != name:
+            return  # not one of ours: the test's own thread
+        self._pass_on()
+        self._turns[name].acquire()
+
+    def run(self, drivers: Mapping[str, Callable[[], None]]) -> dict[str, Ending]:
+        """Run every driver to its end; returns how each ended."""
+        endings: dict[str, Ending] = {}
+        self._turns = {name: threading.Semaphore(0) for name in drivers}
+        threads = [
+            threading.Thread(target=self._drive, args=(name, drive, endings), name=name, daemon=True)
+            for name, drive in drivers.items()
+        ]
+        for thread in threads:
+            thread.start()
+        self._pass_on()
+        self._all_done.wait()
+        for thread in threads:
+            thread.join()
+        return {name: endings[name] for name in drivers}
+
+    def _drive(self, name: str, drive: Callable[[], None], endings: dict[str, Ending]) -> None:
+        self._turns[name].acquire()
+        error: BaseException | None = None
+        try:
+            drive()
+        except BaseException as failure:  # returned as the driver's ending
+            error = failure
+        endings[name] = Ending(error)
+        del self._turns[name]
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if not self._turns:
+            self._all_done.set()
+            return
+        self._current = self._random.choice(sorted(self._turns))
+        self._turns[self._current].release()

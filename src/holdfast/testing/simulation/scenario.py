@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from holdfast.commit.ledger import survey
 from holdfast.errors import HoldfastError
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.testing.failures import Failure, ScriptedFailures
 from holdfast.testing.simulation.engine import SOURCE, Load
 from holdfast.testing.simulation.process import SimulatedCrash

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import InDoubt, Unavailable
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.simulation.engine import Load

@@ -17,16 +17,13 @@ from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.recovery import Verdict
 from holdfast.commit.transaction import Transition
 from holdfast.errors import Diverged
-from holdfast.graph.pace import SinkPace
+from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink, Store
-from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.failures import Failures, NoFailures
+from holdfast.testing.failures import Failures, NoFailures, SimulatedClock
 from holdfast.testing.faulty_sink import FaultySink
-from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine, Workers
-from holdfast.testing.simulation.evaluation import SimulatedEvaluation, Workload
-from holdfast.testing.simulation.process import CrashAt, Process
-from holdfast.testing.simulation.rows import audit_rows, audit_values
+from holdfast.testing.simulation.process import CrashAt, Process, SteppedLane
+from holdfast.testing.simulation.rows import SimulatedEvaluation, Workload, audit_rows, audit_values
 from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.control.columns import EXTRA_TYPE, Columns, ControlColumns
+from holdfast.connectors.control.columns import EXTRA_TYPE, Columns, ControlColumns, pieces
 from holdfast.connectors.control.commands import AddColumn, DropPartition, Widen, parsed
-from holdfast.connectors.control.rows import pieces
 from holdfast.errors import BadRow, InvalidPipeline
 
 DECLARED = pa.schema([("id", pa.int32()), ("day", pa.date32()), ("fare", pa.decimal128(8, 2))])

@@ -14,12 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.connectors.files.objects.log import ObjectLog, UploadsEntry
-from holdfast.connectors.files.objects.names import OWN, is_visible
-from holdfast.connectors.files.objects.parallel import each
-from holdfast.connectors.files.objects.place import BucketPlace
-from holdfast.connectors.files.sink import lineage
-from holdfast.connectors.files.sink.dataset import ATTEMPTS, changing
-from holdfast.connectors.files.sink.tables import FilesTable, schema_of
+from holdfast.connectors.files.objects.place import OWN, BucketPlace, each, is_visible
+from holdfast.connectors.files.sink import dataset
+from holdfast.connectors.files.sink.dataset import ATTEMPTS, FilesTable, changing, schema_of
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.rows import RowsForm
 from holdfast.errors import InvalidPipeline
@@ -76,7 +73,7 @@ class ObjectFilesDataset:
 
     def find(self, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
         """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`."""
-        return lineage.found(self.table(), name, where, limit)
+        return dataset.found(self.table(), name, where, limit)
 
     def table(self) -> FilesTable:
         """Return the files of one moment as a table."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.connectors.files.objects.parallel import each
+from holdfast.connectors.files.objects.place import each
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Explanation
 from holdfast.store.increments import MERGED_AT_A_TIME

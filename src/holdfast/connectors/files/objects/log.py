@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.connectors.files.objects.parallel import each
+from holdfast.connectors.files.objects.place import each
 from holdfast.connectors.files.objects.staging import UploadedFile
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.ports import Explanation, Held

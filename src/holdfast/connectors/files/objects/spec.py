@@ -11,13 +11,12 @@ import pyarrow as pa
 from holdfast.connectors.files.objects.dataset import ObjectFilesDataset, check_existing
 from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import ObjectLog, UploadsEntry
-from holdfast.connectors.files.objects.names import OWN, parsed, tag_at
-from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.files.objects.place import OWN, BucketPlace, parsed, tag_at
 from holdfast.connectors.files.objects.sink import ObjectFilesSink
 from holdfast.connectors.files.objects.staging import room_below
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.rows import RowsForm
-from holdfast.connectors.kit.resets import WRITTEN_AGAIN, counted
+from holdfast.connectors.kit.rewinds import WRITTEN_AGAIN, counted
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
 from holdfast.store.objects.client import check_address

@@ -16,9 +16,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.files.objects.names import named, parsed
-from holdfast.connectors.files.objects.parallel import each
-from holdfast.connectors.files.objects.place import BucketPlace
+from holdfast.connectors.files.objects.place import BucketPlace, each, named, parsed
 from holdfast.connectors.kit import json_lines
 from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm
 from holdfast.errors import HoldfastError, invariant

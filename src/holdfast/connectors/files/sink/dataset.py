@@ -1,23 +1,33 @@
 """Reads a directory of files sinks outside of a pipeline: each row once, whatever is being renamed or removed.
 
 The log of a sink decides what its entries name; what no entry since the listing began has named has not changed since.
+
+The rows of files of a directory, with the types that were written; the names of directories have columns, too.
+
+Rows of a directory of files, and when epochs were published there, for ``holdfast trace``.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
-from holdfast.connectors.files.sink.tables import FilesTable, schema_of
+from holdfast.connectors.kit import json_lines
 from holdfast.connectors.kit.files.own_files import visible_paths
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.expressions.compile import columnar
+from holdfast.ports import PublishedEpoch
 from holdfast.store import durable
+from holdfast.store.sealed import damage_named
+from holdfast.types.partition import partition_columns, partition_values
+from holdfast.types.schema import decode_schema, unite_schemas
 
 ATTEMPTS = 100
 
@@ -149,3 +159,167 @@ def changing(path: str) -> Unavailable:
         do="try again; if it is always the same file, somebody removed it: restore it.",
         participant=path,
     )
+
+
+_FILE = "__filename"
+"""Of each row: where Arrow has read it."""
+
+
+@dataclass(frozen=True)
+class FilesTable:
+    """Files that are one table.
+
+    Parameters
+    ----------
+    paths : tuple of str
+        Of Parquet files and files of JSON lines, staged ones too.
+    base : str
+        The directory below which columns become directories.
+    schema : pyarrow.Schema
+        Columns of the rows, partition columns included.
+    file_system : pyarrow.fs.FileSystem, optional
+        Where they are; None: the local one.
+    """
+
+    paths: tuple[str, ...]
+    base: str
+    schema: pa.Schema
+    file_system: Any = None
+
+    def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows, with these columns or all.
+
+        Raises
+        ------
+        FileNotFoundError
+            If a file is gone.
+        Corrupt
+            If one is damaged.
+        Unavailable
+            If the object store does not answer.
+        """
+        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches(list(self.batches(wanted)), wanted)
+
+    def batches(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, with these of the columns; errors as :meth:`to_table`."""
+        of_directory: dict[str, dict[str, pa.Scalar]] = {}
+        for directory, rows in self._of_files(wanted):
+            if directory not in of_directory:
+                of_directory[directory] = self._values(directory)
+            values = of_directory[directory]
+            columns = [
+                pa.repeat(values[field.name], rows.num_rows) if field.name in values else rows.column(field.name)
+                for field in wanted
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    def _of_files(self, wanted: pa.Schema) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield what is in the files, with the directory of each, relative."""
+        in_names = frozenset[str]().union(*(partition_columns(self._directory(path)) for path in self.paths))
+        schema = pa.schema([field for field in self.schema if field.name not in in_names])
+        names = [field.name for field in wanted if field.name not in in_names]
+        lines = [path for path in self.paths if path.removesuffix(".staged").endswith(".json")]
+        for path in lines:
+            with damage_named(path):
+                table = json_lines.decode(self._content(path), schema)
+            for rows in table.to_batches():
+                yield self._directory(path), rows
+        others = [path for path in self.paths if path not in set(lines)]
+        if not others:
+            return
+        from pyarrow import dataset as pa_dataset  # loads pandas: a second, for commands that read no rows
+
+        with damage_named(self.base):
+            found = pa_dataset.dataset(others, schema=schema, format="parquet", filesystem=self.file_system)
+            for rows in found.to_batches(columns=[*names, _FILE] if in_names else names):
+                if rows.num_rows:  # those of one file
+                    yield self._directory(rows.column(_FILE)[0].as_py()) if in_names else "", rows
+
+    def _directory(self, path: str) -> str:
+        return os.path.relpath(os.path.dirname(path), self.base)
+
+    def _content(self, path: str) -> bytes:
+        if self.file_system is None:
+            with open(path, "rb") as file:
+                return file.read()
+        with self.file_system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def _values(self, directory: str) -> dict[str, pa.Scalar]:
+        try:
+            return partition_values(directory, self.schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise Corrupt(
+                f"{self.base}: the name of the directory {directory} has no value of its column.",
+                why=f"{error}.",
+                do="move it out: no sink has written it.",
+                participant=self.base,
+            ) from error
+
+
+def schema_of(path: str, noted: Iterable[str]) -> pa.Schema:
+    """Return the columns of a directory, from what the logs of its sinks note.
+
+    Raises
+    ------
+    InvalidPipeline
+        If none of them notes its columns.
+    """
+    schemas = [decode_schema(each) for each in noted if each]
+    if not schemas:
+        raise InvalidPipeline(
+            f"The columns of {path} are unknown.",
+            why="the logs of its sinks do not note them: they were written by an earlier version.",
+            do="start a pipeline that writes there once; or read its paths() with any reader of files.",
+            participant=path,
+        )
+    return unite_schemas(schemas)
+
+
+def history(log_directory: str) -> list[PublishedEpoch]:
+    """Return the epochs that the entries of the log name; the time is that of the file of the entry."""
+    log, found, last = FilesLog(log_directory, aside=""), [], 0
+    for number in log.numbers():
+        try:
+            entry = log.read(number)
+            at_us = os.stat(os.path.join(log_directory, f"{number:012d}.json")).st_mtime_ns // 1000
+        except FileNotFoundError:
+            continue  # removed because a hundred newer ones are there
+        if entry.epoch > last and not entry.is_compaction:
+            found.append(PublishedEpoch(entry.epoch, entry.generation, entry.positions, at_us))
+        last = entry.epoch
+    return found
+
+
+def find(path: str, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
+    """Return rows of the directory: parameters as of :class:`~holdfast.ports.LineageSpec`; a condition is Spark SQL."""
+    return found(FilesDataset(path).table(), name, where, limit)
+
+
+def found(rows: FilesTable, name: str, where: str | tuple[str, str], limit: int) -> list[dict[str, Any]]:
+    """Return rows of files; parameters as of :func:`find`."""
+    test = _condition(where, rows.schema, name)
+    several: list[dict[str, Any]] = []
+    for batch in rows.batches(rows.schema):
+        chosen = batch.filter(test(batch)).slice(0, limit - len(several))
+        several += chosen.to_pylist()
+        if len(several) == limit:
+            break
+    return several
+
+
+def _condition(where: str | tuple[str, str], schema: pa.Schema, name: str) -> Any:
+    if not isinstance(where, str):
+        column, value = where
+        return lambda batch: pc.equal(batch.column(column).cast(pa.string()), value)
+    compiled = columnar(where, schema)
+    if compiled is None or compiled.type != pa.bool_():
+        raise InvalidPipeline(
+            f"sink {name!r}: its rows cannot be asked for by {where!r}.",
+            why="that is no condition of the SQL that is evaluated without Spark, over the columns "
+            f"{', '.join(schema.names)}.",
+            do="write comparisons with AND, OR, NOT, IN, BETWEEN, IS NULL.",
+            participant=name,
+        )
+    return compiled.evaluate

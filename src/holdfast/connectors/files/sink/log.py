@@ -4,21 +4,30 @@ Invariants: numbers grow by one; an entry is never changed; of several writers e
 so a writer that was overtaken learns it from the very write that would have committed.  The entry that
 commits an epoch names all its renames: the next run that opens the log can finish them.  That entries grow, and follow
 finished renames only, is asserted by who appends them (:mod:`holdfast.connectors.files.sink.sink`).
+
+Carries out a log entry: staged files become visible by renames, withdrawn ones are removed.
+
+The next run that opens the sink does what a crash has left; each rename is done once, in whatever process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast import faults
 from holdfast.connectors.kit.believed import went_back
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, InDoubt
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
+from holdfast.store import durable
 from holdfast.store.entry_log import EntryLog
 
 
@@ -161,3 +170,170 @@ def _decode(data: bytes, number: int) -> LogEntry:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+log = logging.getLogger("holdfast.connectors.files")
+
+
+class Renames:
+    """The renames and removals of one sink's log entries.
+
+    Parameters
+    ----------
+    directory : str
+        The sink's directory.
+    entries : FilesLog
+        Its log.
+    pipeline, sink : str
+        For errors.
+    """
+
+    def __init__(self, directory: str, entries: FilesLog, pipeline: str, sink: str) -> None:
+        self._directory = directory
+        self._log = entries
+        self._pipeline = pipeline
+        self._sink = sink
+        self._note = os.path.join(directory, "_holdfast", pipeline, sink, "renamed")
+        self._finished = 0
+        """Number of the log entry whose renames are known to be done."""
+
+    def finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
+        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it concurrently.
+
+        Raises
+        ------
+        InDoubt
+            If a file could not be renamed: the epoch is committed, and not all of it is visible.
+        Diverged
+            If a file is gone that was not visible yet.
+        """
+        if self.are_finished(entry):  # else a run may have died, or failed, among its renames
+            return
+        try:
+            if (entry.renames or entry.removals) and not is_synced:
+                self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
+            waiting = {staged for staged, _ in entry.renames if os.path.lexists(self._path(staged))}
+            gone = []
+            for staged, final in entry.renames:
+                if not self._rename(staged, final):
+                    gone.append((staged, final))
+                faults.reach("publish-begun", entry.epoch)
+            self._check_gone(entry, waiting, gone)
+            self._note_done(entry)
+            for path in self._removals(entry):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, path))
+                faults.reach("publish-begun", entry.epoch)
+            touched = [*(final for _, final in entry.renames), *entry.removals]
+            for directory in sorted({os.path.dirname(path) for path in touched}):
+                with suppress(FileNotFoundError):  # removed meanwhile, with our file in it
+                    durable.sync_directory(os.path.join(self._directory, directory))
+        except OSError as error:
+            raise InDoubt(
+                f"Epoch {entry.epoch} is committed in sink {self._sink!r}, but not all of its files are visible.",
+                why=f"{error.filename or self._directory}: {error.strerror}.",
+                do="repair the file system and start again: opening the sink finishes it.",
+                pipeline=self._pipeline,
+                participant=self._sink,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        for above in sorted({above for above, _ in _staged_directories(entry)}):
+            shutil.rmtree(os.path.join(self._directory, above), ignore_errors=True)
+        self._finished = entry.number
+
+    def are_finished(self, entry: LogEntry) -> bool:
+        """Return whether an entry is the last one that was finished here."""
+        return entry.number == self._finished
+
+    def _removals(self, entry: LogEntry) -> tuple[str, ...]:
+        """Return what an entry removes: what joined files replace, only where these are in their place."""
+        removals = entry.replaced(lambda final: os.path.lexists(os.path.join(self._directory, final)))
+        if len(removals) < len(entry.removals):
+            log.warning("%s is gone: files that it replaces stay where they are", entry.renames[0][1])
+        return removals
+
+    def _rename(self, staged: str, final: str) -> bool:
+        """Do one rename; False if the file is in neither place."""
+        source, target = self._path(staged), self._path(final)
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:  # done already: before a crash, or by who opens the sink at the same time
+            if os.path.lexists(source):  # it is not: the target's directory is gone
+                durable.make_directory(os.path.dirname(target), is_published=True)
+                os.rename(source, target)
+            else:
+                return os.path.lexists(target)
+        return True
+
+    def _check_gone(self, entry: LogEntry, waiting: Collection[str], gone: Sequence[tuple[str, str]]) -> None:
+        """Tell files that somebody removed before they were visible from those that a reader has taken away since.
+
+        Renames are done in order: what comes behind one that was still to be done was not visible.  Where none was, all
+        were done if that is noted.
+
+        Raises
+        ------
+        Diverged
+            If rows of the entry will never be visible: it is committed, and readers may have others of it.
+        """
+        order = [staged for staged, _ in entry.renames]
+        first = next((place for place, staged in enumerate(order) if staged in waiting), None)
+        noted = self._noted()
+        if first is None:
+            lost = list(gone) if noted is not None and noted < entry.number and not entry.is_compaction else []
+        else:
+            lost = [pair for pair in gone if order.index(pair[0]) >= first]
+        for _, final in gone:
+            if not lost:
+                log.warning("%s was published and has been removed", self._path(final))
+        if lost:
+            raise Diverged(
+                f"Epoch {entry.epoch} is committed in sink {self._sink!r}, and {len(lost)} of its {len(order)} files "
+                f"are gone: {', '.join(final for _, final in lost[:5])}{', ...' if len(lost) > 5 else ''}.",
+                why="somebody removed them after the log entry that names them, before they were visible; the others "
+                f"of the epoch are, or were. They were staged as {lost[0][0]}.",
+                do="bring the staged files back, or put files with these names, and the rows of the epoch that are "
+                "missing, in their place, and start again. If readers have taken them away, and nobody removed what "
+                f"was staged: write {entry.number} into {self._note}.",
+                pipeline=self._pipeline,
+                participant=self._sink,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            )
+
+    def _noted(self) -> int | None:
+        """Return the number of the last entry whose renames are done; None where an older version noted none."""
+        with suppress(FileNotFoundError, ValueError), open(self._note, encoding="ascii") as file:
+            return int(file.read())
+        return None
+
+    def _note_done(self, entry: LogEntry) -> None:
+        """Note that the renames of an entry are done: not synced, since after a power cut it only says too little."""
+        aside = os.path.join(os.path.dirname(self._note), "writing", f"renamed-{entry.generation}")
+        with suppress(FileNotFoundError):  # who connects to the sink meanwhile removes what lies there
+            with open(aside, "w", encoding="ascii", opener=durable.private_opener) as file:
+                file.write(str(entry.number))
+            os.rename(aside, self._note)
+
+    def _path(self, relative: str) -> str:
+        return os.path.join(self._directory, relative)
+
+    def is_unfinished(self, entry: LogEntry) -> bool:
+        """Return whether a rename or a removal of an entry is still pending."""
+        waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
+        return not self.are_finished(entry) and any(
+            os.path.lexists(os.path.join(self._directory, path)) for path in waiting
+        )
+
+
+def directories(entry: LogEntry) -> frozenset[str]:
+    """Return the staged directories of tasks that an entry names."""
+    return frozenset(name for above, name in _staged_directories(entry) if above.split(os.sep)[3] == "staging")
+
+
+def _staged_directories(entry: LogEntry) -> frozenset[tuple[str, str]]:
+    """Return path and name of each directory from which an entry takes files."""
+    # _holdfast/<pipeline>/<sink>/<staging or joining>/<directory>/...
+    parts = (staged.split(os.sep)[:5] for staged, _ in entry.renames)
+    return frozenset((os.sep.join(each), each[4]) for each in parts)

@@ -27,11 +27,10 @@ from holdfast import faults
 from holdfast.connectors.files.sink.compaction import Joining
 from holdfast.connectors.files.sink.log import LogEntry
 from holdfast.connectors.kit.believed import is_moved
-from holdfast.connectors.kit.compared_columns import FoundRows
+from holdfast.connectors.kit.compared_columns import FoundRows, Moved
 from holdfast.connectors.kit.files.content import BATCH_ROWS, FileFormat, parsed_place
 from holdfast.connectors.kit.files.own_files import EpochFiles, OwnFile, joined_name, own_file, visible_paths
 from holdfast.connectors.kit.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS
-from holdfast.connectors.kit.moved import Moved
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 from holdfast.store import durable
 from holdfast.types import canonical, partition

@@ -16,18 +16,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.connectors.files.sink.compaction import Compaction, Joining
-from holdfast.connectors.files.sink.log import FilesBehind, FilesLog, LogEntry, files_behind, since_repair
-from holdfast.connectors.files.sink.renames import Renames, directories
+from holdfast.connectors.files.sink.log import (
+    FilesBehind,
+    FilesLog,
+    LogEntry,
+    Renames,
+    directories,
+    files_behind,
+    since_repair,
+)
 from holdfast.connectors.files.sink.repairing import repaired
 from holdfast.connectors.files.sink.view import viewed
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files import staged
 from holdfast.connectors.kit.files.content import FileFormat, FilesContent, check_format
+from holdfast.connectors.kit.files.existing import sweep_views
 from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.files.own_files import tag_of
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory
-from holdfast.connectors.kit.files.views import sweep_views
 from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.connectors.kit.maintenance import Tending
 from holdfast.errors import InvalidPipeline, invariant

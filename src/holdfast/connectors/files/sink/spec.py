@@ -6,33 +6,38 @@ opens the sink next until none is left.  Generations and epochs in the log only 
 
 What a crash leaves: before the entry, orphans, swept by name; after it, an epoch of which a reader sees some files
 and not the others until the next :meth:`FilesSink.open` (design/0005).
+
+A lease in a directory: one sealed object for each beat, named by its number, created put-if-absent.
+
+There is no clock that all machines share: who watches measures on its own how long no beat has come.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.files.sink import lineage
+from holdfast.connectors.files.sink import dataset
 from holdfast.connectors.files.sink.compaction import TARGET
 from holdfast.connectors.files.sink.log import FilesLog
 from holdfast.connectors.files.sink.sink import OWN_DIRECTORY, FilesSink
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.explanations import FileExplanations
-from holdfast.connectors.kit.files.lease import DirectoryLease
 from holdfast.connectors.kit.files.own_files import own_files, tag_of
-from holdfast.connectors.kit.resets import of_directory
+from holdfast.connectors.kit.lease_text import dumped, loaded
+from holdfast.connectors.kit.rewinds import of_directory
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
-from holdfast.graph.pace import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
-from holdfast.store import durable
+from holdfast.graph.trigger import pace
+from holdfast.ports import Guarantee, Lease, PublishedEpoch, Reset, SeenLease, SinkLedger, Withdrawal
+from holdfast.store import durable, sealed
 from holdfast.types.units import size_bytes
 
 if TYPE_CHECKING:
@@ -193,11 +198,11 @@ class FilesSinkSpec:
     def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
         """Return the last epochs, of the entries of the log."""
         root = os.path.abspath(durable.local_path(self.path) or "")
-        return lineage.history(os.path.join(root, OWN_DIRECTORY, pipeline, name, "log"))
+        return dataset.history(os.path.join(root, OWN_DIRECTORY, pipeline, name, "log"))
 
     def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
         """Return rows of the directory."""
-        return lineage.find(os.path.abspath(durable.local_path(self.path) or ""), name, where, limit)
+        return dataset.find(os.path.abspath(durable.local_path(self.path) or ""), name, where, limit)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the sink's log says."""
@@ -218,3 +223,65 @@ class FilesSinkSpec:
             return [os.path.join(root, file.path) for file in own_files(root, tag)]
 
         return of_directory(own, files, root, rows=rows, is_dry_run=is_dry_run)
+
+
+KEPT = 3
+"""Objects that stay: a reader that has listed the directory still finds one of them."""
+_READ_TRIES = 20
+
+
+class DirectoryLease:
+    """The lease in one directory, which belongs to it alone.
+
+    Parameters
+    ----------
+    directory : str
+        Local or mounted; created when the lease is first written.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._is_prepared = False
+
+    def read(self) -> SeenLease | None:
+        """Return the newest beat."""
+        for _ in range(_READ_TRIES):
+            beats = self._beats()
+            if not beats:
+                return None
+            text = sealed.read_sealed(self._path(beats[-1]))
+            if text is not None:  # else newer ones have come meanwhile, and it was removed
+                return SeenLease(beats[-1], loaded(text.decode()))
+        return None
+
+    def write(self, seen: SeenLease | None, lease: Lease) -> bool:
+        """Create the next beat; only one that saw the newest can."""
+        if not self._is_prepared:
+            sealed.prepare(self._directory)
+            self._is_prepared = True
+        before = 0 if seen is None else seen.beat
+        if self._beats()[-1:] != ([before] if before else []):
+            return False  # a number that was removed is free again, and must not be created
+        if not sealed.put_if_absent(self._path(before + 1), dumped(lease).encode()):
+            return False
+        if self._beats()[-1] > before + KEPT:  # we were stopped between the look and the write
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(before + 1))
+            return False
+        for number in [number for number in self._beats() if number <= before + 1 - KEPT]:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(number))
+        return True
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _beats(self) -> list[int]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._directory, f"{number:012d}.json")

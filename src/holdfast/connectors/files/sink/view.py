@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from holdfast.connectors.files.sink.dataset import carried_out
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
+from holdfast.connectors.kit.files.existing import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.connectors.kit.files.own_files import visible_paths
-from holdfast.connectors.kit.files.views import ATTEMPTS, changing, linked, other_tags, tag_in, view_directory
 from holdfast.store import durable
 
 

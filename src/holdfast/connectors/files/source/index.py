@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holdfast.connectors.files.source.log import Block, LoggedFile
 from holdfast.connectors.files.source.reading import read_parts
 from holdfast.connectors.files.source.selection import FilesSelection
-from holdfast.connectors.formats import times
+from holdfast.connectors.formats import texts
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.identity import FileIdentity
 from holdfast.connectors.reading.bounds import bounds_for_all
@@ -139,7 +139,7 @@ class TimeIndex:
         if spec.layout.format == "parquet" and cut.blocks:
             column = spec.schema.field(str(spec.timestamp))
             self._spent += _FOOTER
-            ranges = times.of_blocks(whole, column, [(block.start, block.end) for block in cut.blocks])
+            ranges = texts.of_blocks(whole, column, [(block.start, block.end) for block in cut.blocks])
         for block, range_ in zip(cut.blocks, ranges, strict=True):
             is_wanted = spec.before is not None or spec.has_bounds
             if not is_wanted or (range_ is not None and spec.marker is None):
@@ -155,7 +155,7 @@ class TimeIndex:
         bounds: list[int] = []
         try:
             for batch in read_parts(spec, (part,)):
-                found.append(times.of_rows([batch], column))
+                found.append(texts.of_rows([batch], column))
                 bounds += bounds_for_all(batch, column, spec.marker) if spec.marker is not None else []
         except HoldfastError:
             return _Known(range_)

@@ -41,10 +41,10 @@ class Block(NamedTuple):
     identity : FileIdentity, optional
         The file's when it was logged; None in logs that were written before it was kept.
     times : TimeRange, optional
-        Where its timestamps are, where that is known (:mod:`holdfast.connectors.formats.times`).
+        Where its timestamps are, where that is known (:mod:`holdfast.connectors.formats.texts`).
     since, before : int, optional
         Only its rows of this time are read: those below ``since`` stand in an earlier block of the log, and those at or
-        above ``before`` are owed (:mod:`holdfast.connectors.reading.between`).
+        above ``before`` are owed (:mod:`holdfast.connectors.reading.until`).
     """
 
     name: str

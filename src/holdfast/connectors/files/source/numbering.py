@@ -14,7 +14,7 @@ from holdfast.connectors.files.source.layout import Layout
 from holdfast.connectors.files.source.log import Block
 from holdfast.connectors.formats import parquet
 from holdfast.connectors.formats.access import FilePart
-from holdfast.connectors.formats.lines import RowRules, Text
+from holdfast.connectors.formats.blocks import RowRules, Text
 from holdfast.connectors.formats.texts import read_texts
 from holdfast.connectors.reading.identified import ROWS_MAX, KnownPlace, Numbered, PlaceRun, numbered
 

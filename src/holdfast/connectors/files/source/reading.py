@@ -15,10 +15,10 @@ from holdfast.connectors.files.source.numbering import one_row, read_numbered
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import parquet
 from holdfast.connectors.formats.access import FilePart
-from holdfast.connectors.formats.lines import RowRules
+from holdfast.connectors.formats.blocks import RowRules
 from holdfast.connectors.formats.texts import read_texts
-from holdfast.connectors.reading.between import numbered_between, rows_between
 from holdfast.connectors.reading.identified import Numbered
+from holdfast.connectors.reading.until import numbered_between, rows_between
 from holdfast.errors import BadRow
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.partition import partition_values

@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from holdfast.connectors.files.source import discovery
-from holdfast.connectors.files.source.dealing import grouped
-from holdfast.connectors.files.source.discovery import Discovery
-from holdfast.connectors.files.source.gone import what_is_gone
+from holdfast.connectors.files.source.discovery import Discovery, what_is_gone
 from holdfast.connectors.files.source.layout import RECORD_SIZE, Layout
 from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.connectors.files.source.numbering import places_of
-from holdfast.connectors.files.source.planner import FilePlanner, part_of
+from holdfast.connectors.files.source.planner import FilePlanner, grouped, part_of
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines
-from holdfast.connectors.formats.access import FilePart
+from holdfast.connectors.formats.access import UTF_8, FilePart, encoding_of
 from holdfast.connectors.formats.convert import required_unless
-from holdfast.connectors.formats.encodings import UTF_8, encoding_of
 from holdfast.connectors.reading.bounds import with_bounds
 from holdfast.connectors.reading.identified import KnownPlace, Numbered
 from holdfast.connectors.reading.partitioned import own_bounds

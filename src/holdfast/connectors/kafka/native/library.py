@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from holdfast.connectors.kafka import codes
@@ -70,14 +69,6 @@ def words(addresses: np.ndarray) -> np.ndarray:
     """Return the words at addresses, which must be those of words of this process."""
     found: np.ndarray = _memory[(addresses - LOW) >> 3]
     return found
-
-
-def int64s(values: np.ndarray, is_null: np.ndarray | None = None) -> pa.Array:
-    """Return integers as Arrow has them; :func:`pyarrow.array` imports pandas first, half a second in each process."""
-    validity = None
-    if is_null is not None and is_null.any():
-        validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    return pa.Array.from_buffers(pa.int64(), len(values), [validity, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
+from holdfast.connectors.kafka.fields import int64s
 from holdfast.connectors.kafka.native.library import (
     CONSUMER,
     WORD,
@@ -21,7 +22,6 @@ from holdfast.connectors.kafka.native.library import (
     c_int,
     c_int32,
     c_int64,
-    int64s,
     newer,
     pointer,
     quick,
@@ -44,9 +44,6 @@ MESSAGE = np.dtype(
 
 _message_destroy = quick("rd_kafka_message_destroy", None, pointer)
 _messages_destroy = newer(waits, "rd_kafka_messages_destroy", None, pointer)
-_messages_count = newer(quick, "rd_kafka_messages_count", size_t, pointer)
-_messages_get = newer(quick, "rd_kafka_messages_get", pointer, pointer, size_t)
-_version = quick("rd_kafka_version", c_int)
 _malloc = quick("rd_kafka_mem_malloc", pointer, pointer, size_t)
 _timestamp = quick("rd_kafka_message_timestamp", c_int64, pointer, pointer)
 _headers = quick("rd_kafka_message_headers", c_int, pointer, pointer)
@@ -101,7 +98,7 @@ class BulkConsumer(Client):
         """Give nothing more of a partition."""
         self._ask(_pause, [place])
 
-    def taken(self, limit: int, timeout_s: float) -> MessageBatch:
+    def take(self, limit: int, timeout_s: float) -> MessageBatch:
         """Return at most so many messages; one is waited for, the others are there.  Errors are among them."""
         addresses = np.empty(limit, np.int64)
         queue = _queue_of(self.handle)
@@ -158,7 +155,7 @@ class MessageBatch:
         _let_go(self._addresses)
         self._hold.remove(len(self._addresses))
 
-    def parted(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
+    def split(self, places: np.ndarray) -> list[tuple[int, MessageBatch]]:
         """Return place and the messages there, in their order; nothing stays in this object."""
         addresses, self._addresses = self._addresses, self._addresses[:0]
         if not len(addresses):
@@ -169,12 +166,12 @@ class MessageBatch:
         cuts = np.flatnonzero(np.diff(places[order])) + 1
         return [(int(places[some[0]]), MessageBatch(addresses[some], self._hold)) for some in np.split(order, cuts)]
 
-    @staticmethod
-    def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
-        """Return the messages of several, at least one; nothing stays in those."""
-        if len(parts) == 1:
-            return parts[0]
-        together = MessageBatch(np.concatenate([part._addresses for part in parts]), parts[0]._hold)
+    def join(self, others: Sequence[MessageBatch]) -> MessageBatch:
+        """Return these messages and those of others behind them; nothing stays in any of these objects."""
+        if not others:
+            return self
+        parts = [self, *others]
+        together = MessageBatch(np.concatenate([part._addresses for part in parts]), self._hold)
         for part in parts:
             part._addresses = part._addresses[:0]
         return together
@@ -241,25 +238,11 @@ class MessageBatch:
         return found if kind.itemsize == WORD else found.astype(np.int32).astype(np.int64)
 
 
-_LISTS_LOOKED_AT = (2, 16)
-"""The newest version of the library in which its lists of messages were looked at."""
+_KNOWS_LISTS = _messages_destroy is not None
+"""Whether the library has lists of messages: how many, and behind it their addresses.
 
-
-def _has_known_lists() -> bool:
-    """Return whether a list of the library's is how many messages there are, and behind it their addresses.
-
-    That is not public: so it must be a version that was looked at, and say so itself of a list of two.
-    """
-    version = _version()
-    if _messages_destroy is None or (version >> 24, version >> 16 & 0xFF) > _LISTS_LOOKED_AT:
-        return False
-    two = np.zeros(2, np.int64)
-    places = [two.ctypes.data, two.ctypes.data + WORD]
-    listed = np.array([len(two), *places]).ctypes
-    return _messages_count(listed.data) == len(two) and [_messages_get(listed.data, at) for at in (0, 1)] == places
-
-
-_KNOWS_LISTS = _has_known_lists()
+That is not public, and one of what the trial in a process of its own is about.
+"""
 
 
 def _let_go(addresses: np.ndarray) -> None:

@@ -86,8 +86,10 @@ class BulkProducer(Client):
         called.
     """
 
+    failed: list[KafkaError]
+
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.failed: list[KafkaError] = []
+        self.failed = []
         self._turns: dict[str, _Turns] = {}
         # Of the list alone: a function of this object would keep it, and what it keeps at the brokers, until the
         # collector comes.

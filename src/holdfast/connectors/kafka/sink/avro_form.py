@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.connectors.kafka.avro.registry import Registry, schemas_of
-from holdfast.connectors.kafka.avro.schemas import schema_of
-from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.connectors.kafka.avro_registry import Registry, schemas_of
+from holdfast.connectors.kafka.avro_schemas import schema_of
+from holdfast.connectors.kafka.brokers import libraries_for
 from holdfast.errors import InvalidPipeline
 
 if TYPE_CHECKING:
-    from holdfast.connectors.kafka.avro.writing import AvroEncoder
+    from holdfast.connectors.kafka.avro_writing import AvroEncoder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AvroSchema:
             If the registry does not answer.
         """
         with libraries_for(node, "avro"):
-            from holdfast.connectors.kafka.avro.writing import AvroEncoder
+            from holdfast.connectors.kafka.avro_writing import AvroEncoder
         schemas = schemas_of(self.registry.expanded(node), node)
         if self.registers:
             text = self.schema or self._derived(node, columns)
@@ -79,7 +79,7 @@ class AvroSchema:
             ) from error
 
     def _check(self, node: str, text: str, columns: pa.Schema) -> None:
-        from holdfast.connectors.kafka.avro.writing import unfit
+        from holdfast.connectors.kafka.avro_writing import unfit
 
         problem = unfit(text, columns)
         if problem is not None:

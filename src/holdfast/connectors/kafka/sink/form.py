@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from holdfast.connectors.kafka.topics import is_internal
 from holdfast.connectors.kit import json_lines, sql
 from holdfast.errors import BadRow, InvalidPipeline, present
-from holdfast.types.destinations import check_destinations, refused_destination
+from holdfast.types.units import check_destinations, refused_destination
 
 if TYPE_CHECKING:
-    from holdfast.connectors.kafka.avro.writing import AvroEncoder
+    from holdfast.connectors.kafka.avro_writing import AvroEncoder
 
 Format = Literal["json", "avro", "bytes"]
 FORMATS: tuple[Format, ...] = ("json", "avro", "bytes")
@@ -250,7 +250,7 @@ class MessageForm:
     def _avro(self, node: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> pa.Array:
         encoder = present(self.avro, "the schema of a sink's rows is known before there are rows")
         written = rows if deleted is None else rows.filter(pc.invert(deleted))
-        from holdfast.connectors.kafka.avro.writing import Unwritable  # its library is another extra
+        from holdfast.connectors.kafka.avro_writing import Unwritable  # its library is another extra
 
         try:
             values = encoder.values(written)

@@ -6,7 +6,7 @@ from holdfast.connectors.kafka.sink import ledger
 from holdfast.connectors.kafka.sink.ledger import KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession
 from holdfast.connectors.kafka.sink.transactions import Transactions
-from holdfast.connectors.kit.resets import counted
+from holdfast.connectors.kit.rewinds import counted
 from holdfast.ports import Reset
 
 _TIMEOUT_MS = 60_000

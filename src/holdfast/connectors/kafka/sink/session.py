@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, code_of, unusable
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.native.producing import BulkProducer
+from holdfast.connectors.kafka.native.clients import MessageProducer, open_producer
 from holdfast.connectors.kafka.questions import UNKNOWN_FOR_S, NoTopic, answer, offsets
 from holdfast.connectors.kafka.sink.form import RecordColumns
 from holdfast.connectors.kafka.sink.refusals import ProducerGone, translated, unlisted
@@ -327,9 +327,9 @@ class KafkaSession:
             "batch.size": min(1 << 20, max(message_bytes - 1_000, 1)),  # a topic's limit is that of a batch
         }
         with self.explained():
-            producer = self._made(BulkProducer, {**self.config(), **settings})
-            _again(lambda: producer.init_transactions(TIMEOUT_S, topic))
-        return TransactionalProducer(self, producer)
+            made = self._made(partial(open_producer, self.brokers), {**self.config(), **settings})
+            _again(lambda: made.init_transactions(TIMEOUT_S, topic))
+        return TransactionalProducer(self, made)
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class KafkaSession:
 class TransactionalProducer:
     """A producer of one name, good until its first error."""
 
-    def __init__(self, session: KafkaSession, producer: BulkProducer) -> None:
+    def __init__(self, session: KafkaSession, producer: MessageProducer) -> None:
         self._session = session
         self._producer = producer
 

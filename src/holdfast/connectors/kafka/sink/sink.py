@@ -20,16 +20,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.kafka.sink import ledger, overview, verdicts
-from holdfast.connectors.kafka.sink.allowance import NameAllowance
+from holdfast.connectors.kafka.sink import ledger, overview, staging
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm, RecordColumns
 from holdfast.connectors.kafka.sink.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.connectors.kafka.sink.refusals import ProducerGone
 from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
-from holdfast.connectors.kafka.sink.staging import KafkaWriterFactory
+from holdfast.connectors.kafka.sink.staging import KafkaWriterFactory, NameAllowance, tasks_of
 from holdfast.connectors.kafka.sink.topics import limits_of
 from holdfast.connectors.kafka.sink.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
-from holdfast.connectors.kafka.sink.verdicts import tasks_of
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.believed import fresh
@@ -139,7 +137,7 @@ class KafkaSink:
         except InDoubt as doubt:  # asking is what an opening does first
             raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.", participant=self.name) from doubt
         except ProducerGone as gone:
-            raise verdicts.replaced(self._names, gone) from gone
+            raise staging.replaced(self._names, gone) from gone
         return replace(self._ledger.held(), generation=self._before)
 
     def _take(self, seen: KafkaLedger, generation: int) -> None:
@@ -149,7 +147,7 @@ class KafkaSink:
             # Generations only grow: an answer that has a lower one is not the ledger, whatever the cluster says.
             now, before = (found or ABSENT).row.generation, seen.row.generation
             if now < before:
-                raise verdicts.went_back(self._names, f"generation {now}, after {before}")
+                raise staging.went_back(self._names, f"generation {now}, after {before}")
             if not self._is_ours(found or ABSENT, generation):
                 self._check_is_lower(found or ABSENT, generation)
 
@@ -235,7 +233,7 @@ class KafkaSink:
             except ProducerGone as gone:
                 self._drop()
                 taken = gone
-        raise verdicts.replaced(self._names, taken) from taken
+        raise staging.replaced(self._names, taken) from taken
 
     def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
         found = self._current()
@@ -247,7 +245,7 @@ class KafkaSink:
         staged = [name for part in _staged(new) for name in _names([part])]
         states = self._transactions.describe(staged)
         if gone := [part.name for part in _staged(new) if any(states[n].state != ONGOING for n in _names([part]))]:
-            raise verdicts.expired(self._names, gone)
+            raise staging.expired(self._names, gone)
         told = lacking(new, self._ledger.explained, self._node)
         moved = self._ledger.moved_to(new[-1].record)
         if staged:
@@ -257,7 +255,7 @@ class KafkaSink:
             moved = replace(moved, unfinished=Unfinished(new[0].record.epoch, ids, before))
         self._commit(moved, told, self._messages(new))
         if moved.unfinished is not None and not self._complete(moved.unfinished):
-            raise verdicts.expired(self._names, sorted(tasks_of(self._names, staged)))
+            raise staging.expired(self._names, sorted(tasks_of(self._names, staged)))
 
     def _complete(self, left: Unfinished) -> bool:
         """Commit transactions that the ledger has decided to commit; False if all were aborted: it is taken back."""
@@ -266,14 +264,14 @@ class KafkaSink:
             for _ in range(_TRIES):
                 states = self._transactions.describe(left.transactions)
                 if forgotten := [name for name, found in states.items() if found.state == FORGOTTEN]:
-                    raise verdicts.forgotten(self._names, left, forgotten, epoch)
+                    raise staging.forgotten(self._names, left, forgotten, epoch)
                 aborted = [name for name, found in states.items() if found.state not in (ONGOING, *COMMITTED)]
                 is_seen = left.before is None or any(found.state in COMMITTED for found in states.values())
                 if not aborted or is_seen:
                     if not self._end(left, aborted, commit=True, epoch=epoch):
                         continue  # one has just ended otherwise: for its age, or somebody completes the same decision
                     if aborted:
-                        raise verdicts.published_in_part(self._names, left, aborted, epoch)
+                        raise staging.published_in_part(self._names, left, aborted, epoch)
                     self._commit(replace(self._ledger, unfinished=None))
                     return True
                 if self._end(left, aborted, commit=False, epoch=epoch):
@@ -285,9 +283,9 @@ class KafkaSink:
                     )
                     self._commit(self._ledger.taken_back())
                     return False
-            raise verdicts.not_yet_visible(self._names, epoch, "its transactions end while they are looked at.")
+            raise staging.not_yet_visible(self._names, epoch, "its transactions end while they are looked at.")
         except Unavailable as error:
-            raise verdicts.not_yet_visible(self._names, epoch, error.what) from error
+            raise staging.not_yet_visible(self._names, epoch, error.what) from error
 
     def _end(self, left: Unfinished, ended: Collection[str], *, commit: bool, epoch: int) -> bool:
         """Commit or abort those that have not ended; False as soon as one turns out to have ended the other way."""
@@ -342,7 +340,7 @@ class KafkaSink:
         sql.check_generation(self._node, self._pipeline, self._generation, None if found is None else found.row)
         if self._has_gone_back(found or ABSENT):
             how = f"epoch {(found or ABSENT).row.epoch}, after {self._ledger.row.epoch}"
-            raise verdicts.went_back(self._names, how)
+            raise staging.went_back(self._names, how)
 
     def _read(self, *, waits: bool = True) -> KafkaLedger:
         return self._asked(waits=waits)[0] or ABSENT
@@ -367,7 +365,7 @@ class KafkaSink:
             found, _ = ledger.read(self._session, names, barrier=barrier)
             check(found)
         except InDoubt as doubt:
-            raise verdicts.without_barrier(names, doubt) from doubt
+            raise staging.without_barrier(names, doubt) from doubt
         except BaseException:
             self._drop()
             raise
@@ -415,7 +413,7 @@ class KafkaSink:
         """Return what is kept of the meaning of its positions."""
         found = self._asked()[1]
         if len(found) < (known := sum(self._ledger.explained.values())):
-            raise verdicts.went_back(self._names, f"{len(found)} explanations of positions, after {known}")
+            raise staging.went_back(self._names, f"{len(found)} explanations of positions, after {known}")
         return found
 
     def expired(self, parts: Sequence[Staged]) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kafka.avro.registry import Registry
-from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.libraries import libraries_for
+from holdfast.connectors.kafka.avro_registry import Registry
+from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.sink.avro_form import AvroSchema, schema_text
 from holdfast.connectors.kafka.sink.form import FORMATS, MODES, Format, MessageForm, Mode, check_names
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection, is_internal
@@ -319,6 +318,12 @@ class KafkaSpec:
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Raise if a column that is named is not there."""
         check_names(self.form, columns)
+
+    def prepare(self) -> None:
+        """Begin what the first producer would wait for."""
+        with libraries_for("write.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
+        prepare(self._declared)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, and check that the cluster can take the rows."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.formats.blocks import Offsets
+from holdfast.connectors.formats.blocks import Offsets, RowRules
 from holdfast.connectors.formats.convert import forbidden_null, lacking
-from holdfast.connectors.formats.lines import RowRules
 from holdfast.connectors.formats.texts import mixed
-from holdfast.connectors.kafka.avro.reading import AvroDecoder, NotForColumns
-from holdfast.connectors.kafka.avro.registry import MAGIC, PREFIX_BYTES, Schemas
+from holdfast.connectors.kafka.avro_reading import AvroDecoder, NotForColumns
+from holdfast.connectors.kafka.avro_registry import MAGIC, PREFIX_BYTES, Schemas
 from holdfast.connectors.kafka.source.payloads import EMPTY, TOMBSTONE, one_batch
 from holdfast.errors import BadRow
 

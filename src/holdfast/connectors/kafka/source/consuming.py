@@ -18,12 +18,17 @@ from confluent_kafka import KafkaError, KafkaException
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import REFUSED, UNREADABLE, is_passing, unusable
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.native.messages import BulkConsumer, MessageBatch
-from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
-from holdfast.connectors.kafka.source.gone import diverged, gone
-from holdfast.connectors.kafka.source.partitions import PartitionOf
-from holdfast.connectors.kafka.source.refusals import translated, unreadable
-from holdfast.connectors.reading.partition_times import OffsetRange
+from holdfast.connectors.kafka.native.clients import MessageConsumer, MessagesRead, open_consumer
+from holdfast.connectors.kafka.source.cluster import (
+    TIMEOUT_S,
+    Cluster,
+    PartitionOf,
+    diverged,
+    gone,
+    translated,
+    unreadable,
+)
+from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.errors import HoldfastError
 
 TOGETHER = 20_000
@@ -72,7 +77,7 @@ class MessageRun(NamedTuple):
     """Some messages of one segment that follow each other."""
 
     segment: str
-    messages: MessageBatch
+    messages: MessagesRead
 
 
 def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = TIMEOUT_S) -> Iterator[MessageRun]:
@@ -100,14 +105,16 @@ def chunks_of(access: Access, ranges: Sequence[OffsetRange], timeout_s: float = 
 class _Reading:
     """Ranges that are read at the same time: the first is handed on as it comes, the others wait for their turn."""
 
-    def __init__(self, access: Access, consumer: BulkConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+    def __init__(
+        self, access: Access, consumer: MessageConsumer, ranges: Sequence[OffsetRange], timeout_s: float
+    ) -> None:
         self.access = access
         self.consumer = consumer
         self.ranges = ranges
         self.timeout_s = timeout_s
         self.parts = [PartitionOf.of(each.segment) for each in ranges]
         self.at = {(part.topic, part.number): place for place, part in enumerate(self.parts)}
-        self.held: list[list[MessageBatch]] = [[] for _ in ranges]
+        self.held: list[list[MessagesRead]] = [[] for _ in ranges]
         self.count = [0] * len(ranges)
         self.size = [0] * len(ranges)
         self.next = [each.first for each in ranges]
@@ -121,7 +128,7 @@ class _Reading:
         heard = asked = time.monotonic()
         patience_s = self.timeout_s
         while self.turn < len(self.ranges):
-            some = self.consumer.taken(CHUNK_ROWS, _POLL_S)
+            some = self.consumer.take(CHUNK_ROWS, _POLL_S)
             if some and self._take(some):
                 yield from self._due()
                 heard = asked = time.monotonic()  # NB what is done with the messages takes its time, too
@@ -147,7 +154,7 @@ class _Reading:
         while self.turn < len(self.ranges):
             place, has_ended = self.turn, self.has_ended[self.turn]
             while self.held[place] and (has_ended or self._is_piece(self.count[place], self.size[place])):
-                yield MessageRun(self.ranges[place].segment, MessageBatch.joined(self._piece(place)))
+                yield MessageRun(self.ranges[place].segment, self._piece(place))
             if not has_ended:
                 break
             self.turn += 1
@@ -158,9 +165,9 @@ class _Reading:
     def _is_much_held(self) -> bool:
         return sum(self.size[self.turn + 1 :]) > HELD_BYTES
 
-    def _piece(self, place: int) -> list[MessageBatch]:
-        """Take as much of what is held of a range as one piece has."""
-        some: list[MessageBatch] = []
+    def _piece(self, place: int) -> MessagesRead:
+        """Take as much of what is held of a range as one piece has: at least one batch."""
+        some: list[MessagesRead] = []
         count = size = 0
         while self.held[place] and not self._is_piece(count, size):
             some.append(self.held[place].pop(0))
@@ -168,13 +175,13 @@ class _Reading:
             size += int(some[-1].sizes().sum())
         self.count[place] -= count
         self.size[place] -= size
-        return some
+        return some[0].join(some[1:])
 
     @staticmethod
     def _is_piece(count: int, size: int) -> bool:
         return count >= CHUNK_ROWS or size >= CHUNK_BYTES
 
-    def _take(self, messages: MessageBatch) -> bool:
+    def _take(self, messages: MessagesRead) -> bool:
         """Sort messages into their ranges; return whether there was something of them, or of their ends."""
         errors = messages.errors()
         if len(self.ranges) == 1 and not errors.any():
@@ -197,7 +204,7 @@ class _Reading:
             else:
                 self._told(error, place, int(offsets[at]))
         is_some = bool(ended)
-        for place, some in messages.parted(np.where(errors == 0, places, _NOWHERE)):
+        for place, some in messages.split(np.where(errors == 0, places, _NOWHERE)):
             if place != _NOWHERE:
                 self._add(place, some)
                 is_some = True
@@ -226,7 +233,7 @@ class _Reading:
         if error.fatal() or not (error.retriable() or is_passing(error)):
             raise translated(error, self.access.address, self.access.node)
 
-    def _places(self, messages: MessageBatch) -> np.ndarray:
+    def _places(self, messages: MessagesRead) -> np.ndarray:
         """Return which range each message belongs to; they come in runs of one partition."""
         topics, partitions = messages.topics(), messages.partitions()
         begins = np.flatnonzero(np.r_[True, (np.diff(topics) != 0) | (np.diff(partitions) != 0)])
@@ -235,7 +242,7 @@ class _Reading:
         places = [self.at.get((names[topic], number), _NOWHERE) for topic, number in runs]
         return np.repeat(places, np.diff(np.r_[begins, len(messages)]))
 
-    def _add(self, place: int, messages: MessageBatch) -> None:
+    def _add(self, place: int, messages: MessagesRead) -> None:
         """Add messages to a range; those behind it say that it has ended."""
         if self.has_ended[place]:
             return
@@ -243,7 +250,7 @@ class _Reading:
         offsets = messages.offsets()
         self.next[place] = int(offsets[-1]) + 1
         if offsets[-1] >= last - 1:
-            within = dict(messages.parted(offsets >= last))
+            within = dict(messages.split(offsets >= last))
             self._end(place)
             if False not in within:
                 return
@@ -291,22 +298,22 @@ def _neighbours(ranges: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
 
 
 _lock = threading.Lock()
-_idle: dict[tuple[int, Access], BulkConsumer] = {}
+_idle: dict[tuple[int, Access], MessageConsumer] = {}
 """Process, and what it reads with -> a consumer that is not in use: a new one would connect to the brokers first."""
 
 
-def _taken(access: Access) -> BulkConsumer:
+def _taken(access: Access) -> MessageConsumer:
     with _lock:
         consumer = _idle.pop((os.getpid(), access), None)
     if consumer is not None:
         return consumer
     try:
-        return BulkConsumer(access.address.client(**_settings(access)))
+        return open_consumer(access.address, access.address.client(**_settings(access)))
     except KafkaException as error:
         raise unusable(error, access.address, access.node) from error
 
 
-def _kept(access: Access, consumer: BulkConsumer) -> None:
+def _kept(access: Access, consumer: MessageConsumer) -> None:
     with _lock:
         other = _idle.pop((os.getpid(), access), None)
         _idle[os.getpid(), access] = consumer

@@ -2,19 +2,29 @@
 
 One thread sends the newest positions, and waits for the answer: where the cluster is slow, or away, positions in
 between are left out and the run does not wait.
+
+How far some positions are behind what a cluster holds: in messages, and by the age of the oldest of them.
+
+Costs a request for the ends and one for the begins to each broker that leads partitions, and reads the first messages
+of those partitions in which something is left.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.source.partitions import PartitionOf
+from holdfast.connectors.kafka.source.cluster import Cluster, PartitionOf
+from holdfast.connectors.kafka.source.consuming import Access, chunks_of
+from holdfast.connectors.kafka.topics import Selection
+from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.connectors.reading.partitioned import of_partitions
 from holdfast.positions import SourcePositions
+from holdfast.values import SegmentLag
 
 log = logging.getLogger("holdfast.connectors.kafka")
 
@@ -88,3 +98,40 @@ class GroupFollower:
     def _warn(self, error: KafkaException) -> None:
         said = self._brokers.shown(str(error))
         log.warning("%s: the group %r was not told its offsets: %s", self._node, self._group, said)
+
+
+FIRST = 64
+"""Among so many offsets the first message is looked for: some are marks of transactions."""
+
+TIMEOUT_S = 5.0
+"""A person waits for the answer."""
+
+
+def lags(
+    brokers: Brokers, selection: Selection, node: str, positions: SourcePositions, *, committed: bool
+) -> Iterator[SegmentLag]:
+    """Yield how far each partition is, by topic and number; one without a position counts from its begin."""
+    cluster = Cluster(brokers, node, TIMEOUT_S)
+    parts = cluster.partitions(selection)
+    begins = cluster.begins(parts.values())
+    ends = cluster.ends(parts.values(), committed=committed)
+    there = [part for part in sorted(parts.values()) if part in begins and part in ends]
+    at = {part: int(positions.get(part.segment, begins[part])) for part in there}
+    firsts = [
+        OffsetRange(part.segment, max(at[part], begins[part]), min(ends[part], max(at[part], begins[part]) + FIRST))
+        for part in there
+        if max(at[part], begins[part]) < ends[part]
+    ]
+    oldest = dict(_oldest(Access(brokers, node, committed, looks=True), firsts))
+    for part in there:
+        age = oldest.get(part.segment)
+        yield SegmentLag(part.segment, f"{part.topic}/{part.number}", at[part], ends[part], age)
+
+
+def _oldest(access: Access, ranges: list[OffsetRange]) -> Iterator[tuple[str, int]]:
+    """Yield the time of the first message of each range, microseconds; none where a message has no time."""
+    seen = set()
+    for chunk in chunks_of(access, ranges, TIMEOUT_S) if ranges else ():
+        if chunk.segment not in seen and (time_ms := int(chunk.messages.timestamps()[0])) >= 0:
+            yield chunk.segment, time_ms * 1000
+        seen.add(chunk.segment)

@@ -2,19 +2,24 @@
 
 One message is one row, so there are as many rows as messages, in their order; a payload that is none, and the null
 payload of a tombstone, is a bad row.
+
+Messages as Arrow: their columns in ``format="bytes"``, and what of a message stands beside those of a payload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import methodcaller
 
 import pyarrow as pa
 
-from holdfast.connectors.formats.blocks import Offsets
+from holdfast.connectors.formats.blocks import Offsets, RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.json_lines import JsonParser
-from holdfast.connectors.formats.lines import RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
+from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
+from holdfast.connectors.kafka.native.clients import MessagesRead
 from holdfast.errors import BadRow
+from holdfast.types.conversion import END_SECOND
 
 PayloadReader = Callable[[Sequence["bytes | None"], RowRules, Callable[[int], str]], pa.RecordBatch]
 """Payloads, the result of rows, and index -> where the message is; returns a row for each payload."""
@@ -106,3 +111,37 @@ def _bad_row(place: str, reason: str, content: bytes) -> BadRow:
         "value itself can be produced again, corrected.",
         participant=place,
     )
+
+
+def column(name: str, topic: str, number: int, messages: MessagesRead) -> pa.Array:
+    """Return one of :data:`~holdfast.connectors.kafka.fields.FIELDS` of messages of a partition."""
+    if name == "topic":
+        return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
+    if name == "partition":
+        return pa.repeat(pa.scalar(number, pa.int32()), len(messages))
+    return _READERS[name](messages)
+
+
+def _offsets(messages: MessagesRead) -> pa.Array:
+    return int64s(messages.offsets())
+
+
+def _timestamps(messages: MessagesRead) -> pa.Array:
+    times = messages.timestamps()
+    is_none = (times < 0) | (times >= END_SECOND * 1000)  # a producer writes any number
+    return int64s(times, is_none).cast(pa.timestamp("ms", tz="UTC")).cast(FIELDS["timestamp"].type)
+
+
+def _headers(messages: MessagesRead) -> pa.Array:
+    given = messages.headers()
+    rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in given]
+    return pa.array(rows, HEADERS)
+
+
+_READERS: Mapping[str, Callable[[MessagesRead], pa.Array]] = {
+    "key": methodcaller("keys"),
+    "value": methodcaller("values"),
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "headers": _headers,
+}

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.connectors.kafka.avro.registry import Registry
+from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
 from holdfast.connectors.kafka.topics import Selection
-from holdfast.connectors.reading.bounds import OWN
-from holdfast.connectors.reading.partition_times import PartitionTimes
+from holdfast.connectors.reading.bounds import OWN, PartitionTimes
 
 
 @dataclass(frozen=True)

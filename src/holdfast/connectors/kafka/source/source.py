@@ -17,24 +17,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
+from holdfast.connectors.formats.blocks import RowRules
 from holdfast.connectors.formats.json_lines import JsonParser
-from holdfast.connectors.formats.lines import RowRules
-from holdfast.connectors.kafka.avro.registry import Registry, schemas_of
+from holdfast.connectors.kafka.avro_registry import Registry, schemas_of
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.connectors.kafka.source import appeared, columns
-from holdfast.connectors.kafka.source.cluster import TIMEOUT_S, Cluster
+from holdfast.connectors.kafka.source import payloads
+from holdfast.connectors.kafka.source.cluster import (
+    TIMEOUT_S,
+    Cluster,
+    PartitionOf,
+    begin,
+    dealt,
+    diverged,
+    gone,
+    record,
+)
 from holdfast.connectors.kafka.source.consuming import Access, MessageRun, chunks_of
-from holdfast.connectors.kafka.source.dealing import dealt
-from holdfast.connectors.kafka.source.gone import diverged, gone
-from holdfast.connectors.kafka.source.partitions import PartitionOf
 from holdfast.connectors.kafka.source.payloads import PayloadReader, json_rows
 from holdfast.connectors.kafka.source.reading import KafkaReading
-from holdfast.connectors.reading.identified import Numbered, PlaceRun
-from holdfast.connectors.reading.partition_times import OffsetRange, PartitionBounds
-from holdfast.connectors.reading.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, with_bound
-from holdfast.connectors.reading.recorded import Recorded
-from holdfast.connectors.reading.shares import share
+from holdfast.connectors.reading.bounds import OffsetRange, PartitionBounds
+from holdfast.connectors.reading.identified import Numbered, PlaceRun, Recorded
+from holdfast.connectors.reading.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, share, with_bound
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import REJECT_COLUMN, Span
@@ -219,7 +223,7 @@ class KafkaSource:
         beside = [
             pa.nulls(len(messages), FIELDS[of].type)
             if name in spec.unread
-            else columns.column(of, part.topic, part.number, messages)
+            else payloads.column(of, part.topic, part.number, messages)
             for name, of in spec.metadata
         ]
         beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
@@ -370,14 +374,14 @@ class KafkaSource:
         """
         if segment in start:
             return int(start[segment])
-        return appeared.begin(self.workspace, self.name, segment) or 0
+        return begin(self.workspace, self.name, segment) or 0
 
     def _note_begins(self, start: SourcePositions, segments: Iterable[str]) -> None:
         """Record where partitions begin that appeared since the start."""
         seen = (each for each in segments if each not in start and each in self._parts)
-        new = [self._parts[each] for each in seen if appeared.begin(self.workspace, self.name, each) is None]
+        new = [self._parts[each] for each in seen if begin(self.workspace, self.name, each) is None]
         for part, offset in self._cluster().begins(new).items():
-            appeared.record(self.workspace, self.name, part.segment, offset)
+            record(self.workspace, self.name, part.segment, offset)
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> list[OffsetRange]:
         found = []

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from holdfast.connectors.formats import json_lines
-from holdfast.connectors.kafka.avro.registry import Registry
-from holdfast.connectors.kafka.brokers import Brokers
+from holdfast.connectors.kafka.avro_registry import Registry
+from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.connectors.kafka.libraries import libraries_for
-from holdfast.connectors.kafka.source.partitions import PartitionOf
+from holdfast.connectors.kafka.source.cluster import PartitionOf
 from holdfast.connectors.kafka.source.reading import KafkaReading
 from holdfast.connectors.kafka.topics import Selection
-from holdfast.connectors.reading.bounds import OWN, with_bounds
+from holdfast.connectors.reading.bounds import OWN, PartitionTimes, with_bounds
 from holdfast.connectors.reading.identified import KnownPlace
-from holdfast.connectors.reading.partition_times import PartitionTimes
 from holdfast.connectors.reading.partitioned import of_partitions
 from holdfast.errors import InvalidPipeline
 from holdfast.positions import SourcePositions
@@ -78,6 +76,12 @@ class KafkaSourceSpec(KafkaReading):
         }
         return {name: value for name, value in shown.items() if value is not None}
 
+    def prepare(self) -> None:
+        """Begin what the first consumer would wait for."""
+        with libraries_for("read.kafka"):
+            from holdfast.connectors.kafka.native.clients import prepare
+        prepare(self.address)
+
     def open(self, name: str, workspace: str) -> KafkaSource:
         """Return the source; the cluster is asked when it is first needed."""
         with libraries_for(f"source {name!r}", "avro" if self.format == "avro" else "kafka"):
@@ -95,17 +99,16 @@ class KafkaSourceSpec(KafkaReading):
     ) -> str:
         """Return which messages are not in the topics any more; nothing of it is in the checkpoint."""
         with libraries_for(f"source {name!r}"):
-            from holdfast.connectors.kafka.source import appeared
-            from holdfast.connectors.kafka.source.cluster import Cluster
-            from holdfast.connectors.kafka.source.gone import gone
-            from holdfast.connectors.reading.recorded import Recorded
+            from holdfast.connectors.kafka.source import cluster
+            from holdfast.connectors.kafka.source.cluster import Cluster, gone
+            from holdfast.connectors.reading.identified import Recorded
         ends = of_partitions({**positions, **(until or {})})
         begun = {**Recorded(workspace, name).start, **positions}
 
         def first(segment: str, end: int) -> int:
             if segment in begun:
                 return int(begun[segment])
-            found = appeared.begin(workspace, name, segment)
+            found = cluster.begin(workspace, name, segment)
             is_known = begun or self.start == "earliest"
             return found if found is not None else 0 if is_known else end  # else nothing is claimed
 
@@ -116,7 +119,7 @@ class KafkaSourceSpec(KafkaReading):
 
     def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
         """Return where it began; with ``start="earliest"``, the first messages that there ever were."""
-        from holdfast.connectors.reading.recorded import Recorded
+        from holdfast.connectors.reading.identified import Recorded
 
         recorded = Recorded(workspace, name)
         return recorded.start if recorded.has_start else {} if self.start == "earliest" else None
@@ -124,7 +127,7 @@ class KafkaSourceSpec(KafkaReading):
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each partition is; the cluster is asked."""
         with libraries_for(f"source {name!r}"):
-            from holdfast.connectors.kafka.source.lag import lags
+            from holdfast.connectors.kafka.source.group import lags
         is_committed = self.isolation == "read_committed"
         return tuple(
             lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)

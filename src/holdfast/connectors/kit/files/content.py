@@ -17,7 +17,7 @@ from holdfast.connectors.kit.compared_columns import FoundRows
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Held
 from holdfast.types import canonical
-from holdfast.types.digests import Digests, is_wanted
+from holdfast.types.canonical import Digests, is_wanted
 from holdfast.types.partition import partition_values
 from holdfast.types.plain import flat_type
 from holdfast.values import NO_LOSSES, Loss, Losses, LossKind

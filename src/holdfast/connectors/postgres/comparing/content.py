@@ -19,7 +19,7 @@ from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
 from holdfast.types import canonical, lookup3
-from holdfast.types.digests import Digests
+from holdfast.types.canonical import Digests
 from holdfast.values import NO_LOSSES, Losses
 
 WORK_MEMORY = "256MB"

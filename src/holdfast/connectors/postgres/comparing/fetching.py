@@ -12,7 +12,7 @@ from holdfast.connectors.kit.sql import is_nested
 from holdfast.connectors.postgres.comparing.hashing import HashedColumn, is_whole
 from holdfast.connectors.postgres.copy import DAYS_TO_2000, US_TO_2000, is_binary
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN
-from holdfast.types.csv_text import read_csv
+from holdfast.types.from_text import read_csv
 from holdfast.types.plain import from_json_text
 
 CHUNK_BYTES = 8_000_000

@@ -12,7 +12,7 @@ from psycopg import sql as pg
 from holdfast import faults
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.believed import is_moved
-from holdfast.connectors.kit.moved import Moved
+from holdfast.connectors.kit.compared_columns import Moved
 from holdfast.connectors.postgres.comparing import content
 from holdfast.connectors.postgres.comparing.hashing import own_losses
 from holdfast.connectors.postgres.epochs import PostgresEpochs

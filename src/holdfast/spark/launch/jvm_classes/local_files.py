@@ -4,8 +4,8 @@ Spark writes two small files for each epoch, its offset log and its commit log. 
 file by starting ``chmod``, and creates two: the file and its checksums.  That was two thirds of the time that an almost
 empty epoch took.  ``LocalFiles.java`` says what is done instead; the files are the same, byte for byte.
 
-The class is there in a JVM whose command line is composed here (:mod:`holdfast.spark.launch.command`); any other one,
-a user's own session and the executors of a cluster have Hadoop's.
+The class is there in a JVM whose command line is composed here (:mod:`holdfast.spark.launch.jvm_options`); any other
+one, a user's own session and the executors of a cluster have Hadoop's.
 """
 
 from __future__ import annotations

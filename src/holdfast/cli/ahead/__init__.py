@@ -1,1 +1,0 @@
-"""What is said before a start: what a plan changes, and what a check finds."""

@@ -1,0 +1,252 @@
+"""``holdfast reset``: sinks begin as if the pipeline had never run; what goes is said first (design/0042).
+
+``holdfast rewind``: go back, and withdraw what was published since (design/0012).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.checkpoint.participation import forget_part, note_part
+from holdfast.cli import frame, words
+from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.target import load_target
+from holdfast.commit.owner import Owner, noted_owner
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
+from holdfast.graph.nodes import SinkNode
+from holdfast.observe.inspection import inspect_checkpoint
+from holdfast.observe.ledgers import lease_report
+from holdfast.ports import Reset, ResettableSpec
+from holdfast.reconcile.stand_ins import can_be_rebuilt
+from holdfast.resume.rewind import check_finished
+from holdfast.status import as_json as inspected_json
+from holdfast.store.paths import open_store, viewed_directory
+from holdfast.store.scratch import address_in
+
+
+def reset(
+    target: Target,
+    checkpoint: Checkpoint,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sink", metavar="NAME", help="Only this sink; may be repeated. Default: all, and the checkpoint."
+        ),
+    ] = None,
+    keep_rows: Annotated[
+        bool, typer.Option("--keep-rows", help="Remove only what sinks keep of the pipeline, and leave their rows.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if a run seems to be alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start over: empty the targets and remove what they keep of the pipeline.  Refused while a run is alive."""
+    with frame.settings(as_json):
+        pipeline = load_target(target)
+        nodes = _choose(pipeline, sink)
+        directory = viewed_directory(checkpoint)
+        owner = _check(pipeline, directory, is_partial=sink is not None, force=force)
+        planned = {node.name: _reset(pipeline, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
+        place = None if sink is not None else _set_aside(directory)
+        answer = as_value(pipeline, planned, directory, place, is_dry_run=dry_run)
+        said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owner)]
+        if dry_run:
+            frame.answer(answer, said, as_json)
+            return
+        if not yes:
+            _ask(said, as_json)
+        # 1. that they have taken part, also where the checkpoint is lost, or a rewind has left one out: from here on a
+        # start with it is refused.
+        for node in nodes:
+            if isinstance(node.spec, ResettableSpec):
+                note_part(open_store(str(directory)), node.name)
+        # 2. each sink.  A crash leaves some: a start says that they hold nothing, and this is repeated.
+        for node in nodes:
+            _reset(pipeline, node, rows=not keep_rows, is_dry_run=False)
+        if sink is not None:
+            for node in nodes:
+                if not can_be_rebuilt(node, pipeline.name):
+                    forget_part(open_store(str(directory)), node.name)  # 3. else it is asked for what it held
+        elif place is not None:
+            os.rename(directory, place)  # 3. last: until then a start with this checkpoint is refused
+        frame.answer(answer, said if yes else ["done"], as_json)
+
+
+def _choose(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
+    unknown = sorted({*(names or ())} - {node.name for node in pipeline.sinks})
+    if unknown:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} has no sink {unknown[0]!r}.",
+            why=f"its sinks are {', '.join(node.name for node in pipeline.sinks)}.",
+            do="name one of these.",
+            pipeline=pipeline.name,
+        )
+    return [node for node in pipeline.sinks if names is None or node.name in names]
+
+
+def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
+    """Return who ran the pipeline last; refuse it while that one may be alive, or epochs are in doubt.
+
+    Raises
+    ------
+    InvalidPipeline
+        If so; or if the checkpoint is another pipeline's.
+    """
+    if not frame.has_run(directory):
+        owner = Owner()
+    else:
+        store = open_store(str(directory))
+        owner = noted_owner(store)
+        inspection = inspect_checkpoint(str(directory), store, directory)
+        frame.check_owner(inspection, pipeline)
+        if is_partial:
+            check_finished(store, directory, pipeline.name, "what the other sinks go back to")
+        if is_partial and inspection.open_epochs:
+            raise InvalidPipeline(
+                f"epoch {inspection.open_epochs[0]} is decided and not in every sink.",
+                why="the next start would publish it in a sink that was reset, without the epochs before it.",
+                do="run holdfast resolve first, then reset.",
+                pipeline=pipeline.name,
+            )
+    if not force:
+        frame.check_nobody_runs(owner, "its sinks would be emptied under it.")
+        report = lease_report(pipeline)
+        left_us = None if report is None or report.problem else report.lease["left_us"]
+        if report is not None and left_us is not None and left_us > 0:
+            raise InvalidPipeline(
+                f"pipeline {pipeline.name!r} runs: {report.holder} holds its lease.",
+                why="its sinks would be emptied under it.",
+                do="stop it first; if it is gone, wait until the lease has expired, or add --force.",
+                pipeline=pipeline.name,
+            )
+    return owner
+
+
+def _reset(pipeline: Graph, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
+    """Reset a sink; None where it keeps nothing of a pipeline."""
+    if not isinstance(node.spec, ResettableSpec):
+        return None
+    return node.spec.reset(node.name, pipeline.name, rows=rows, is_dry_run=is_dry_run)
+
+
+def _set_aside(directory: Path) -> Path | None:
+    """Return where the checkpoint goes: beside, under a name that is free; None for one in an object store."""
+    if address_in(directory) is not None:
+        return None
+    names = (directory.with_name(f"{directory.name}.before-reset-{number}") for number in range(1, 10_000))
+    return next(name for name in names if not name.exists())
+
+
+def _ask(said: Sequence[str], as_json: bool) -> None:
+    with suppress(typer.Abort):
+        if not as_json:
+            frame.print_lines(said)
+            if typer.confirm("Remove this?"):
+                return
+    raise InvalidPipeline("nothing was removed.", why="nobody said yes.", do="answer y, or add --yes.")
+
+
+def _who(owner: Owner) -> Iterator[str]:
+    if owner.generation and owner.is_alive is None:
+        yield f"the last run was process {owner.pid} on {owner.host}: see that it has ended"
+
+
+def lines(
+    pipeline: Graph,
+    checkpoint: str,
+    planned: Mapping[str, Reset | None],
+    place: Path | None,
+    *,
+    is_partial: bool,
+) -> Iterator[str]:
+    """Say what goes, sink by sink."""
+    directory = viewed_directory(checkpoint)
+    nodes = [node for node in pipeline.sinks if node.name in planned]
+    for name, found in planned.items():
+        if found is None:
+            yield f"sink {name}  keeps nothing of a pipeline; its rows are not touched"
+            continue
+        for what in found.removed or ("nothing is there",):
+            yield f"sink {name}  {what}"
+        for what in found.stays:
+            yield f"sink {name}  stays: {what}"
+    if place is not None:
+        yield f"checkpoint  {directory} becomes {place}"
+    elif not is_partial and address_in(directory) is not None:
+        yield f"checkpoint  {address_in(directory)} stays, and a start with it is refused: name another one"
+    if is_partial:
+        yield from (_next(pipeline, checkpoint, node) for node in nodes)
+
+
+def _next(pipeline: Graph, checkpoint: str, node: SinkNode) -> str:
+    """Say how a sink that was reset alone gets its rows again."""
+    if can_be_rebuilt(node, pipeline.name):
+        rebuild = f"holdfast reconcile TARGET --checkpoint {checkpoint} --sink {node.name} --rebuild"
+        return f"sink {node.name}  then: {rebuild}   (gives it every row again; until then a start is refused)"
+    return (
+        f"sink {node.name}  then: it begins at the present; under another name=, with backfill=True, at the beginning"
+    )
+
+
+def as_value(
+    pipeline: Graph, planned: Mapping[str, Reset | None], directory: Path, place: Path | None, *, is_dry_run: bool
+) -> dict[str, Any]:
+    """Return it as a JSON value."""
+    sinks = {
+        name: {"removed": list(found.removed), "stays": list(found.stays)} if found else None
+        for name, found in planned.items()
+    }
+    moved = None if place is None else {"from": str(directory), "to": str(place)}
+    return {"pipeline": pipeline.name, "dry_run": is_dry_run, "sinks": sinks, "checkpoint": moved}
+
+
+def rewind_(
+    target: Target,
+    checkpoint: Checkpoint,
+    to: Annotated[
+        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time, or the name of a checkpoint.")
+    ],
+    left_out: Annotated[
+        list[str] | None,
+        typer.Option("--except", metavar="SINK", help="Leave this sink as it is; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go back: withdraw from every sink what was published since, and let the next run start there."""
+    with frame.settings(as_json) as settings:
+        from holdfast.spark.resume.rewind import Rewinding
+
+        pipeline = load_target(target)
+        frame.check_has_run(checkpoint, pipeline.name)
+        inspection = frame.inspected(checkpoint, None)
+        frame.check_owner(inspection, pipeline)
+        frame.check_has_spark(directory := viewed_directory(checkpoint), "A rewind")
+        rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
+        if dry_run:
+            planned = rewinding.plan(to, left_out or ())
+            first = words.open_lines(inspection)
+            answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
+            frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
+            return
+        if not force:
+            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
+        with frame.log_file(directory, settings, as_json):
+            frame.note_start(f"rewind {target} --to {to}")
+            before = rewinding.carry_through()
+            done = rewinding.do(to, left_out or ())
+        answer = {
+            "dry_run": False,
+            "carried_through": None if before is None else before.rewound_to,
+            **inspected_json(done),
+        }
+        frame.answer(answer, words.rewind_lines(pipeline.name, done), as_json)

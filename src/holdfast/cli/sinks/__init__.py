@@ -1,1 +1,0 @@
-"""Commands that ask sinks which rows they hold."""

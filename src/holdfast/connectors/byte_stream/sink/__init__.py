@@ -1,1 +1,0 @@
-"""``write.byte_stream``: timestamped binary messages and their time index, committed together."""

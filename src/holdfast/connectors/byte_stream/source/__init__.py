@@ -1,1 +1,0 @@
-"""``read.byte_stream``: messages of a store, from any random access point on."""

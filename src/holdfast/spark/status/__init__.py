@@ -1,1 +1,0 @@
-"""What a run is doing: its status, made when somebody asks."""
