@@ -25,6 +25,7 @@ from holdfast.testing.servers.kafka import default_jars  # noqa: E402
 from tests.everyday import examples, is_left_out  # noqa: E402
 from tests.kafka_servers import functions, kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
 from tests.modes import umask  # noqa: E402
+from tests.mysql_servers import mortal_mysql, mysql_of_session, mysql_url  # noqa: E402
 from tests.other_clouds import azure_store, google_store  # noqa: E402
 from tests.redis_servers import mortal_redis, redis_of_session, redis_url  # noqa: E402
 from tests.s3_proxy import proxy  # noqa: E402
@@ -66,8 +67,11 @@ __all__ = [
     "google_store",
     "kafka_of_session",
     "mortal_kafka",
+    "mortal_mysql",
     "mortal_postgres",
     "mortal_redis",
+    "mysql_of_session",
+    "mysql_url",
     "new_topic",
     "postgres_plain",
     "postgres_prepared",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.connectors.kit.sql import TableMode
+from holdfast.connectors.mysql.spec import MysqlSpec
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
 
@@ -21,6 +22,19 @@ def sqlite_spec(
 ) -> SqliteSpec:
     """Return what ``write.sqlite`` declares."""
     return SqliteSpec(path, table, TableMode.of(mode, key, delete, rewindable, on_new_column))
+
+
+def mysql_spec(
+    url: str,
+    table: str,
+    mode: Any = "append",
+    key: Sequence[str] = (),
+    delete: str | None = None,
+    rewindable: bool = False,
+    on_new_column: Any = "add",
+) -> MysqlSpec:
+    """Return what ``write.mysql`` declares."""
+    return MysqlSpec(url, table, TableMode.of(mode, key, delete, rewindable, on_new_column))
 
 
 def postgres_spec(

@@ -53,5 +53,12 @@ if sh tools/with_java.sh true; then
 else
   echo "setup: make check works without Java; make test, demo and bench need it."
 fi
+# No wheel carries MariaDB, for the tests of write.mysql.  In a container, where root sets up, Debian's packages give the
+# programs: no server is started, and nothing is removed for them.
+if ! .venv/bin/python -m holdfast.testing.servers.mysql && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "setup: installing mariadb-server-core and mariadb-client-core"
+  (apt-get update && apt-get install --yes --no-remove --no-install-recommends mariadb-server-core mariadb-client-core) \
+    </dev/null >/dev/null 2>&1 || echo "setup: they cannot be installed; the tests of write.mysql are skipped, and say so."
+fi
 echo "$wanted" >"$stamp"
 echo "setup: done"

@@ -5,6 +5,7 @@ from holdfast.connectors.foreach_batch import foreach_batch as foreach_batch
 from holdfast.connectors.http.spec import http as http
 from holdfast.connectors.kafka.sink.spec import kafka as kafka
 from holdfast.connectors.memory import memory as memory
+from holdfast.connectors.mysql.spec import mysql as mysql
 from holdfast.connectors.postgres.spec import postgres as postgres
 from holdfast.connectors.redis.spec import redis as redis
 from holdfast.connectors.segments.spec import segments as segments

@@ -62,7 +62,7 @@ def test_no_name_is_exported_twice():
 
 def test_a_name_that_does_not_exist_is_an_attribute_error_that_lists_those_that_do():
     with pytest.raises(AttributeError, match="sqlite"):
-        _ = hf.write.mysql
+        _ = hf.write.db2
 
 
 def test_the_version_is_the_projects():

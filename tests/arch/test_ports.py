@@ -11,7 +11,7 @@ OF_OTHERS = {
     "graph/nodes.py: attach",  # whatever a user wrote behind |
     "plan/batches.py: co_filename",
     "connectors/postgres/checks.py: flatten",  # an array of nested values
-    "connectors/sqlite/sink.py: sqlite_errorcode",
+    "connectors/sqlite/session.py: sqlite_errorcode",
     "connectors/formats/json_verdicts.py: msg",
     "spark/private.py: _origin",  # errors of Py4J and PySpark
     "spark/private.py: java_exception",

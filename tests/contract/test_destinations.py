@@ -93,7 +93,7 @@ FORMS = {
 }
 """Sinks of servers: what their rows decide is looked at by what writes the rows, below."""
 
-NOTHING = {"console", "foreach_batch", "memory", "postgres"}
+NOTHING = {"console", "foreach_batch", "memory", "mysql", "postgres"}
 """Sinks whose rows decide nothing of the kind: one table, or a list.  Commands to PostgreSQL are tried there."""
 
 CASES = [(sink, bad) for sink, (_, rows) in SINKS.items() for bad in rows.bad]
@@ -176,6 +176,8 @@ def test_two_ids_never_make_one_key_of_a_request() -> None:
 def test_no_table_of_rows_is_one_of_the_sinks_own(table: str) -> None:
     with pytest.raises(InvalidPipeline, match="the sink's own"):
         hf.write.sqlite("f.db", table=table.upper())
+    with pytest.raises(InvalidPipeline, match="the sink's own"):
+        hf.write.mysql("mysql://localhost/shop", table=table.upper())
     from holdfast.connectors.postgres.catalog import split_name
 
     for name in (table, f"public.{table}"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.mysql.spec import MysqlSpec
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.ports import Lease, LeasedSpec, SeenLease
@@ -14,13 +15,22 @@ from holdfast.replica.tenure import Watch
 from tests.contract.lease_contract import LeaseContract, Opened
 
 
-@pytest.fixture(params=["files", "sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.slow])])
+@pytest.fixture(
+    params=[
+        "files",
+        "sqlite",
+        pytest.param("mysql", marks=pytest.mark.slow),
+        pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.slow]),
+    ]
+)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     spec: LeasedSpec
     if request.param == "files":
         spec = FilesSinkSpec(str(tmp_path / "out"))
     elif request.param == "sqlite":
         spec = SqliteSpec(str(tmp_path / "out.db"), "words")
+    elif request.param == "mysql":
+        spec = MysqlSpec(request.getfixturevalue("mysql_url"), "words")
     else:
         spec = PostgresSpec(request.getfixturevalue("postgres_plain"), "words")
 

@@ -16,11 +16,17 @@ from holdfast.ports import Carried, EpochRecord, LineageSpec, Publication, RunId
 SCHEMA = pa.schema([("row_id", pa.string()), ("n", pa.int64())])
 
 
-@pytest.fixture(params=["sqlite", "files", "json files", pytest.param("postgres", marks=pytest.mark.postgres)], ids=str)
+MYSQL = pytest.param("mysql", marks=pytest.mark.slow)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+@pytest.fixture(params=["sqlite", "files", "json files", MYSQL, POSTGRES], ids=str)
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkNode]:
     match request.param:
         case "sqlite":
             yield hf.write.sqlite(tmp_path / "out.db", table="rows", name="target")
+        case "mysql":
+            yield hf.write.mysql(request.getfixturevalue("mysql_url"), table="rows", name="target")
         case "files":
             yield hf.write.files(tmp_path / "out", name="target")
         case "json files":

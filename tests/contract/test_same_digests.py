@@ -26,7 +26,7 @@ from holdfast.types.canonical import Digests
 from holdfast.values import Losses
 from tests.contract.comparable_contract import KINDS, PIPELINE, VALUES, Opened, table_of
 from tests.contract.test_segments_contract import Sealer, always
-from tests.specs import postgres_spec, sqlite_spec
+from tests.specs import mysql_spec, postgres_spec, sqlite_spec
 
 pytestmark = pytest.mark.postgres
 
@@ -88,11 +88,31 @@ def everywhere(postgres_plain: str, tmp_path: Path) -> Everywhere:
     return Everywhere(postgres_plain, tmp_path)
 
 
+class InMysql(Everywhere):
+    """A table of MySQL for each example: not every machine has a server."""
+
+    def sinks(self) -> Iterator[Sink]:
+        name = f"same_{next(self._numbers)}"
+        yield mysql_spec(self._dsn, name).connect(name, PIPELINE, _SCHEMA)
+
+
+@pytest.fixture
+def in_mysql(mysql_url: str, tmp_path: Path) -> InMysql:
+    return InMysql(mysql_url, tmp_path)
+
+
 @pytest.mark.slow
 @settings(_SETTINGS, max_examples=5)
 @given(rows=_ROWS)
 def test_digests_are_the_same_in_every_sink(everywhere: Everywhere, rows: list[dict[str, Any]]) -> None:
     compare(everywhere, rows)
+
+
+@pytest.mark.slow
+@settings(_SETTINGS, max_examples=10)
+@given(rows=_ROWS)
+def test_digests_are_the_same_in_mysql(in_mysql: InMysql, rows: list[dict[str, Any]]) -> None:
+    compare(in_mysql, rows)
 
 
 @pytest.mark.nightly

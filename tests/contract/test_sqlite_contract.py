@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.sqlite.dialect import SQLITE
 from holdfast.connectors.sqlite.spec import SqliteSpec
-from holdfast.connectors.sqlite.table import declared_type
 from holdfast.ports import LedgerSpec, Sink
 from tests.contract import comparable_contract
 from tests.contract.column_contract import ColumnContract
@@ -135,7 +135,9 @@ class SqliteTables(comparable_contract.Targets):
         number = len(self.sinks)
         table = f"compared_{number}"
         if not self.has_rowid:
-            columns = ", ".join(f'"{each.name}" {declared_type(each.type)}' for each in schema if each.name != delete)
+            columns = ", ".join(
+                f'"{each.name}" {SQLITE.declared_type(each.type)}' for each in schema if each.name != delete
+            )
             primary = ", ".join(key) or "line"
             line = "" if key else "line BLOB DEFAULT (randomblob(16)), "
             line += "__holdfast_epoch INTEGER, " if rewindable else ""

@@ -20,9 +20,9 @@ from holdfast.commit.ledger import Standing, survey
 from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.segments.policies import Policy, Segment
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.connectors.sqlite.explained import SqliteExplanations
 from holdfast.errors import Unavailable
 from holdfast.ports import Carried, EpochRecord, Explaining, Explanation, Outcome, Sink
 from holdfast.testing import SimulatedClock, SimulatedStore
@@ -78,16 +78,16 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
     monkeypatch.setattr(os, "link", made.linked)
-    insert = SqliteExplanations._insert
+    insert = SqlBook._explain
 
-    def inserted(self: SqliteExplanations, *arguments: object) -> None:
+    def inserted(self: SqlBook, *arguments: object) -> None:
         if made.fails("/positions/"):
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise error
         insert(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SqliteExplanations, "_insert", inserted)
+    monkeypatch.setattr(SqlBook, "_explain", inserted)
     return made
 
 

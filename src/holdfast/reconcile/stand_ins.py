@@ -9,6 +9,7 @@ from dataclasses import replace
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.kit.sql import APPEND, TableMode
+from holdfast.connectors.kit.sql_spec import SqlSpec
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
@@ -19,7 +20,7 @@ from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
 from holdfast.reconcile.digests.reduction import Wanted
 from holdfast.reconcile.digests.sink import DigestSpec
 
-COMPARABLE = ("postgres", "sqlite", "files", "segments")
+COMPARABLE = ("postgres", "sqlite", "mysql", "files", "segments")
 """Kinds of sinks that can be asked what they hold."""
 
 
@@ -76,7 +77,7 @@ def followed(pipeline: Graph) -> list[SinkNode]:
 
 
 def _mode(node: SinkNode) -> TableMode:
-    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqliteSpec) else APPEND
+    mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqlSpec) else APPEND
     return replace(mode, rewindable=False)
 
 
@@ -171,7 +172,7 @@ def obstacle(node: SinkNode) -> str:
     if clocked := [each.name for each in before if each.watches_clock]:
         return f"{', '.join(clocked)} decides by the time at which epochs were planned, which sources do not tell."
     changing = [each.name for each in before if each.spec.arguments().get("emit") == "changes"]
-    if changing and not (isinstance(node.spec, PostgresSpec | SqliteSpec) and node.spec.mode.mode == "upsert"):
+    if changing and not (isinstance(node.spec, PostgresSpec | SqlSpec) and node.spec.mode.mode == "upsert"):
         return f"{', '.join(changing)} gives a row for each epoch with a change, which sources do not tell."
     return ""
 

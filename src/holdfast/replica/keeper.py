@@ -135,8 +135,8 @@ def lease_of(pipeline: Graph) -> LeasePlace:
             return node.spec.lease(node.name, pipeline.name)
     raise InvalidPipeline(
         f"no sink of pipeline {pipeline.name!r} can keep a lease.",
-        why="main and replica find each other in the system of a sink: write.postgres, write.sqlite, or write.files on "
-        "a disk.",
+        why="main and replica find each other in the system of a sink: write.postgres, write.mysql, write.sqlite, or "
+        "write.files on a disk.",
         do="add such a sink; or run without --lease and --replica.",
         pipeline=pipeline.name,
     )

@@ -218,7 +218,7 @@ PAIRING = {
         lambda work: table_of(written(work)).load(["id", "name"]),
     ),
     "a query without that column": Scenario(
-        "connectors/sqlite/lookup_table.py:SqliteLookupTable.load InvalidPipeline",
+        "connectors/kit/queried_table.py:QueriedTable.load InvalidPipeline",
         lambda work: queried(work, "SELECT id FROM codes").load(["id", "name"]),
         "select it",
         lambda work: queried(work, "SELECT id, name FROM codes").load(["id", "name"]),

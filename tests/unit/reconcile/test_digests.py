@@ -88,7 +88,7 @@ class Stood:
 
 
 def executed(stood: Stood, statement: str) -> None:
-    stood.real._file.connection().execute(statement)  # type: ignore[attr-defined]
+    stood.real._session.connection().execute(statement)  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.connectors import memory
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
-from holdfast.connectors.sqlite.epochs import SqliteEpochs
+from holdfast.connectors.kit.book import SqlBook
+from holdfast.connectors.sqlite.dialect import SQLITE
 from holdfast.errors import InternalError
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
 from tests.specs import sqlite_spec
@@ -72,10 +73,10 @@ def test_the_list_of_epochs_of_a_sqlite_table_changes_in_a_transaction_only(tmp_
     sink = sqlite_spec(str(tmp_path / "words.db"), "words", rewindable=True).connect("words", "words", SCHEMA)
     sink.open(RunIdentity("words", 1))
     connection = sqlite3.connect(tmp_path / "words.db", isolation_level=None)
-    epochs = SqliteEpochs(sink._table, "words", "words")
+    book = SqlBook(SQLITE, "words", "words")
     with pytest.raises(InternalError, match="outside the transaction"):
-        epochs.note(connection, 1, {})
+        book.note_epoch(connection, sink._table, 1, {})
     connection.execute("BEGIN")
-    epochs.note(connection, 1, {})
+    book.note_epoch(connection, sink._table, 1, {})
     connection.close()
     sink.close()

@@ -240,7 +240,7 @@ def test_a_file_that_is_replaced_during_the_commit_is_asked_what_it_holds(
     """Between the last look and COMMIT: the rows went into a file that nobody finds any more."""
     sink.publish([publication(1)], held(0))
     backup = copied(path)
-    file = sink._file  # type: ignore[attr-defined]
+    file = sink._session.file  # type: ignore[attr-defined]
     looks = iter([lambda: None, lambda: None, lambda: os.replace(backup, path)])
     is_ours = file.is_ours
 

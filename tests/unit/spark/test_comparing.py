@@ -116,7 +116,7 @@ def test_a_row_that_a_table_refuses_leaves_it_as_it_is(
     """The pipeline has left it out, by a checkpoint that this one knows nothing of."""
     pipeline = given(tmp_path)
     with opened(pipeline, [1, 2]) as sink, opened(given(tmp_path, "expected.db"), [1, 2, 3, 13]) as expected:
-        connection = sink._file.connection()
+        connection = sink._session.connection()
         refuses = "BEFORE INSERT ON trips WHEN new.id = 13 BEGIN SELECT raise(ABORT, 'no'); END"
         connection.execute(f"CREATE TRIGGER refuses {refuses}")
         expects(FakeShadow(expected))

@@ -18,11 +18,11 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast import faults
 from holdfast.connectors.kit import refusals, sql
 from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.staging import patiently
 from holdfast.connectors.postgres import copy as postgres_copy
 from holdfast.connectors.postgres.copy import CopyColumn
 from holdfast.connectors.postgres.dsn import Dsn
@@ -37,9 +37,6 @@ GID_BYTES = 199
 """PostgreSQL's limit is 200 with the closing zero."""
 
 STAGE_PREFIX = "holdfast_stage_"
-
-PATIENCE_S = 90.0
-"""How long a task waits for a server that does not answer before its first row: Spark retries a task only thrice."""
 
 DROP_TIMEOUT = "2s"
 
@@ -170,12 +167,7 @@ class PostgresWriter:
             self._copying.close()
 
     def _begin(self) -> None:
-        for attempt in Retrying(
-            stop=stop_after_delay(PATIENCE_S),
-            wait=wait_random_exponential(multiplier=0.1, max=5),
-            retry=retry_if_exception_type(Unavailable),
-            reraise=True,
-        ):
+        for attempt in patiently():
             with attempt:
                 connection = self._session.connection()
                 prepares = self._prefers_prepared and _may_prepare(connection, self._table)

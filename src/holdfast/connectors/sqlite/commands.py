@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,8 @@ import pyarrow as pa
 from holdfast.connectors.control.columns import Columns, ControlColumns, pieces
 from holdfast.connectors.control.commands import AddColumn, Command, DropPartition, Widen, kind_of, text_of, wrong
 from holdfast.connectors.kit.sql import CONTROL
-from holdfast.connectors.sqlite.table import SqliteTable, declared_type, quoted, values_of
+from holdfast.connectors.kit.sql_table import SqlTable
+from holdfast.connectors.sqlite.dialect import SQLITE, values_of
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {CONTROL} (
@@ -32,7 +33,7 @@ class SqliteControl:
 
     Parameters
     ----------
-    table : SqliteTable
+    table : SqlTable
         The target, with the columns of data that the pipeline declares.
     columns : ControlColumns
         Which columns of the rows are not data.
@@ -40,7 +41,7 @@ class SqliteControl:
         Identity.
     """
 
-    table: SqliteTable
+    table: SqlTable
     columns: ControlColumns
     pipeline: str
     sink: str
@@ -48,13 +49,13 @@ class SqliteControl:
     def write(self, connection: sqlite3.Connection, rows: pa.RecordBatch, epoch: int) -> None:
         """Write rows of data, and carry out the commands among them, in their order."""
         now = self.now(connection)
-        table = replace(self.table, schema=now.schema)
+        table = self.table.with_schema(now.schema)
         for piece in pieces(rows, self.columns):
             if isinstance(piece, pa.RecordBatch):
                 table.write(connection, now.conformed(piece, self.columns), epoch)
                 continue
             before, now = now, now.after(piece)
-            table = replace(self.table, schema=now.schema)
+            table = self.table.with_schema(now.schema)
             if now is not before or isinstance(piece, DropPartition):
                 self._note(connection, piece, epoch)
                 self._carry_out(connection, now, piece)
@@ -69,7 +70,7 @@ class SqliteControl:
         return dict(self._noted(connection, "kind, count(*)", "true GROUP BY kind"))
 
     def _noted(self, connection: sqlite3.Connection, what: str, which: str) -> Iterator[Any]:
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (CONTROL,)).fetchone() is None:
+        if not SQLITE.has_table(connection, CONTROL):
             return iter(())
         statement = f"SELECT {what} FROM {CONTROL} WHERE {_OURS} AND {which} ORDER BY number"
         return iter(connection.execute(statement, (self.pipeline, self.sink)).fetchall())
@@ -84,22 +85,21 @@ class SqliteControl:
         )
 
     def _carry_out(self, connection: sqlite3.Connection, now: Columns, command: Command) -> None:
-        name = quoted(self.table.name)
+        table = self.table.with_schema(now.schema)
         match command:
             case AddColumn(column, _):
-                present = {row[1].lower() for row in connection.execute(f"PRAGMA table_xinfo({name})").fetchall()}
+                present = {each.name.lower() for each in SQLITE.columns(connection, table.name)}
                 if column.lower() not in present:
-                    kind = declared_type(now.schema.field(column).type)
-                    connection.execute(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind}")
+                    table.add_column(connection, column)
                 self._check_fits(connection, now, command)
             case Widen():  # its types have no width: INTEGER has 64 bits, and decimals are text
                 self._check_fits(connection, now, command)
             case DropPartition():
                 where, values = self._where(now, command)
-                connection.execute(f"DELETE FROM {name} WHERE {where}", values)
+                connection.execute(f"DELETE FROM {table.quoted_name} WHERE {where}", values)
 
     def _check_fits(self, connection: sqlite3.Connection, now: Columns, command: AddColumn | Widen) -> None:
-        why = replace(self.table, schema=now.schema).misfit(connection, now.schema.field(command.column))
+        why = self.table.with_schema(now.schema).misfit(connection, now.schema.field(command.column))
         if why:
             raise wrong(text_of(command), why)
 
@@ -109,6 +109,6 @@ class SqliteControl:
             value = now.value_of(command, name)
             row = pa.RecordBatch.from_arrays([pa.array([value.as_py()], value.type)], names=[name])
             (stored,) = values_of(self.table.node, row, row.schema.field(0))
-            terms.append(f"{quoted(name)} IS ?")
+            terms.append(f"{SQLITE.quoted(name)} IS ?")
             values.append(stored)
         return " AND ".join(terms), values

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.connectors.kit.lease_text import TABLE, dumped, loaded
+from holdfast.connectors.kit.book import SqlLease
+from holdfast.connectors.sqlite.dialect import SQLITE
+from holdfast.connectors.sqlite.session import open_file
 from holdfast.errors import Unavailable
-from holdfast.ports import Lease, SeenLease
-
-_BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteLease:
+class SqliteLease(SqlLease):
     """The lease of a pipeline in a file.
 
     Parameters
@@ -26,54 +25,24 @@ class SqliteLease:
     """
 
     def __init__(self, path: str, pipeline: str) -> None:
-        self._path = path
-        self._pipeline = pipeline
+        @contextmanager
+        def connect(writes: bool) -> Iterator[sqlite3.Connection | None]:
+            if not writes and not Path(path).exists():
+                yield None
+                return
+            try:
+                with open_file(path, "rwc" if writes else "rw") as connection:
+                    if writes:
+                        connection.execute(SQLITE.begin)
+                    yield connection
+                    if writes:
+                        connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise Unavailable(
+                    f"the lease of pipeline {pipeline!r} in {path} cannot be reached.",
+                    why=f"SQLite said: {error}.",
+                    do="it is tried again.",
+                    pipeline=pipeline,
+                ) from error
 
-    def read(self) -> SeenLease | None:
-        """Return the row."""
-        if not Path(self._path).exists():
-            return None
-        with self._connected("rw") as connection:
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (TABLE,)).fetchone() is None:
-                return None
-            found = connection.execute(f"SELECT beat, text FROM {TABLE} WHERE pipeline = ?", (self._pipeline,))
-            row = found.fetchone()
-        return None if row is None else SeenLease(row[0], loaded(row[1]))
-
-    def write(self, seen: SeenLease | None, lease: Lease) -> bool:
-        """Replace the row if it has the beat that was seen."""
-        with self._connected("rwc") as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {TABLE} (pipeline TEXT PRIMARY KEY, beat INTEGER NOT NULL, text TEXT NOT"
-                " NULL)"
-            )
-            if seen is None:
-                changed = connection.execute(
-                    f"INSERT OR IGNORE INTO {TABLE} VALUES (?, 1, ?)", (self._pipeline, dumped(lease))
-                ).rowcount
-            else:
-                changed = connection.execute(
-                    f"UPDATE {TABLE} SET beat = beat + 1, text = ? WHERE pipeline = ? AND beat = ?",
-                    (dumped(lease), self._pipeline, seen.beat),
-                ).rowcount
-            connection.execute("COMMIT")
-        return changed == 1
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    @contextmanager
-    def _connected(self, mode: str) -> Iterator[sqlite3.Connection]:
-        try:
-            address = f"{Path(self._path).as_uri()}?mode={mode}"
-            opened = sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-            with closing(opened) as connection:
-                yield connection
-        except sqlite3.Error as error:
-            raise Unavailable(
-                f"the lease of pipeline {self._pipeline!r} in {self._path} cannot be reached.",
-                why=f"SQLite said: {error}.",
-                do="it is tried again.",
-                pipeline=self._pipeline,
-            ) from error
+        super().__init__(SQLITE, pipeline, connect)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from holdfast.connectors.kit.queried_table import QueriedTable
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.masking import masked
 
@@ -18,7 +19,7 @@ _RIGHT = 'hf.lookup_table.sqlite("shop.db", "SELECT id, name FROM customers")'
 
 
 @dataclass(frozen=True)
-class SqliteLookupTable:
+class SqliteLookupTable(QueriedTable):
     """The rows of a query; the type of a column is that of its values."""
 
     path: str
@@ -29,26 +30,8 @@ class SqliteLookupTable:
         """Return path and query."""
         return {"kind": self.kind, "path": self.path, "query": masked(self.query)}
 
-    def known_columns(self) -> tuple[str, ...] | None:
-        """Return None: they are known when it is read."""
-        return None
-
-    def schema(self) -> pa.Schema:
-        """Return the columns of the query: SQLite has types of values alone, so all of them are read."""
-        return self._rows().schema
-
-    def load(self, columns: Sequence[str]) -> pa.Table:
-        """Return columns of the rows of the query."""
-        found = self._rows()
-        if missing := [name for name in columns if name not in found.schema.names]:
-            raise InvalidPipeline(
-                f"the query gives no column {missing[0]!r}.",
-                why=f"it gives {', '.join(found.schema.names)}.",
-                do="select it, or correct hf.lookup(..., on=..., columns=...).",
-            )
-        return found.select(list(columns))
-
-    def _rows(self) -> pa.Table:
+    def rows(self) -> pa.Table:
+        """Read them: SQLite has types of values alone."""
         try:
             with closing(sqlite3.connect(f"{Path(self.path).as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
                 cursor = connection.execute(self.query)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import ControlColumns, check_control_mode, control_arguments
-from holdfast.connectors.kit.rewinds import declared
+from holdfast.connectors.kit.files.staged import ArrowStaging, Check, unchecked
 from holdfast.connectors.kit.sql import APPEND, OWN_TABLES, Mode, OnNewColumn, TableMode
-from holdfast.connectors.sqlite import ledger, lineage, reset
+from holdfast.connectors.kit.sql_spec import SqlSpec
+from holdfast.connectors.kit.sql_table import SqlTable
+from holdfast.connectors.sqlite.dialect import SQLITE, SqliteDialect
 from holdfast.connectors.sqlite.lease import SqliteLease
+from holdfast.connectors.sqlite.session import asking
 from holdfast.connectors.sqlite.sink import SqliteSink
-from holdfast.connectors.sqlite.table import SqliteTable
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.trigger import pace
-from holdfast.ports import Guarantee, PublishedEpoch, Reset, Sink, SinkLedger, Withdrawal
 
 
 def sqlite(
@@ -90,7 +93,7 @@ def sqlite(
 
 
 @dataclass(frozen=True)
-class SqliteSpec:
+class SqliteSpec(SqlSpec):
     """Declaration of a SQLite table as a sink.
 
     Parameters
@@ -112,11 +115,6 @@ class SqliteSpec:
     def kind(self) -> str:
         """Kind of the sink."""
         return "sqlite"
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What it promises for each row."""
-        return Guarantee.EXACTLY_ONCE
 
     def __post_init__(self) -> None:
         self.mode.check("write.sqlite")
@@ -143,68 +141,39 @@ class SqliteSpec:
             **control_arguments(self.control),
         }
 
-    def withdrawal(self) -> Withdrawal:
-        """Return what its sink withdraws in a rewind, as far as this declaration says."""
-        return declared(self.mode)
+    @property
+    def dialect(self) -> SqliteDialect:
+        """SQLite's."""
+        return SQLITE
 
     def check_columns(self, columns: Collection[str] | None) -> None:
-        """Check the key and the delete column against the rows' columns."""
-        self.mode.check_columns("write.sqlite", columns)
+        """Check the key, the delete column and the control columns against the rows' columns."""
+        super().check_columns(columns)
         if self.control is not None:
             self.control.check_columns("write.sqlite", columns, (*self.mode.key, self.mode.delete or ""))
 
-    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
-        """Open the file, create the table when absent, and check that every column fits."""
-        table = self._table(name, schema)
-        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), table, self.control)
-        try:
-            sink.prepare()
-        except BaseException:
-            sink.close()
-            raise
-        return sink
-
-    def examine(self, name: str, pipeline: str, schema: pa.Schema) -> list[str]:
-        """Check that every column fits, as ``connect`` does, without creating anything."""
-        table = self._table(name, schema)
-        if not os.path.exists(self.path):
-            return []
-        with ledger.reading(os.path.abspath(self.path), name) as connection:
-            if not table.exists(connection):
-                return []
-            table.check(connection)
-            return table.missing(connection)
-
-    def _table(self, name: str, schema: pa.Schema) -> SqliteTable:
-        node = f"sink {name!r}"
-        schema = schema if self.control is None else self.control.data(node, schema)
-        self.mode.check_schema(node, schema)
-        lowered = [column.lower() for column in schema.names]
-        if len(set(lowered)) < len(lowered):
-            raise InvalidPipeline(
-                f"{node}: two columns differ only in case: {', '.join(schema.names)}.",
-                why="SQLite treats such names as one.",
-                do="rename one before the sink.",
-            )
-        return SqliteTable(node, self.table, schema, self.mode)
-
     def lease(self, name: str, pipeline: str) -> SqliteLease:
         """Return the lease in the file."""
-        return SqliteLease(os.path.abspath(self.path), pipeline)
+        return SqliteLease(self._absolute, pipeline)
 
-    def history(self, name: str, pipeline: str) -> Sequence[PublishedEpoch]:
-        """Return the last epochs, of the table beside the ledger."""
-        return lineage.history(os.path.abspath(self.path), name, pipeline)
+    @property
+    def _absolute(self) -> str:
+        return os.path.abspath(self.path)
 
-    def find(self, name: str, where: str | tuple[str, str], *, limit: int) -> Sequence[Mapping[str, Any]]:
-        """Return rows of the table."""
-        return lineage.find(os.path.abspath(self.path), self.table, name, where, limit)
+    @property
+    def _where(self) -> str:
+        return f"in {self._absolute}"
 
-    def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
-        """Return what the ledger in the file says."""
-        return ledger.asked(os.path.abspath(self.path), name, pipeline)
+    def _data(self, name: str, schema: pa.Schema) -> pa.Schema:
+        return schema if self.control is None else self.control.data(f"sink {name!r}", schema)
 
-    def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
-        """Remove what the file says of the sink."""
-        path = os.path.abspath(self.path)
-        return reset.reset(path, self.table, name, pipeline, rows=rows, is_dry_run=is_dry_run)
+    def _asking(self, name: str, pipeline: str) -> AbstractContextManager[sqlite3.Connection | None]:
+        return asking(self._absolute, name)
+
+    def _staging(self, name: str, pipeline: str, check: Check = unchecked) -> ArrowStaging:
+        return ArrowStaging(f"{self._absolute}-holdfast", pipeline, name, check)
+
+    def _sink(self, name: str, pipeline: str, table: SqlTable) -> SqliteSink:
+        check = table.check_values if self.control is None else unchecked
+        staging = self._staging(name, pipeline, check)
+        return SqliteSink(name, pipeline, self._absolute, table, staging, self.control)

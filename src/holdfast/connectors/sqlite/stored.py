@@ -1,8 +1,4 @@
-"""What a SQLite column holds, as Arrow values: a column may hold anything, whatever type it declares.
-
-A value counts as one that the sink wrote only in the form in which the sink writes it.  Any other comes as null, and
-its hash is that of no value (:func:`holdfast.types.canonical.unreadable`).
-"""
+"""What a SQLite column holds, as Arrow values: a column may hold anything, whatever type it declares."""
 
 from __future__ import annotations
 
@@ -14,147 +10,67 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.connectors.sqlite import moments
-from holdfast.connectors.sqlite.table import converted, is_binary, is_text
-from holdfast.types import canonical
-from holdfast.types.lookup3 import Hashes
-from holdfast.types.plain import flat_type, from_json_text, is_nested
-from holdfast.values import LossKind
+from holdfast.connectors.kit.sql_values import converted, is_binary, is_text
+from holdfast.connectors.kit.stored import (
+    StoredColumn,
+    binaries,
+    is_whole,
+    read_texts,
+    texts,
+    usual_moments,
+    where,
+    whole,
+)
+from holdfast.types.plain import is_nested
 
 _EXACT = 2.0**53
 """Up to here a float says every integer."""
 
 
 @dataclass(frozen=True)
-class StoredColumn:
+class SqliteColumn(StoredColumn):
     """A column that is compared.
 
     Parameters
     ----------
-    field : pa.Field
-        Of the rows that were written.
     affinity : str
         Which storage class the column prefers: numbers where it is not that of their type are the column's doing.
-    lost : frozenset of LossKind
-        What its column does not keep.
     """
 
-    field: pa.Field
     affinity: str
-    lost: frozenset[LossKind]
 
-    def read(self, values: Sequence[Any]) -> StoredValues:
-        """Return values as SQLite gives them."""
-        kind = flat_type(self.field.type)
+    def values_of_type(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """Return values of a plain type; of other storage classes than the sink's they are none."""
         taken = self._classes(kind)
         if not {type(None), *taken}.issuperset(map(type, values)):
-            kept = [value if type(value) in taken else None for value in values]
-        else:
-            kept = values  # type: ignore[assignment]
-        found = self._typed(kept, kind)
-        is_foreign = None
-        if found.null_count and found.null_count != values.count(None):
-            is_written = np.fromiter((value is not None for value in values), bool, len(values))
-            is_foreign = is_written & pc.is_null(found).to_numpy(zero_copy_only=False)
-        return StoredValues(self, found, is_foreign)
+            values = [value if type(value) in taken else None for value in values]
+        if pa.types.is_null(kind):
+            return pa.nulls(len(values))
+        if is_nested(kind):
+            return texts(values)
+        if is_binary(kind):
+            return binaries(pa.array(values, pa.large_binary()), kind)
+        if is_text(kind):
+            return pc.cast(texts(values), kind)
+        if is_whole(kind):
+            return whole(_integers(values), kind)
+        if pa.types.is_floating(kind):
+            return _floats(values, kind)
+        if pa.types.is_decimal(kind) and self.affinity == "NUMERIC":
+            return _round(values, kind)
+        return _parse(texts(values), kind)
 
     def _classes(self, kind: pa.DataType) -> tuple[type, ...]:
         """Return which classes of values the sink writes there."""
         if pa.types.is_null(kind):
             return ()
-        if _is_whole(kind):
+        if is_whole(kind):
             return (float,) if self.affinity == "REAL" else (int,)
         if pa.types.is_floating(kind):
             return (float, int) if self.affinity == "NUMERIC" else (float,)
         if pa.types.is_decimal(kind) and self.affinity == "NUMERIC":
             return (float, int)
         return (bytes,) if is_binary(kind) else (str,)
-
-    def _typed(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        if pa.types.is_null(kind):
-            return pa.nulls(len(values))
-        if is_nested(kind):
-            return _texts(values)
-        if is_binary(kind):
-            return _binaries(pa.array(values, pa.large_binary()), kind)
-        if is_text(kind):
-            return pc.cast(_texts(values), kind)
-        if _is_whole(kind):
-            return _whole(_integers(values), kind)
-        if pa.types.is_floating(kind):
-            return _floats(values, kind)
-        if pa.types.is_decimal(kind) and self.affinity == "NUMERIC":
-            return _round(values, kind)
-        return _parse(_texts(values), kind)
-
-
-@dataclass(frozen=True)
-class StoredValues:
-    """Some values of a column.
-
-    Parameters
-    ----------
-    column : StoredColumn
-        Whose they are.
-    plain : pa.Array
-        Of the plain type; nested values as JSON text; null where it is no value of the column's type.
-    is_foreign : numpy.ndarray, optional
-        Where that is so; None: nowhere.
-    """
-
-    column: StoredColumn
-    plain: pa.Array
-    is_foreign: np.ndarray | None
-
-    def hashes(self) -> Hashes:
-        """Return the hash of each."""
-        name = self.column.field.name
-        lost = {LossKind.JSON} if is_nested(flat_type(self.column.field.type)) else self.column.lost
-        found = canonical.column_hashes(self.plain, name, lost)
-        if self.is_foreign is not None:
-            found[self.is_foreign] = canonical.unreadable(name)
-        return found
-
-    def values(self, chosen: pa.Array) -> pa.Array:
-        """Return some of them, of the column's type."""
-        values = self.plain.take(chosen)
-        kind = flat_type(self.column.field.type)
-        return (from_json_text(values, kind) if is_nested(kind) else values).cast(self.column.field.type)
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_duration(kind))
-
-
-def _texts(values: Sequence[Any]) -> pa.Array:
-    try:
-        return pa.array(values, pa.large_string())
-    except UnicodeEncodeError:  # bytes that are no UTF-8 came as surrogates
-        return pa.array([None if value is None else _text_or_null(value) for value in values], pa.large_string())
-
-
-def _text_or_null(value: str) -> str | None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return None
-    return value
-
-
-def _binaries(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_fixed_size_binary(kind):
-        values = _where(pc.equal(pc.binary_length(values), kind.byte_width), values)
-    return pc.cast(values, kind)
-
-
-def _where(is_kept: pa.Array, values: pa.Array) -> pa.Array:
-    """Return values, null where they are not kept."""
-    if pc.all(pc.fill_null(is_kept, True)).as_py():
-        return values
-    return pc.if_else(is_kept, values, pa.scalar(None, values.type))
-
-
-# --- numbers --------------------------------------------------------------------------------------------------------
 
 
 def _integers(values: Sequence[Any]) -> pa.Array:
@@ -163,21 +79,7 @@ def _integers(values: Sequence[Any]) -> pa.Array:
         return pa.array(values, pa.int64())
     numbers = pa.array(values, pa.float64())
     is_whole = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less_equal(pc.abs(numbers), _EXACT))
-    return pc.cast(_where(is_whole, numbers), pa.int64())
-
-
-def _whole(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_duration(kind):
-        return _back(pc.cast(numbers, pa.duration("us")), kind)
-    low, high = _limits(kind)
-    return pc.cast(_where(pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high)), numbers), kind)
-
-
-def _limits(kind: pa.DataType) -> tuple[int, int]:
-    if pa.types.is_boolean(kind):
-        return 0, 1
-    edge = min(2 ** (kind.bit_width - (not pa.types.is_unsigned_integer(kind))), 2**63)
-    return (0 if pa.types.is_unsigned_integer(kind) else -edge), edge - 1
+    return pc.cast(where(is_whole, numbers), pa.int64())
 
 
 def _numbers(values: Sequence[Any]) -> pa.Array:
@@ -192,7 +94,7 @@ def _numbers(values: Sequence[Any]) -> pa.Array:
 def _floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     numbers = _numbers(values)
     found = pc.cast(numbers, kind, safe=False)
-    return _where(pc.equal(pc.cast(found, pa.float64()), numbers), found)
+    return where(pc.equal(pc.cast(found, pa.float64()), numbers), found)
 
 
 def _round(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -205,74 +107,13 @@ def _round(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         )
     whole = pc.cast(pa.array(np.where(is_kept, units, 0).astype(np.int64)), pa.decimal128(19, 0))
     found = pa.Array.from_buffers(pa.decimal128(19, kind.scale), len(whole), whole.buffers())
-    return pc.cast(_where(pa.array(is_kept), found), kind)
-
-
-# --- what is written as text ----------------------------------------------------------------------------------------
+    return pc.cast(where(pa.array(is_kept), found), kind)
 
 
 def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return what texts say, if they say it as the sink would."""
-    quickly = _moments(texts, kind)
+    quickly = usual_moments(texts, kind)
     if quickly is not None:
         return quickly
-    try:
-        found = _read(texts, kind)
-    except (pa.ArrowInvalid, OverflowError):
-        found = pa.array([_one(text, kind) for text in texts.to_pylist()], kind)
-    return _where(pc.equal(pc.cast(converted(found), pa.large_string()), texts), found)
-
-
-def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Return dates and times of the usual form; None where one is not."""
-    if pa.types.is_timestamp(kind):
-        form, unit = (moments.INSTANT, pa.timestamp("us", "UTC")) if kind.tz else (moments.LOCAL, pa.timestamp("us"))
-    elif pa.types.is_date(kind):
-        form, unit = moments.DATE, pa.date32()
-    elif pa.types.is_time(kind):
-        form, unit = moments.TIME, pa.time64("us")
-    else:
-        return None
-    found = moments.read(texts, form)
-    if found is None:
-        return None
-    mask = pc.is_null(texts).to_numpy(zero_copy_only=False) if texts.null_count else None
-    numbers = pa.array(found.astype(np.int32) if pa.types.is_date(kind) else found, mask=mask)
-    return _back(pc.cast(numbers, unit), kind)
-
-
-def _one(text: str | None, kind: pa.DataType) -> pa.Scalar | None:
-    for read in (_read, _read_any_year):
-        try:
-            return None if text is None else read(pa.array([text], pa.large_string()), kind)[0]
-        except (pa.ArrowInvalid, OverflowError, ValueError):
-            continue
-    return None
-
-
-def _read(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(kind):
-        wide = pa.decimal256 if kind.bit_width > 128 else pa.decimal128
-        return pc.cast(pc.cast(texts, wide(kind.precision, kind.scale)), kind)
-    if pa.types.is_timestamp(kind):
-        return _back(pc.cast(texts, pa.timestamp("us", "UTC" if kind.tz else None)), kind)
-    if pa.types.is_date(kind):
-        return pc.cast(pc.cast(texts, pa.date32()), kind)
-    day, space = pa.scalar("1970-01-01", texts.type), pa.scalar(" ", texts.type)
-    moments = pc.cast(pc.binary_join_element_wise(day, texts, space), pa.timestamp("us"))
-    return _back(pc.cast(pc.cast(moments, pa.int64()), pa.time64("us")), kind)
-
-
-def _read_any_year(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a date or a time of a year that has not four digits: Arrow writes it, and does not read it."""
-    text = texts[0].as_py()
-    if pa.types.is_date(kind):
-        return pc.cast(pa.array([np.datetime64(text, "D").astype(np.int64).item()], pa.int32()).cast(pa.date32()), kind)
-    moment = np.datetime64(text.removesuffix("Z"), "us").astype(np.int64).item()
-    return _back(pa.array([moment], pa.int64()).cast(pa.timestamp("us", "UTC" if kind.tz else None)), kind)
-
-
-def _back(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return microseconds in the column's own unit, null where it cannot say them."""
-    found = pc.cast(values, kind, safe=False)
-    return _where(pc.equal(pc.cast(found, values.type, safe=False), values), found)
+    found = read_texts(texts, kind)
+    return where(pc.equal(pc.cast(converted(found), pa.large_string()), texts), found)

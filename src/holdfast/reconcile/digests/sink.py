@@ -19,12 +19,13 @@ from functools import cached_property
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
-from holdfast.connectors.kit.sql import APPEND, TableMode
-from holdfast.connectors.sqlite import ledger
+from holdfast.connectors.kit.sql import APPEND, LEDGER, TableMode
+from holdfast.connectors.sqlite.dialect import SQLITE
 from holdfast.connectors.sqlite.file import DatabaseFile
+from holdfast.connectors.sqlite.session import asking
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     NO_LOSSES,
@@ -87,7 +88,8 @@ class DigestSpec:
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger in the file says."""
-        return ledger.asked(os.path.abspath(self.path), name, pipeline)
+        with asking(os.path.abspath(self.path), name) as connection:
+            return None if connection is None else SqlBook(SQLITE, pipeline, name).ledger(connection)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> DigestSink:
         """Open the file; when it is new, ask the sink itself what it does not keep of values."""
@@ -115,6 +117,7 @@ class DigestSink:
         path = os.path.abspath(spec.path)
         self._file = DatabaseFile(path, self._node)
         self._staging = ArrowStaging(f"{path}-holdfast", pipeline, name, unchecked)
+        self._book = SqlBook(SQLITE, pipeline, name)
         self._generation = 0
 
     def prepare(self) -> None:
@@ -132,7 +135,8 @@ class DigestSink:
     def open(self, run: RunIdentity) -> Held:
         """Take the sink for this generation."""
         with self._transaction() as connection:
-            row = ledger.claimed(connection, self._node, self.name, run)
+            self._book.create(connection, [LEDGER])
+            row = self._book.claim(connection, run)
         self._generation = run.generation
         return row.held()
 
@@ -147,13 +151,12 @@ class DigestSink:
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Count the epochs in and move the ledger row, in one transaction."""
         with self._transaction() as connection:
-            row = ledger.ledger_row(connection, self._pipeline, self.name)
-            row = sql.check_generation(self._node, self._pipeline, self._generation, row)
+            row = self._book.own_row(connection, self._generation)
             new = fresh(self._node, self._pipeline, publications, row.held(), believed)
             for part in (part for publication in new for part in publication.parts):
                 self._take(connection, part)
             if new:
-                ledger.move(connection, self.name, new[-1].record)
+                self._book.move(connection, new[-1].record)
                 faults.reach("publish-uncommitted", new[-1].record.epoch)
         with suppress(Unavailable, InvalidPipeline):  # a later sweep finds them
             for publication in publications:
@@ -163,7 +166,7 @@ class DigestSink:
         """Ask the ledger row."""
         try:
             with self._explained():
-                row = ledger.ledger_row(self._file.again(), self._pipeline, self.name)
+                row = self._book.row(self._file.again())
         except Unavailable:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
@@ -182,7 +185,7 @@ class DigestSink:
         with closing(sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)) as connection:
             with self._explained():
                 connection.execute("BEGIN")
-                row = ledger.ledger_row(connection, self._pipeline, self.name)
+                row = self._book.row(connection)
             held = Held() if row is None else row.held()
             yield DigestContent(connection, held, self._spec.mode.stored(self._schema), self._reduction)
 

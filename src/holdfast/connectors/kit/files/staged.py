@@ -25,10 +25,11 @@ from typing import BinaryIO, TypeAlias
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.kit import json_lines, refusals
+from holdfast.connectors.kit import json_lines
 from holdfast.connectors.kit.believed import rows_gone
 from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
-from holdfast.errors import Diverged, invariant
+from holdfast.connectors.kit.staging import Staging
+from holdfast.errors import invariant
 from holdfast.ports import Part, Staged, Task
 from holdfast.store import durable
 from holdfast.types.partition import room_below
@@ -342,7 +343,7 @@ class ArrowWriter:
 
 
 @dataclass(frozen=True)
-class ArrowStaging:
+class ArrowStaging(Staging):
     """The directory as the driver sees it.
 
     Parameters
@@ -361,42 +362,16 @@ class ArrowStaging:
     check: Check
 
     @property
-    def _node(self) -> str:
+    def node(self) -> str:
+        """The sink, in errors."""
         return f"sink {self.sink!r}"
 
     def factory(self) -> ArrowWriterFactory:
         """Return the factory that executors call."""
         return ArrowWriterFactory(self.directory, self.sink, self.check)
 
-    def batches(self, part: Staged) -> Iterator[pa.RecordBatch]:
-        """Read a staged part batch by batch: memory does not grow with the epoch.
-
-        Raises
-        ------
-        Diverged
-            If the file is gone or does not hold the rows that its handle promises.
-        """
-        if "file" not in part.reference:
-            return
-        every = refusals.left_out(part)
-        row_count = 0
-        for batch in self.whole(part):
-            first, row_count = row_count, row_count + batch.num_rows
-            gone = [number - first for number in every if first <= number < row_count]
-            yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
-        promised = part.row_count + len(every)
-        if row_count != promised:
-            why = f"{part.reference['file']} holds {row_count} rows, its handle promises {promised}."
-            raise rows_gone(self._node, part.name, why)
-
     def whole(self, part: Staged) -> Iterator[pa.RecordBatch]:
-        """Read the file of a staged part, whatever its handle promises.
-
-        Raises
-        ------
-        Diverged
-            If it cannot be read.
-        """
+        """Read the file of a staged part, whatever its handle promises."""
         file = part.reference.get("file")
         if file is None:
             return
@@ -404,19 +379,7 @@ class ArrowStaging:
             with pa.memory_map(os.path.join(self.directory, os.path.basename(file))) as mapped:
                 yield from pa.ipc.open_stream(mapped)
         except (OSError, pa.ArrowInvalid) as error:
-            raise rows_gone(self._node, part.name, f"{file} cannot be read: {error}.") from error
-
-    def expired(self, parts: Sequence[Staged]) -> list[str]:
-        """Return the names of the parts that cannot be read any more as they were staged."""
-        return [part.name for part in parts if self._is_expired(part)]
-
-    def _is_expired(self, part: Staged) -> bool:
-        try:
-            for _ in self.batches(part):
-                pass
-        except Diverged:
-            return True
-        return False
+            raise rows_gone(self.node, part.name, f"{file} cannot be read: {error}.") from error
 
     def remove(self, parts: Sequence[Part]) -> None:
         """Remove the files of staged parts; absent is fine."""

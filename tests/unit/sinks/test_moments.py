@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.connectors.sqlite import moments
-from holdfast.connectors.sqlite.table import converted
+from holdfast.connectors.kit import moments
+from holdfast.connectors.kit.sql_values import converted
 from tests.everyday import examples
 
 _TEXTS = pa.large_string()

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: a sink, a look-up, a lease."""
