@@ -155,7 +155,7 @@ def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(
 @pytest.mark.parametrize("way", CARRIED_SHARE)
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(97, 61), pytest.param(1, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])],
+    [(97, 61), pytest.param(1, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])],
     ids=["everyday", "whole"],
 )
 def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(

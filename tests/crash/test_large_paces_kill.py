@@ -143,7 +143,9 @@ def check(lives: Lives) -> None:
     small = [segment for segment in segments if on_disk[segment.path].stat().st_size < TARGET_BYTES / 2]
     assert {segment.reason for segment in small} <= {"shutdown"}
     assert max(Counter(segment.partition for segment in small).values(), default=0) <= 1, "the last of its partition"
-    assert len(segments) >= 3 * paces.CAMERAS
+    # How many each camera fills depends on how far sealing is behind the epochs, and on the first file: what becomes of
+    # rows that cannot be compressed is not known before.
+    assert len({segment.partition for segment in segments if segment.reason == "size"}) == paces.CAMERAS
     found = dataset.dataset(list(map(os.fspath, on_disk.values())), format="parquet")
     seen: list[int] = []
     for batch in found.to_batches(columns=["id", "digest", "data"]):

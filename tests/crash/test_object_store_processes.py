@@ -67,10 +67,13 @@ def test_main_and_replica_on_two_machines_share_a_checkpoint(
 ) -> None:
     """The replica is promoted, and dies: the first one's scratch is old by then."""
     with opened(Pair(tmp_path, postgres_plain, "replica_pipeline.py")) as pair:
-        pair.case = replace(pair.case, environment={**pair.case.environment, **server})
+        environment = {**pair.case.environment, **server, "HOLDFAST_CHECKPOINT_FREQ": "1"}
+        pair.case = replace(pair.case, environment=environment)
         address = new_address()
         pair.start("a", *options(tmp_path, "machine a", address))
         pair.until_more_is_there("a")
+        # Until then the state is on machine a alone: what a leaves when it is fenced may come too late.
+        pair.until_said("a", "snapshot of epoch 1")
         second = pair.start("b", "--replica", *options(tmp_path, "machine b", address))
         pair.until_said("b", "holds term 1 with generation")
         asked = pair.promote()

@@ -190,6 +190,7 @@ def test_after_any_order_of_rewinds_resets_losses_and_kills_the_sinks_are_what_w
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_many_more_of_them(tmp_path: Path) -> None:
     for seed in range(SEEDS, 600):
         live(tmp_path / str(seed), seed)
