@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.errors import invariant
 from holdfast.ports import Store
 from holdfast.positions import Positions
 
@@ -62,6 +63,8 @@ def add_targets(store: Store, path: Path, *positions: Positions) -> None:
         Where the next epochs end.
     """
     known = read_targets(path)
+    numbers = [each.number for each in known]
+    invariant(numbers == sorted({*numbers}), f"targets do not ascend: {numbers}.")
     first = known[-1].number + 1 if known else 1
     new = [Target(number, each) for number, each in enumerate(positions, first)]
     lines = [json.dumps([each.number, each.positions], sort_keys=True) for each in [*known, *new][-KEPT:]]

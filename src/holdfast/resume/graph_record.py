@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.connectors import spark_options
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
@@ -186,6 +186,10 @@ def described(pipeline: Graph, state_schemas: Mapping[str, StateSchema], buckets
         )
         for node in everything
     }
+    invariant(len(nodes) == len(everything), "two nodes of a graph have one name: one would get the other's state.")
+    invariant(
+        state_schemas.keys() <= nodes.keys(), f"no node keeps the state of {state_schemas.keys() - nodes.keys()}."
+    )
     return GraphRecord(pipeline.fingerprint(), nodes, state_schemas, buckets)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.positions import Position, Positions, SourcePositions
 
 OPAQUE_SEGMENT = ""
@@ -240,6 +240,7 @@ def begun_log(ends: Sequence[Positions], now_us: int) -> dict[str, str]:
     dict
         Name below the query's checkpoint -> content, in the order in which they are to be written.
     """
+    invariant(len(ends) <= 2, f"Spark's log is to begin with {len(ends)} batches; it has room for one that is planned.")
     found = {"metadata": json.dumps({"id": str(uuid.uuid4())}), "commits/0": 'v1\n{"nextBatchWatermarkMs":0}'}
     common = {"batchWatermarkMs": 0, "batchTimestampMs": now_us // 1000, "conf": _CONF, "sourceMetadataInfo": {}}
     for number in range(len(ends)):

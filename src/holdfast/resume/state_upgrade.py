@@ -12,6 +12,7 @@ from enum import Enum
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import invariant
 from holdfast.graph.evolution import NOTHING, Evolution, Migration
 from holdfast.state.step import Growable, StateTable, Step, StepTime
 
@@ -141,6 +142,9 @@ def state_move(old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> Sta
     if migrate is None:
         reasons += [_was_and_is(name, old.tables[name], None) for name in dropped]
     in_order = {name: moves[name] for name in new.tables if name in moves}
+    taken = {move.source for move in in_order.values()}
+    invariant(not taken & {*dropped}, f"state tables are to be taken over and dropped at once: {taken & {*dropped}}.")
+    invariant({*old.tables} <= taken | {*dropped} or reasons, f"state tables {[*old.tables]} would be lost unsaid.")
     return StateMove(in_order, tuple(dropped), tuple(reasons))
 
 

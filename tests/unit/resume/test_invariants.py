@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.errors import InternalError
+from holdfast.reconcile.targets import FILE_NAME, add_targets
 from holdfast.resume import backfill, rewind
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.spark_log import begun_log
+from holdfast.store.local import LocalStore
 from holdfast.testing.store import SimulatedStore
 
 
@@ -48,3 +52,14 @@ def test_rewinds_ascend() -> None:
     rewind.note_rewind(store, 5, at(1))  # a rewind that was interrupted is noted again
     with pytest.raises(InternalError, match="a rewind is epoch 4, and the one before it is epoch 5"):
         rewind.note_rewind(store, 4, at(1))
+
+
+def test_a_log_begins_with_one_finished_batch_and_at_most_one_that_is_planned() -> None:
+    with pytest.raises(InternalError, match="begin with 3 batches"):
+        begun_log([at(1), at(2), at(3)], 0)
+
+
+def test_targets_ascend(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("[2, {}]\n[1, {}]\n")
+    with pytest.raises(InternalError, match=r"do not ascend: \[2, 1\]"):
+        add_targets(LocalStore(str(tmp_path)), tmp_path / FILE_NAME, at(3))
