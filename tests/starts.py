@@ -9,20 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import described
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Held
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume import context, starting
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.context import StartContext, StartOptions
-from holdfast.spark.resume.found import look
-from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.start import start
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
+from holdfast.starts import context, starting
+from holdfast.starts.act import perform
+from holdfast.starts.context import StartContext, StartOptions
+from holdfast.starts.facts import look
+from holdfast.starts.inputs import Beginning
+from holdfast.starts.plan import _stages
+from holdfast.starts.start import start
 
 
 def begun(beginning: Beginning, held: Mapping[str, Held], last_epoch: int = 0) -> DirectoryHeader:

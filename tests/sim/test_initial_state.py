@@ -9,21 +9,22 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, noted_beginning
 from holdfast.checkpoint.given_state import given_states
+from holdfast.checkpoint.graph_record import GraphRecord, described, state_fingerprint
 from holdfast.checkpoint.snapshot import checked, from_parquet, snapshot_keys
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.chunks import bucket_of
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader, newest_directory, noted_beginning
-from holdfast.resume.graph_record import GraphRecord, described, state_fingerprint
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.fork import Fork, StartAt
-from holdfast.spark.resume.plan import _stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.fork import Fork
+from holdfast.starts.inputs import Beginning
+from holdfast.starts.plan import _stages
+from holdfast.starts.start_at import StartAt
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash

@@ -12,22 +12,22 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, read_origin
+from holdfast.checkpoint.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
-from holdfast.resume.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
-from holdfast.resume.refusals import check_change
-from holdfast.resume.rewind import note_rewind
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.directory import find_directory
-from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.state_change import StateChange, compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.directory import find_directory
+from holdfast.starts.inputs import Beginning
+from holdfast.starts.plan import _stages
+from holdfast.starts.refusals import check_change
+from holdfast.starts.rewind_target import note_rewind
+from holdfast.starts.state_change import StateChange, compared
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash

@@ -25,14 +25,14 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.observe.inspection import Inspection
 from holdfast.plan.cutting import stateful_names
 from holdfast.ports import Guarantee, Held, Store
-from holdfast.resume.decide import ResumeCase, StartWay
-from holdfast.resume.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
-from holdfast.spark.resume.beginning import Beginning, beginning_of
-from holdfast.spark.resume.directory import directory_of
-from holdfast.spark.resume.found import check_given_again, check_replayable, look
-from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.sought import refusal
 from holdfast.spark.state.shape import Division
+from holdfast.starts.decide import refusal
+from holdfast.starts.directory import directory_of
+from holdfast.starts.facts import check_given_again, check_replayable, look
+from holdfast.starts.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
+from holdfast.starts.inputs import Beginning, beginning_of
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.table import ResumeCase, StartWay
 
 
 @dataclass(frozen=True)

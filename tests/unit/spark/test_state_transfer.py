@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import GraphRecord as Described
+from holdfast.checkpoint.graph_record import Role
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey, StateSchema
 from holdfast.checkpoint.snapshot import (
     Bucket,
@@ -25,18 +28,15 @@ from holdfast.checkpoint.snapshot import (
     verify,
     write_bucket,
 )
+from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict
-from holdfast.resume.graph_record import GraphRecord as Described
-from holdfast.resume.graph_record import Role
-from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.graph_diff import GraphChange, NodeChange, NodeVerdict
+from holdfast.starts.state_change import StateChange
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedCrash
 from holdfast.testing.failures import SimulatedClock
