@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +22,12 @@ from holdfast.ports import Held, Store
 from holdfast.spark.read import SourceReader
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.directory import Directory
 from holdfast.starts.fork import Fork
-from holdfast.starts.inputs import Beginning
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.plan import _stages
 from holdfast.starts.start_at import StartAt
+from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
@@ -62,18 +65,17 @@ def start(
     fingerprint, clock = state_fingerprint(PIPELINE), SimulatedClock()
     transfer = Transfer(store, "trips", fingerprint, schemas, upgrades, buckets, 7, clock)
     first = None
+    inputs = StartInputs(
+        store, directory, Directory("spark/1", Spark.NONE), PIPELINE, schemas, fingerprint, transfer=transfer
+    )
     if state is not None:
         begins = StartAt(state=given_states(state))
         if begins.is_due(store, "trips", has_begun=newest_directory(store) > 0):
             tables = begins.tables("trips", schemas, upgrades, clock.now_us())
             reader = SourceReader(cast("Any", None), directory, 1, 0, "", "")
-            first = Fork(
-                begins, None, store, directory, PIPELINE, reader, 7, graph, transfer, False, given_state=tables
-            )
-    beginning = Beginning(
-        store, directory, "spark/1", "trips", PIPELINE.sources, schemas, fingerprint, transfer=transfer, first=first
-    )
-    return begun(beginning, held or {}, 0)
+            inputs = replace(inputs, begins=begins)
+            first = Fork(inputs, transfer, None, reader, graph, given_state=tables)
+    return begun(inputs, held or {}, 0, first)
 
 
 def rows_of(directory: Path, buckets: int = 3) -> dict[str, int]:

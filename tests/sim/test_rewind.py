@@ -25,7 +25,6 @@ from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.spark.state.shape import StateShape, noted_shape
 from holdfast.starts import rewind, target_state
 from holdfast.starts.graph_diff import Replay
-from holdfast.starts.inputs import Beginning
 from holdfast.starts.plan import plan
 from holdfast.starts.restore import Restoration
 from holdfast.starts.rewind_target import RewindTarget, check_finished
@@ -35,7 +34,7 @@ from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 from tests.unit.checkpoint.snapshots import KEEPS
 
 pytestmark = pytest.mark.slow
@@ -524,7 +523,7 @@ def test_what_follows_the_snapshot_is_evaluated_by_the_graph_that_published_it_a
     # And when Spark's part is lost before that graph has come so far.
     shutil.rmtree(directory / "spark")
     held = {"table": Held(done.epoch, 1, done.positions)}
-    mended = Beginning(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
+    mended = inputs_of(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
     with pytest.raises(Diverged, match="the graph has changed"):
         begun(mended, held, done.epoch)
     again = begun(replace(mended, graph="0123"), held, done.epoch)

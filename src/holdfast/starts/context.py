@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.checkpointer import Intervals
-from holdfast.checkpoint.directory_header import newest_directory, noted_beginning
+from holdfast.checkpoint.directory_header import noted_beginning
 from holdfast.checkpoint.graph_record import GraphRecord, read_graph
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.checkpoint.snapshot import newest_buckets
@@ -18,6 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.display import lines
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.event_time import common_unit
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
@@ -35,14 +36,14 @@ from holdfast.spark.launch.log4j import divert
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
 from holdfast.spark.physical_plan import PhysicalPlan, is_local, positions_only
-from holdfast.spark.read import SourceReader
+from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.plan import compile_stateful, refuse_state
 from holdfast.spark.state.shape import Division, StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
 from holdfast.starts.directory import Directory, directory_of, log_change
 from holdfast.starts.in_doubt import resolve_dead_run
 from holdfast.starts.rewind_target import check_finished
-from holdfast.starts.start_at import StartAt
+from holdfast.starts.start_at import StartAt, still_to_begin
 from holdfast.store import encodings
 from holdfast.store.paths import checkpoint_directory, open_store
 from holdfast.store.scratch import address_in, is_where_chosen
@@ -84,6 +85,12 @@ class StartOptions:
     def is_stateful(self) -> bool:
         """Whether an operator keeps state."""
         return has_state(self.pipeline)
+
+    @property
+    def timed_sources(self) -> list[str]:
+        """The sources with a timestamp, where these have a minimum: TIMESTAMPs and BIGINT ticks have none."""
+        sources = self.pipeline.sources
+        return [node.name for node in sources if common_unit(sources) is not None and timestamp_of(node) is not None]
 
     @property
     def isolates(self) -> bool:
@@ -186,7 +193,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
         finish_rewind(store, directory)
     else:
         check_finished(store, directory, pipeline.name, "where the run goes on")
-    begins = _begins(asked, store)
+    begins = still_to_begin(asked.begins, pipeline, store)
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
     token = uuid.uuid4().hex
@@ -249,14 +256,6 @@ def program_of(pipeline: Graph, settings: Settings, token: str) -> Program | Non
     if has_state(pipeline) or not settings.columnar:
         return None
     return build_program(pipeline, as_spark_has_it, token)
-
-
-def _begins(asked: StartOptions, store: Store) -> StartAt | None:
-    wanted = asked.begins
-    if not wanted:
-        return None
-    wanted.check_sources(asked.pipeline)
-    return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest_directory(store) > 0) else None
 
 
 def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan:

@@ -31,64 +31,74 @@ from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions, lacking
 from holdfast.starts.behind import Behind, behind, ranges_text, reached, unreadable
-from holdfast.starts.inputs import Anew, Beginning
+from holdfast.starts.inputs import StartInputs, StartPoint
 from holdfast.starts.restore import left_at
 from holdfast.starts.rewind_target import check_none_holds_withdrawn
-from holdfast.starts.table import Begin, ResumeCase, Sinks, Situation, Spark, StateSource, decide
+from holdfast.starts.table import Begin, ResumeCase, Sinks, Situation, Spark, StateSource, case_of
 
 
 @dataclass(frozen=True)
-class Findings:
+class StartFacts:
     """What was found, and the facts for each column of the table.
 
     Parameters
     ----------
-    found : Situation
-        The row of the table of starts.
+    inputs : StartInputs
+        What it was looked for with.
     held : mapping of str to Held
         What each sink holds.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
+    situation : Situation
+        What was found, in the words of the table.
     refusal : HoldfastError, optional
         Why the sinks contradict the checkpoint, or cannot be given what they lack.
     behind : tuple of Behind
         Sinks that lack what was published in them.
     replay : (Positions, Positions), optional
         Start and end of the range that is read again for those.
-    anew : Anew
+    point : StartPoint
         Where a directory begins that goes on with none.
     """
 
-    found: Situation
+    inputs: StartInputs
     held: Mapping[str, Held]
+    last_epoch: int
+    situation: Situation
     refusal: HoldfastError | None = None
     behind: tuple[Behind, ...] = ()
     replay: tuple[Positions, Positions] | None = None
-    anew: Anew = field(default_factory=Anew)
+    point: StartPoint = field(default_factory=StartPoint)
 
     @cached_property
     def case(self) -> ResumeCase:
         """The row of the table."""
-        return decide(self.found)
+        return case_of(self.situation)
 
     def is_of_all(self, pipeline: Graph) -> bool:
         """Whether a start of a pipeline would find the same, though sinks that only it can ask were not asked."""
         # Where Spark's log does not say what was published in them, a start asks them.
-        return self.found.spark.has_log or all(sink.name in self.held for sink in pipeline.sinks)
+        return self.situation.spark.has_log or all(sink.name in self.held for sink in pipeline.sinks)
 
     @property
     def holders(self) -> dict[str, Held]:
         """The sinks that hold something."""
-        return _holders(self.held)
+        return {name: each for name, each in self.held.items() if not each.is_empty}
 
 
-def look(beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str] | None = None) -> Findings:
+def look(
+    inputs: StartInputs, held: Mapping[str, Held], last_epoch: int = 0, remembering: Collection[str] | None = None
+) -> StartFacts:
     """Return what a start finds.
 
     Parameters
     ----------
-    beginning : Beginning
+    inputs : StartInputs
         Spark's directory, and what it is for.
     held : mapping of str to Held
         What each sink holds, with everything resolved.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
     remembering : collection of str, optional
         Those of them that know what another process published; all, where it is not given.
 
@@ -99,16 +109,36 @@ def look(beginning: Beginning, held: Mapping[str, Held], remembering: Collection
     """
     names = held.keys() if remembering is None else remembering
     # Another run may have begun the same directory since it was chosen.
-    spark = Spark.GOOD if beginning.has_begun else beginning.spark
-    if refusal := _contradiction(beginning, held, names):
-        return Findings(Situation(spark, Sinks.CONTRADICTING, _begin(beginning), StateSource.NONE), held, refusal)
+    spark, begin = Spark.GOOD if inputs.has_begun else inputs.chosen.spark, _begin(inputs)
+    facts = StartFacts(inputs, held, last_epoch, Situation(spark, Sinks.EMPTY, begin))
+
+    def stand(sinks: Sinks, state: StateSource = StateSource.NONE) -> Situation:
+        return Situation(spark, sinks, begin, state)
+
+    if refusal := _contradiction(inputs, held, names):
+        return replace(facts, situation=stand(Sinks.CONTRADICTING), refusal=refusal)
     if spark.has_log:
-        return _with_directory(beginning, spark, held, _remembered(beginning, held, names))
-    return _without_directory(beginning, spark, held)
+        remembered = _remembered(inputs, held, names)
+        lacking = lagging(inputs, remembered)
+        if not lacking:
+            return replace(facts, situation=stand(Sinks.LEVEL)) if facts.holders else facts
+        try:
+            replay = replay_of(inputs, lacking, remembered)
+        except Diverged as error:
+            return replace(facts, situation=stand(Sinks.LOST), refusal=error, behind=lacking)
+        return replace(facts, situation=stand(Sinks.BEHIND), behind=lacking, replay=replay)
+    if not facts.holders:
+        return facts
+    if begin is Begin.ASKED:  # refused, wherever they are: to look for state costs reading snapshots
+        return replace(facts, situation=stand(Sinks.LEVEL))
+    point = inputs.start_point([*facts.holders.values()], left_at(inputs.store, inputs.chosen.previous))
+    if point is None:
+        return replace(facts, situation=stand(Sinks.UNORDERED))
+    return replace(facts, situation=stand(Sinks.LEVEL, point.state), point=point)
 
 
 def check_replayable(
-    beginning: Beginning, behind: Collection[str], held: Mapping[str, Held], remembering: Collection[str]
+    inputs: StartInputs, behind: Collection[str], held: Mapping[str, Held], remembering: Collection[str]
 ) -> None:
     """Refuse sinks that have lost what is done in them, if it cannot be replayed, while open decisions stay open.
 
@@ -118,7 +148,7 @@ def check_replayable(
 
     Parameters
     ----------
-    beginning : Beginning
+    inputs : StartInputs
         As for :func:`look`.
     behind : collection of str
         The sinks.
@@ -130,16 +160,16 @@ def check_replayable(
     Diverged
         If it cannot.  Nothing is changed.
     """
-    store, pipeline = beginning.store, beginning.pipeline
+    store, pipeline = inputs.store, inputs.pipeline.name
     Participation(pipeline, store, remembering).check({name: held[name] for name in behind})
     check_none_holds_withdrawn(store, pipeline, behind, held)
-    remembered = _remembered(beginning, held, remembering)
-    if lacking := [each for each in lagging(beginning, remembered) if each.sink in behind]:
-        replay_of(beginning, lacking, remembered)
+    remembered = _remembered(inputs, held, remembering)
+    if lacking := [each for each in lagging(inputs, remembered) if each.sink in behind]:
+        replay_of(inputs, lacking, remembered)
 
 
 def check_given_again(
-    beginning: Beginning, expired: Sequence[Expired], held: Mapping[str, Held], remembering: Collection[str]
+    inputs: StartInputs, expired: Sequence[Expired], held: Mapping[str, Held], remembering: Collection[str]
 ) -> None:
     """Refuse to revoke decisions of which staged rows are gone, if the sources cannot give their rows again.
 
@@ -147,7 +177,7 @@ def check_given_again(
 
     Parameters
     ----------
-    beginning : Beginning
+    inputs : StartInputs
         As for :func:`look`.
     expired : sequence of Expired
         What would be revoked.
@@ -162,16 +192,16 @@ def check_given_again(
     revoked = {each.sink: _without(each, held[each.sink]) for each in expired}
     for each in expired:
         at = revoked[each.sink]
-        if (lacks := lagging(beginning, {each.sink: at})) and each.sink not in remembering:
-            raise cannot_give_again(beginning, each, "Spark has finished it, and the sink cannot say what it holds.")
-        if lacks or beginning.spark.is_changed:
-            others = {name: of for name, of in _remembered(beginning, held, remembering).items() if name != each.sink}
-            reason = why_not_replayed(beginning, lacks, {**others, each.sink: at})
+        if (lacks := lagging(inputs, {each.sink: at})) and each.sink not in remembering:
+            raise cannot_give_again(inputs, each, "Spark has finished it, and the sink cannot say what it holds.")
+        if lacks or inputs.chosen.spark.is_changed:
+            others = {name: of for name, of in _remembered(inputs, held, remembering).items() if name != each.sink}
+            reason = why_not_replayed(inputs, lacks, {**others, each.sink: at})
         else:  # Spark has not finished it: it evaluates it again, as it was planned
             lost = Behind(each.sink, at, each.epochs[-1], lacking(at.positions, each.until))
-            reason = " ".join(unreadable([lost], at.positions, beginning.sources, beginning.workspace, beginning.store))
+            reason = " ".join(unreadable([lost], at.positions, inputs.sources, inputs.workspace, inputs.store))
         if reason:
-            raise cannot_give_again(beginning, each, reason)
+            raise cannot_give_again(inputs, each, reason)
 
 
 def _without(expired: Expired, held: Held) -> Held:
@@ -180,27 +210,25 @@ def _without(expired: Expired, held: Held) -> Held:
     return replace(held, positions=expired.after, stops=stops)
 
 
-def _remembered(beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str]) -> dict[str, Held]:
-    return {name: held[name] for name in remembering if name not in beginning.filling}
+def _remembered(inputs: StartInputs, held: Mapping[str, Held], remembering: Collection[str]) -> dict[str, Held]:
+    return {name: held[name] for name in remembering if name not in inputs.chosen.filling}
 
 
-def _begin(beginning: Beginning) -> Begin:
-    noted = noted_beginning(beginning.store)
-    if beginning.first is not None and (noted is None or noted[0] != beginning.first.given):
+def _begin(inputs: StartInputs) -> Begin:
+    noted = noted_beginning(inputs.store)
+    if inputs.begins is not None and (noted is None or noted[0] != inputs.begins.noted):
         return Begin.ASKED
     # Asked for in the same words: another run of this program has begun while this one started.
     return Begin.START if noted is None else Begin.NOTED
 
 
-def _contradiction(
-    beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str]
-) -> HoldfastError | None:
+def _contradiction(inputs: StartInputs, held: Mapping[str, Held], remembering: Collection[str]) -> HoldfastError | None:
     """Return why a sink contradicts the checkpoint: it was emptied, or holds what a rewind withdrew, or more."""
-    store, pipeline = beginning.store, beginning.pipeline
+    store, pipeline = inputs.store, inputs.pipeline.name
     checks: tuple[Callable[[], None], ...] = (
         partial(Participation(pipeline, store, remembering).check, held),
         partial(check_none_holds_withdrawn, store, pipeline, remembering, held),
-        partial(check_reached, beginning, held),
+        partial(check_reached, inputs, held),
     )
     for check in checks:
         try:
@@ -210,43 +238,12 @@ def _contradiction(
     return None
 
 
-def _with_directory(
-    beginning: Beginning, spark: Spark, held: Mapping[str, Held], remembered: Mapping[str, Held]
-) -> Findings:
-    lacking = lagging(beginning, remembered)
-    begin = _begin(beginning)
-    if not lacking:
-        sinks = Sinks.LEVEL if _holders(held) else Sinks.EMPTY
-        return Findings(Situation(spark, sinks, begin, StateSource.NONE), held)
-    try:
-        replay = replay_of(beginning, lacking, remembered)
-    except Diverged as error:
-        return Findings(Situation(spark, Sinks.LOST, begin, StateSource.NONE), held, error, lacking)
-    return Findings(Situation(spark, Sinks.BEHIND, begin, StateSource.NONE), held, None, lacking, replay)
-
-
-def _without_directory(beginning: Beginning, spark: Spark, held: Mapping[str, Held]) -> Findings:
-    begin, holders = _begin(beginning), [*_holders(held).values()]
-    if not holders:
-        return Findings(Situation(spark, Sinks.EMPTY, begin, StateSource.NONE), held)
-    if begin is Begin.ASKED:  # refused, wherever they are: to look for state costs reading snapshots
-        return Findings(Situation(spark, Sinks.LEVEL, begin, StateSource.NONE), held)
-    anew = beginning.anew(holders, left_at(beginning.store, beginning.previous))
-    if anew is None:
-        return Findings(Situation(spark, Sinks.UNORDERED, begin, StateSource.NONE), held)
-    return Findings(Situation(spark, Sinks.LEVEL, begin, anew.state), held, anew=anew)
-
-
-def _holders(held: Mapping[str, Held]) -> dict[str, Held]:
-    return {name: each for name, each in held.items() if not each.is_empty}
-
-
-def check_reached(beginning: Beginning, held: Mapping[str, Held]) -> None:
+def check_reached(inputs: StartInputs, held: Mapping[str, Held]) -> None:
     """Refuse to begin or go on with a checkpoint that is older than a sink.  Changes nothing.
 
     Parameters
     ----------
-    beginning : Beginning
+    inputs : StartInputs
         Spark's directory, and the sources.
     held : mapping of str to Held
         What each sink holds.
@@ -256,34 +253,33 @@ def check_reached(beginning: Beginning, held: Mapping[str, Held]) -> None:
     Diverged
         If a sink holds positions of a source that the source has not reached.
     """
-    directory = beginning.directory
-    if not beginning.spark.is_changed and not (directory / beginning.below / FILE_NAME).exists():
+    if not inputs.chosen.spark.is_changed and not (inputs.spark / FILE_NAME).exists():
         return  # Spark's directory is lost: beginning a new one checks whether sources can be read from there
-    logged = {**newest_positions(directory / beginning.previous), **newest_positions(directory / beginning.below)}
-    for node in beginning.sources:
-        reached = cast("SourceSpec", node.spec).reached(node.name, beginning.workspace(node.name))
+    logged = {**newest_positions(inputs.previous), **newest_positions(inputs.spark)}
+    for node in inputs.sources:
+        reached = cast("SourceSpec", node.spec).reached(node.name, inputs.workspace(node.name))
         for segment, known in reached.items():
             if _at(logged, node, segment) > int(known):
                 continue  # the source's own files were lost, and Spark's log was not: planning reports it
             for sink in sorted(held):
                 at = _at(held[sink].positions, node, segment)
                 if at > int(known):
-                    raise _older(beginning, node.name, int(known), sink, held[sink], at)
+                    raise _older(inputs, node.name, int(known), sink, held[sink], at)
 
 
 def _at(positions: Positions, node: Node, segment: str) -> int:
     return int(positions.get(node.name, {}).get(segment, 0))
 
 
-def _older(beginning: Beginning, source: str, known: int, sink: str, held: Held, at: int) -> Diverged:
+def _older(inputs: StartInputs, source: str, known: int, sink: str, held: Held, at: int) -> Diverged:
     return Diverged(
-        f"sink {sink!r} holds source {source!r} up to position {at}, and checkpoint {beginning.directory} knows of "
+        f"sink {sink!r} holds source {source!r} up to position {at}, and checkpoint {inputs.directory} knows of "
         f"{known}.",
         why="the checkpoint is older than the sink: it was restored from a copy. What it would read next may be other "
         "rows than those that the sink holds under these positions.",
         do="start with the newer checkpoint, which the sink was written with; or bring the sink to the moment of this "
         "copy: restore it too; or, if it can withdraw rows, holdfast rewind --to the last epoch of the copy.",
-        pipeline=beginning.pipeline,
+        pipeline=inputs.pipeline.name,
         participant=sink,
         epoch=held.epoch,
     )
@@ -295,24 +291,24 @@ log = logging.getLogger("holdfast.checkpoint")
 _CHANGED = "the graph has changed as well, and only the old graph can replay what it published."
 
 
-def lagging(beginning: Beginning, held: Mapping[str, Held]) -> tuple[Behind, ...]:
+def lagging(inputs: StartInputs, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     """Return the sinks that lack what was published in them, as far as Spark's directory can tell.
 
     Parameters
     ----------
-    beginning : Beginning
+    inputs : StartInputs
         Spark's directory.
     held : mapping of str to Held
         What each sink with a ledger holds.
     """
-    return behind(_spark(beginning), held)
+    return behind(_spark(inputs), held)
 
 
-def _spark(beginning: Beginning) -> Path:
-    return beginning.directory / (beginning.previous if beginning.spark.is_changed else beginning.below)
+def _spark(inputs: StartInputs) -> Path:
+    return inputs.previous if inputs.chosen.spark.is_changed else inputs.spark
 
 
-def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
+def replay_of(inputs: StartInputs, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
     """Return the start and the end of the range that is read again for sinks that lack something.
 
     Raises
@@ -320,29 +316,29 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
     Diverged
         If that cannot be.
     """
-    if beginning.spark.is_changed:
+    if inputs.chosen.spark.is_changed:
         raise _refusal(
-            beginning,
+            inputs,
             found,
             _CHANGED,
             "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
             "sink another name: it is a new one then.",
         )
     ends = reached(found)
-    start, why = _range_read_again(beginning, found, held, ends)
+    start, why = _range_read_again(inputs, found, held, ends)
     if why:
-        raise _refusal(beginning, found, why, "")
+        raise _refusal(inputs, found, why, "")
     return start, ends
 
 
-def why_not_replayed(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> str:
+def why_not_replayed(inputs: StartInputs, found: Sequence[Behind], held: Mapping[str, Held]) -> str:
     """Say why what sinks lack cannot be read again; empty where it can.  Parameters as those of :func:`replay_of`."""
-    if beginning.spark.is_changed:
+    if inputs.chosen.spark.is_changed:
         return f"{_CHANGED} Start the old graph once, then the changed one."
-    return _range_read_again(beginning, found, held, reached(found))[1]
+    return _range_read_again(inputs, found, held, reached(found))[1]
 
 
-def cannot_give_again(beginning: Beginning, expired: Expired, why: str) -> Diverged:
+def cannot_give_again(inputs: StartInputs, expired: Expired, why: str) -> Diverged:
     """Return the error of a decision that can neither be carried out nor be revoked."""
     lacks = ranges_text(lacking(expired.after, expired.until))
     return Diverged(
@@ -351,47 +347,48 @@ def cannot_give_again(beginning: Beginning, expired: Expired, why: str) -> Diver
         do="bring back what was staged, or what the source needs to give its rows again, and start: the rest is done "
         "by itself; or restore the checkpoint and all sinks from the same moment; or start over with a new checkpoint "
         "and empty targets.",
-        pipeline=beginning.pipeline,
+        pipeline=inputs.pipeline.name,
         participant=expired.sink,
         epoch=expired.epochs[0],
     )
 
 
 def _range_read_again(
-    beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held], ends: Positions
+    inputs: StartInputs, found: Sequence[Behind], held: Mapping[str, Held], ends: Positions
 ) -> tuple[Positions, str]:
     """Return where reading begins again, and why that cannot be; empty where it can."""
-    start, why = _read_again_from(replace(beginning, previous=beginning.below), held, ends)
+    left = replace(inputs, chosen=replace(inputs.chosen, previous=inputs.chosen.below))
+    start, why = _read_again_from(left, held, ends)
     if why:
         return start, why
-    return start, " ".join(unreadable(found, start, beginning.sources, beginning.workspace, beginning.store))
+    return start, " ".join(unreadable(found, start, inputs.sources, inputs.workspace, inputs.store))
 
 
-def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:
+def _read_again_from(inputs: StartInputs, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:
     """Return where reading would begin if the directory before were left, and why that cannot be.
 
     ``reached``: the positions up to which that directory had published.
     """
-    anew = beginning.anew([each for each in held.values() if not each.is_empty], reached)
-    if anew is None:
+    point = inputs.start_point([each for each in held.values() if not each.is_empty], reached)
+    if point is None:
         return {}, "The sinks hold positions that cannot be put in an order."
-    if anew.state is StateSource.UNSURE:
-        return {}, anew.why_unsure()
-    if anew.snapshot is not None:
-        why = beginning.other_graph(anew.snapshot)
-        return anew.snapshot.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
-    if anew.every_epoch is not None:
-        return anew.every_epoch[0], ""
-    if anew.state is StateSource.NONE:
-        return anew.stops[0], ""
-    if anew.state is StateSource.SOURCES:
+    if point.state is StateSource.UNSURE:
+        return {}, point.why_unsure()
+    if point.snapshot is not None:
+        why = inputs.other_graph(point.snapshot)
+        return point.snapshot.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
+    if point.every_epoch is not None:
+        return point.every_epoch[0], ""
+    if point.state is StateSource.NONE:
+        return point.stops[0], ""
+    if point.state is StateSource.SOURCES:
         return {}, ""
-    names = ", ".join(beginning.state_schemas)
-    more = "".join(f" {each}." for each in anew.passed_over)
+    names = ", ".join(inputs.state_schemas)
+    more = "".join(f" {each}." for each in point.passed_over)
     return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"
 
 
-def _refusal(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -> Diverged:
+def _refusal(inputs: StartInputs, found: Sequence[Behind], why: str, do: str) -> Diverged:
     first = min(found, key=lambda each: each.held.epoch)
     sinks = " and ".join(repr(each.sink) for each in found)
     return Diverged(
@@ -402,7 +399,7 @@ def _refusal(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -
         or f"restore sink {sinks} to a state that holds epoch {first.published}; or bring back what the source needs "
         "to give its rows again, and start: the rest is done by itself; or restore the checkpoint and all sinks from "
         "the same moment; or start over with a new checkpoint and empty targets.",
-        pipeline=beginning.pipeline,
+        pipeline=inputs.pipeline.name,
         participant=first.sink,
         epoch=first.published,
     )

@@ -1,10 +1,9 @@
 """How a pipeline begins that does not begin at the beginning: at a named checkpoint (a *fork*), at a time, with state.
 
 Durable writes: 1. of a fork, what the sources of the checkpoint remember, and its files; of given state, its files;
-2. the
-manifest, as a snapshot of this pipeline; 3. ``beginning.json``: from here on the pipeline begins there, whatever
-becomes of Spark's directory before the first epoch is published.  A crash before leaves objects that the next try
-writes again; a start that begins at the beginning instead removes such a snapshot.
+2. the manifest, as a snapshot of this pipeline; 3. ``beginning.json``: from here on the pipeline begins there,
+whatever becomes of Spark's directory before the first epoch is published.  A crash before leaves objects that the next
+try writes again; a start that begins at the beginning instead removes such a snapshot.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from typing import cast
 
 import pyarrow as pa
 
-from holdfast.checkpoint.directory_header import DirectoryHeader, noted_beginning
+from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.checkpoint.graph_record import Described, GraphRecord, Role
 from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.spark_log import plain
 from holdfast.checkpoint.state_upgrade import StateUpgrade
-from holdfast.errors import InvalidPipeline
-from holdfast.graph.graph import Graph
-from holdfast.ports import Held, SourceSpec, Store
+from holdfast.errors import InvalidPipeline, present
+from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.state.transfer import Transfer
 from holdfast.starts.graph_diff import GraphChange, compare
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.refusals import check_change
 from holdfast.starts.start_at import StartAt
 from holdfast.starts.state_change import lines_of
@@ -40,11 +39,6 @@ from holdfast.store.paths import UnwrittenStore
 
 log = logging.getLogger("holdfast.checkpoint")
 
-_WITHOUT_THE_TIME = (
-    ", and leave out the rows before that time with hf.filter: the checkpoint that knew the time is lost, and sinks do "
-    "not know it."
-)
-
 
 @dataclass(frozen=True)
 class Fork:
@@ -52,50 +46,37 @@ class Fork:
 
     Parameters
     ----------
-    begins : StartAt
-        Where.
-    found : NamedCheckpoint, optional
-        The named checkpoint; None for the beginning of the sources, or a time.
-    store, directory : Store, Path
-        The checkpoint of the pipeline that begins, and where it lies.
-    pipeline : Graph
-        The pipeline.
-    reader : SourceReader
-        How its sources are read.
-    generation : int
-        Of this run.
-    graph : GraphRecord
-        Its graph.
+    inputs : StartInputs
+        Of the start, which asks where to begin.
     transfer : Transfer
         Brings state of other names, and of another form, over.
+    found : NamedCheckpoint, optional
+        The named checkpoint; None for the beginning of the sources, or a time.
+    reader : SourceReader
+        How the pipeline's sources are read.
+    graph : GraphRecord
+        Its graph.
     is_forced : bool
         Whether operators may begin without state where theirs does not fit.
-    drop_state : frozenset of str
-        Operators whose state is not wanted.
     given_state : mapping of str to mapping of str to pa.Table
         Operator -> state tables that it begins with.
     """
 
-    begins: StartAt
-    found: NamedCheckpoint | None
-    store: Store
-    directory: Path
-    pipeline: Graph
-    reader: SourceReader
-    generation: int
-    graph: GraphRecord
+    inputs: StartInputs
     transfer: Transfer
-    is_forced: bool
-    drop_state: frozenset[str] = frozenset()
+    found: NamedCheckpoint | None
+    reader: SourceReader
+    graph: GraphRecord
+    is_forced: bool = False
     given_state: Mapping[str, Mapping[str, pa.Table]] = field(default_factory=dict)
 
     @property
-    def given(self) -> str:
-        """The options that say so, as they are noted."""
-        return self.begins.noted
+    def begins(self) -> StartAt:
+        """Where."""
+        return present(self.inputs.begins, "a start that forks is not asked where.", pipeline=self.inputs.pipeline.name)
 
-    def begun(self, header: DirectoryHeader) -> DirectoryHeader:
-        """Copy what is needed, and return where the first directory begins.
+    def begin(self, header: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        """Copy what is needed, and return where the first directory begins: no sink holds anything.
 
         Raises
         ------
@@ -104,6 +85,7 @@ class Fork:
         Corrupt
             If a file of the checkpoint is damaged: names it.
         """
+        del held
         began = replace(header, from_us=self.begins.at_us)
         if self.found is not None:
             return self._fork(began, self.found)
@@ -160,21 +142,6 @@ class Fork:
         )
         return {name: made.operators[name].rows for name in converted}
 
-    def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
-        """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""
-        if not held:
-            return self.begins.refused(self.pipeline.name, noted_beginning(self.store))
-        name, each = next(iter(held.items()))
-        return InvalidPipeline(
-            f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch {each.epoch}.",
-            why="what the sink holds was published from other positions: rows would be missing, or there twice.",
-            do="give the pipeline another name and new targets; or leave the option out, to go on where it is"
-            + ("." if self.begins.at_us is None else _WITHOUT_THE_TIME),
-            pipeline=self.pipeline.name,
-            participant=name,
-            epoch=each.epoch,
-        )
-
     def _access_points(self) -> Positions:
         """Return where each source begins: at its random access point at or before the time, or at its beginning.
 
@@ -182,7 +149,7 @@ class Fork:
         """
         return {
             node.name: dict(self.reader.spec(node).open(node.name, self.reader.workspace(node)).initial())
-            for node in self.pipeline.sources
+            for node in self.inputs.sources
             if node.kind != "spark"
         }
 
@@ -191,7 +158,10 @@ class Fork:
         ended = EpochEnd(header.base, header.base, header.start, self.transfer.clock.now_us())
         made = self.transfer.begun_with(self.given_state, ended)
         log.warning(
-            "pipeline %r begins with state: %s, %d rows", self.pipeline.name, ", ".join(made.operators), made.rows
+            "pipeline %r begins with state: %s, %d rows",
+            self.inputs.pipeline.name,
+            ", ".join(made.operators),
+            made.rows,
         )
         base = header.base + 1
         return replace(header, base=base, graph_since=base, seed=made.key.path, kept=tuple(made.operators))
@@ -199,22 +169,22 @@ class Fork:
     def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
         change = self._state_change(found)
-        check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
+        check_change(change, self.inputs.pipeline.name, is_forced=self.is_forced, drop_state=self.inputs.drop_state)
         for line in lines_of(change):
             log.info("%s", line)
         for key, data in found.files():
-            self.store.put(key, data)
+            self.inputs.store.put(key, data)
         for key, data in found.workspaces():
-            self.store.put(key, data)
-        self._check_can_read_on(ended.positions, self.directory)
-        ours = replace(found.plain, pipeline=self.pipeline.name, generation=self.generation)
+            self.inputs.store.put(key, data)
+        self._check_can_read_on(ended.positions, self.inputs.directory)
+        ours = replace(found.plain, pipeline=self.inputs.pipeline.name, generation=self.transfer.generation)
         if change.sources and self.transfer.is_needed(ours, change.sources):
             ours = self.transfer.made(ours, change.sources)
         else:
-            commit(self.store, ours)
+            commit(self.inputs.store, ours)
         log.warning(
             "pipeline %r begins at checkpoint %s: the end of epoch %d of %r",
-            self.pipeline.name,
+            self.inputs.pipeline.name,
             found.shown,
             ended.epoch,
             found.manifest.pipeline,
@@ -232,7 +202,7 @@ class Fork:
         return stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
 
     def _check_can_read_on(self, positions: Positions, directory: Path) -> None:
-        for node in self.pipeline.sources:
+        for node in self.inputs.sources:
             if node.name not in positions:
                 continue  # nothing of it was read
             spec = cast("SourceSpec", node.spec)
@@ -244,7 +214,7 @@ class Fork:
                     why=why,
                     do="give the source another name, so that it begins at its beginning; or choose another "
                     "checkpoint.",
-                    pipeline=self.pipeline.name,
+                    pipeline=self.inputs.pipeline.name,
                     participant=node.name,
                 )
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
+from holdfast.checkpoint.directory_header import FILE_NAME, noted_beginning, read_origin
 from holdfast.checkpoint.explained import workspace
-from holdfast.checkpoint.graph_record import state_fingerprint
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.spark_log import logged
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import Corrupt
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
 from holdfast.plan.cutting import epoch_driven
@@ -25,35 +25,15 @@ from holdfast.positions import Positions, ascending, ascending_by_epoch
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.directory import Directory
 from holdfast.starts.restore import Restoration, from_the_start, restoration, steps_of
-from holdfast.starts.table import Spark, StateSource
+from holdfast.starts.start_at import StartAt
+from holdfast.starts.table import StateSource
 
 if TYPE_CHECKING:
     from holdfast.spark.state.transfer import Transfer
 
 
-class StartElsewhere(Protocol):
-    """How a pipeline begins that does not read its sources from the beginning."""
-
-    @property
-    def given(self) -> str:
-        """The option that asks for it, as the user wrote it."""
-
-    def refusal(self, held: Mapping[str, Held]) -> HoldfastError:
-        """Return the error for sinks that hold epochs already."""
-
-    def begun(self, header: DirectoryHeader) -> DirectoryHeader:
-        """Copy what is needed; return the header of the first directory, given that of one at the beginning."""
-
-
-class ChangedState(Protocol):
-    """How the state of another graph becomes the beginning of a directory."""
-
-    def begun(self, header: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
-        """Move the state; return the header of the new directory, given the one without state."""
-
-
 @dataclass(frozen=True)
-class Anew:
+class StartPoint:
     """Where a directory begins that goes on with none, and what it begins with.
 
     Parameters
@@ -88,47 +68,29 @@ class Anew:
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What is needed to continue a Spark directory, or to begin one.
+class StartInputs:
+    """What a start is decided by, apart from what the sinks hold: a plan, a resolution and a rewind have the same.
 
     Parameters
     ----------
     store, directory : Store, Path
         The checkpoint, and where it lies.
-    below : str
-        Spark's directory below it.
-    pipeline : str
-        Its name.
-    sources : sequence of Node
-        The pipeline's sources.
+    chosen : Directory
+        Spark's directory in it.
+    pipeline : Graph
+        The graph; of a rewind without its nodes, as the graph that is started next may have others.
     state_schemas : mapping of str to StateSchema
         The state tables of the operators whose state is in the directory.
     graph : str
         Fingerprint of the graph's state.
-    previous : str
-        The directory that was used before, where it is left; empty when there is none.
-    spark : Spark
-        What is left of the newest directory.
-    change : ChangedState, optional
-        How state then comes from the previous directory; None where nothing is started.
+    begins : StartAt, optional
+        Where the pipeline begins; None where it has begun, or reads its sources from the beginning.
     transfer : Transfer, optional
         Converts state of another form; None: there is none.
-    first : StartElsewhere, optional
-        Where the pipeline begins; None where it has begun, or reads its sources from the beginning.
-    backfilled : frozenset of str
-        Sinks that get everything from the beginning.
-    filling : frozenset of str
-        Those of them that were not in the graph before: they get everything, whatever they hold.
     drop_state : frozenset of str
         Operators whose state is to be dropped.
-    check_fenced : callable
-        Raises ``Fenced`` if a higher generation has taken the pipeline over.
-    epoch_driven, look_ups : tuple of str
-        Operators whose state depends on what epochs decided, and look-ups in tables whose versions are logged.
     rebuild_state : bool
         Whether state that is lost is to be computed again, as far as it can be.
-    backfill : Backfill, optional
-        Cuts what is computed again into epochs; None where nothing is started.
     restored : mapping of str to str
         Sources whose past is not looked up in the checkpoint but in this directory: where nothing is started, and a
         start would restore it.
@@ -136,25 +98,45 @@ class Beginning:
 
     store: Store
     directory: Path
-    below: str
-    pipeline: str
-    sources: Sequence[Node]
+    chosen: Directory
+    pipeline: Graph
     state_schemas: Mapping[str, StateSchema] = field(default_factory=dict)
     graph: str = ""
-    previous: str = ""
-    spark: Spark = Spark.NONE
-    change: ChangedState | None = None
+    begins: StartAt | None = None
     transfer: Transfer | None = None
-    first: StartElsewhere | None = None
-    backfilled: frozenset[str] = frozenset()
-    filling: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
-    check_fenced: Callable[[], None] = lambda: None
-    epoch_driven: tuple[str, ...] = ()
-    look_ups: tuple[str, ...] = ()
     rebuild_state: bool = False
-    backfill: Backfill | None = None
     restored: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def spark(self) -> Path:
+        """Where Spark's directory lies."""
+        return self.directory / self.chosen.below
+
+    @property
+    def previous(self) -> Path:
+        """Where the directory lies that was used before."""
+        return self.directory / self.chosen.previous
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The pipeline's sources."""
+        return self.pipeline.sources
+
+    @property
+    def backfill(self) -> Backfill:
+        """Cuts what is computed again into epochs."""
+        return Backfill(self.pipeline, self.directory, bool(self.state_schemas))
+
+    @cached_property
+    def epoch_driven(self) -> tuple[str, ...]:
+        """Operators whose state depends on what epochs decided."""
+        return tuple(epoch_driven(self.pipeline))
+
+    @cached_property
+    def look_ups(self) -> tuple[str, ...]:
+        """Look-ups in tables whose versions are logged."""
+        return tuple(look_ups_of(self.pipeline))
 
     @property
     def has_spark_sources(self) -> bool:
@@ -168,17 +150,16 @@ class Beginning:
     @property
     def has_begun(self) -> bool:
         """Whether there is anything of Spark's in the directory: a header, or an epoch that was planned."""
-        spark = self.directory / self.below
-        return (spark / FILE_NAME).exists() or bool(logged(spark, "offsets"))
+        return (self.spark / FILE_NAME).exists() or bool(logged(self.spark, "offsets"))
 
     @property
     def graph_since(self) -> int:
         """The first epoch that this graph has evaluated in the directory before; 0 where that was another graph."""
         try:
-            before = read_origin(self.directory / self.previous / FILE_NAME)
+            before = read_origin(self.previous / FILE_NAME)
         except Corrupt:
             return 0
-        return before.graph_since if self.previous and before.graph == self.graph else 0
+        return before.graph_since if self.chosen.previous and before.graph == self.graph else 0
 
     @property
     def began_with(self) -> str:
@@ -188,9 +169,9 @@ class Beginning:
 
     def known_steps(self, held: Iterable[Held]) -> list[EpochSpan]:
         """Return all epochs whose ends are known: of the directory before, of progress records, and of sinks."""
-        return [*steps_of(self.directory, self.previous), *progress.read(self.store), *progress.told_by(held)]
+        return [*steps_of(self.directory, self.chosen.previous), *progress.read(self.store), *progress.told_by(held)]
 
-    def anew(self, held: Sequence[Held], reached: Positions | None) -> Anew | None:
+    def start_point(self, held: Sequence[Held], reached: Positions | None) -> StartPoint | None:
         """Return where it would begin without a directory to go on with; None: the sinks are in no order.
 
         Parameters
@@ -206,7 +187,7 @@ class Beginning:
         if stops is None:
             return None
         if not self.state_schemas:
-            return Anew(tuple(stops), reached)
+            return StartPoint(tuple(stops), reached)
         passed_over: list[str] = []
         snapshot, every_epoch = self.restorable(held, passed_over.append, reached), None
         unsure: tuple[str, ...] = ()
@@ -216,10 +197,12 @@ class Beginning:
             state, unsure = StateSource.EVERY_EPOCH, self._unsure(every_epoch[1], is_exact=True)
         else:
             is_rebuilt = self.rebuild_state and not self.began_with
-            state, unsure = (StateSource.SOURCES, self.epoch_driven) if is_rebuilt else (StateSource.GONE, ())
+            state, unsure = (
+                (StateSource.SOURCES, tuple(epoch_driven(self.pipeline))) if is_rebuilt else (StateSource.GONE, ())
+            )
         if unsure and not self.rebuild_state:
             state = StateSource.UNSURE
-        return Anew(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over), unsure)
+        return StartPoint(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over), unsure)
 
     def _unsure(self, replayed: Sequence[EpochEnd], *, is_exact: bool) -> tuple[str, ...]:
         """Return the operators whose state would be another one once epochs are evaluated again."""
@@ -235,7 +218,7 @@ class Beginning:
         """Return the snapshot that a directory would begin with, and what is replayed after it; None: no snapshot."""
         return restoration(
             self.store,
-            self.pipeline,
+            self.pipeline.name,
             held,
             self.known_steps(held),
             graph=self.graph,
@@ -247,7 +230,7 @@ class Beginning:
         """Return where the previous directory began, and every epoch since; None where state cannot be recomputed."""
         if reached is None:
             return None
-        return from_the_start(self.directory / self.previous, self.graph, held, self.known_steps(held), reached)
+        return from_the_start(self.previous, self.graph, held, self.known_steps(held), reached)
 
     def other_graph(self, found: Restoration) -> str:
         """Return why a snapshot of another graph, with epochs after it, cannot be used; empty where it can."""
@@ -273,59 +256,6 @@ def why_unsure(operators: Iterable[str]) -> str:
     return (
         f"The state of {', '.join(operators)} depends on the time at which epochs were planned, or on what a table "
         "held then, and neither progress records nor sinks tell that of all epochs that have to be evaluated again."
-    )
-
-
-def beginning_of(
-    pipeline: Graph,
-    store: Store,
-    directory: Path,
-    chosen: Directory,
-    state_schemas: Mapping[str, StateSchema],
-    *,
-    change: ChangedState | None = None,
-    transfer: Transfer | None = None,
-    first: StartElsewhere | None = None,
-    drop_state: frozenset[str] = frozenset(),
-    check_fenced: Callable[[], None] = lambda: None,
-    rebuild_state: bool = False,
-    restored: Mapping[str, str] | None = None,
-) -> Beginning:
-    """Return what is needed to continue a Spark directory, or to begin one, for a pipeline as it is now.
-
-    Parameters
-    ----------
-    pipeline : Graph
-        The graph.
-    store, directory : Store, Path
-        The checkpoint, and where it lies.
-    chosen : Directory
-        Spark's directory in it.
-    state_schemas, change, transfer, first, drop_state, check_fenced, rebuild_state, restored
-        As in :class:`Beginning`.
-    """
-    return Beginning(
-        store,
-        directory,
-        chosen.below,
-        pipeline.name,
-        pipeline.sources,
-        state_schemas,
-        state_fingerprint(pipeline),
-        chosen.previous,
-        chosen.spark,
-        change,
-        transfer,
-        first,
-        frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
-        frozenset(chosen.filling),
-        drop_state,
-        check_fenced,
-        tuple(epoch_driven(pipeline)),
-        tuple(look_ups_of(pipeline)),
-        rebuild_state,
-        Backfill(pipeline, directory, bool(state_schemas)),
-        restored or {},
     )
 
 

@@ -30,16 +30,15 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import Division
 from holdfast.spark.state.transfer import Transfer
-from holdfast.starts.backfill import Backfill
 from holdfast.starts.behind import Ranges
-from holdfast.starts.decide import ANEW, new_header, prepare, sought
+from holdfast.starts.decide import AT_SINKS, decide
 from holdfast.starts.directory import Directory, directory_of
 from holdfast.starts.facts import look
 from holdfast.starts.fork import Fork
 from holdfast.starts.graph_diff import GraphChange
-from holdfast.starts.inputs import beginning_of
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.rewind_target import check_finished
-from holdfast.starts.start_at import StartAt
+from holdfast.starts.start_at import StartAt, still_to_begin
 from holdfast.starts.state_change import compared
 from holdfast.starts.table import ResumeCase, StartWay
 
@@ -182,21 +181,24 @@ def plan(
         If a record of the checkpoint cannot be read.
     """
     check_finished(store, checkpoint, pipeline.name, "what happens to the graph after it")
-    begins = _due(begins, pipeline, store)
-    asked = Division(settings.buckets, settings.partitions)
-    chosen = directory_of(pipeline, store, checkpoint, asked)
+    begins = still_to_begin(begins, pipeline, store)
+    chosen = directory_of(pipeline, store, checkpoint, Division(settings.buckets, settings.partitions))
     stages = _stages(pipeline, settings)
     state_schemas = {} if stages is None else state_schemas_of(pipeline, stages)
     upgrades = {} if stages is None else upgrades_of(pipeline, stages)
-    fingerprint = state_fingerprint(pipeline)
-    transfer = Transfer(store, pipeline.name, fingerprint, state_schemas, upgrades, 0, 0, SystemClock())
-    first = None if begins is None else _fork(begins, pipeline, store, checkpoint, transfer)
+    graph = state_fingerprint(pipeline)
+    transfer = Transfer(store, pipeline.name, graph, state_schemas, upgrades, 0, 0, SystemClock())
+    dropped = settings.dropped | drop_state
+    inputs = StartInputs(
+        store, checkpoint, chosen, pipeline, state_schemas, graph, begins, transfer, dropped, rebuild_state
+    )
     change = compared(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
     if change is not None and change.backfilled:
-        Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
+        inputs.backfill.check(change)
     planned = Plan(chosen, change, bounds_end={} if stages is None else stages.bounds_end)
-    if first is not None:
-        planned = replace(planned, change=first.foreseen(), begins=_planned_beginning(first))
+    fork = None if begins is None else _fork(begins, inputs, transfer)
+    if fork is not None:
+        planned = replace(planned, change=fork.foreseen(), begins=_planned_beginning(fork))
     if held is None:
         return planned
     with TemporaryDirectory(prefix="holdfast-plan-") as scratch:
@@ -205,31 +207,19 @@ def plan(
             restored = rehearsed(pipeline.sources, checkpoint, ledgers or {}, Path(scratch), has_begun=has_begun)
         except HoldfastError as error:
             return replace(planned, refusal=error)
-        beginning = beginning_of(
-            pipeline,
-            store,
-            checkpoint,
-            chosen,
-            state_schemas,
-            transfer=transfer,
-            first=first,
-            drop_state=settings.dropped | drop_state,
-            rebuild_state=rebuild_state,
-            restored=restored,
-        )
-        findings = look(beginning, held)
-        if not findings.is_of_all(pipeline):
+        facts = look(replace(inputs, restored=restored), held, last_epoch)
+        if not facts.is_of_all(pipeline):
             return planned
-        planned = replace(planned, case=findings.case)
-        try:
-            if findings.case.way in ANEW:
-                start = sought(beginning, findings, new_header(beginning, findings, last_epoch)).start
-                planned = replace(planned, recovery=_recovery(start, held, ledgers or {}, restored))
-            prepare(beginning, findings, last_epoch)
-            if first is not None and findings.case.way is StartWay.FORK:
-                planned = replace(planned, begins=_planned_beginning(first, first.tried()))
-        except HoldfastError as error:
-            return replace(planned, refusal=error)
+        decision = decide(facts)
+        planned = replace(planned, case=facts.case, refusal=decision.refusal)
+        if facts.case.way in AT_SINKS and decision.header is not None:
+            recovery = _recovery(decision.header.start, held, ledgers or {}, restored)
+            planned = replace(planned, recovery=recovery)
+        if fork is not None and facts.case.way is StartWay.FORK:
+            try:
+                planned = replace(planned, begins=_planned_beginning(fork, fork.tried()))
+            except HoldfastError as error:
+                return replace(planned, refusal=error)
         return planned
 
 
@@ -245,30 +235,22 @@ def _recovery(
     return PlannedRecovery(start, tuple(restored), sinks)
 
 
-def _due(begins: StartAt | None, pipeline: Graph, store: Store) -> StartAt | None:
-    """Return where the pipeline still has to begin; refuse what a start refuses before it looks at anything else."""
-    if not begins:
-        return None
-    begins.check_sources(pipeline)
-    return begins if begins.is_due(store, pipeline.name, has_begun=newest_directory(store) > 0) else None
-
-
-def _fork(begins: StartAt, pipeline: Graph, store: Store, checkpoint: Path, transfer: Transfer) -> Fork:
+def _fork(begins: StartAt, inputs: StartInputs, transfer: Transfer) -> Fork:
     """Return how it would begin; refuse state that does not fit.  Only its checks are used: nothing begins with it."""
-    found = None if begins.where is None else find(store, begins.where)
+    pipeline = inputs.pipeline
+    found = None if begins.where is None else find(inputs.store, begins.where)
     given = begins.tables(pipeline.name, transfer.state_schemas, transfer.upgrades, transfer.clock.now_us())
-    reader = SourceReader(cast("SparkSession", None), checkpoint, 1, 0, "", "")
-    graph = described(pipeline, transfer.state_schemas)
-    return Fork(begins, found, store, checkpoint, pipeline, reader, 0, graph, transfer, False, given_state=given)
+    reader = SourceReader(cast("SparkSession", None), inputs.directory, 1, 0, "", "")
+    return Fork(inputs, transfer, found, reader, described(pipeline, transfer.state_schemas), given_state=given)
 
 
-def _planned_beginning(first: Fork, converted: Mapping[str, Mapping[str, int]] | None = None) -> PlannedBeginning:
-    state = {name: {table: rows.num_rows for table, rows in of.items()} for name, of in first.given_state.items()}
-    if first.found is None:
-        return PlannedBeginning(str(first.begins), state)
-    manifest = first.found.manifest
+def _planned_beginning(fork: Fork, converted: Mapping[str, Mapping[str, int]] | None = None) -> PlannedBeginning:
+    state = {name: {table: rows.num_rows for table, rows in of.items()} for name, of in fork.given_state.items()}
+    if fork.found is None:
+        return PlannedBeginning(str(fork.begins), state)
+    manifest = fork.found.manifest
     return PlannedBeginning(
-        str(first.begins), converted or {}, first.found.shown, manifest.ended.epoch, manifest.pipeline
+        str(fork.begins), converted or {}, fork.found.shown, manifest.ended.epoch, manifest.pipeline
     )
 
 

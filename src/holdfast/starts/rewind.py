@@ -34,11 +34,12 @@ from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
-from holdfast.starts.act import perform
+from holdfast.starts.act import act
+from holdfast.starts.decide import decide
 from holdfast.starts.directory import Directory
 from holdfast.starts.facts import look
 from holdfast.starts.in_doubt import connected_sinks, coordinator_alone, ran_last
-from holdfast.starts.inputs import above_all, beginning_of
+from holdfast.starts.inputs import StartInputs, above_all
 from holdfast.starts.restore import Restoration, all_steps, planned_in
 from holdfast.starts.rewind_target import (
     RewindTarget,
@@ -293,22 +294,20 @@ class Rewinding:
             return  # Spark's directory is lost besides: the next start begins one where the sinks are
         before = read_origin(self.directory / previous / FILE_NAME)
         graph = read_graph(self.store, previous)
-        chosen = Directory(below, Spark.REWOUND, previous)
-        beginning = replace(
-            beginning_of(
-                self.pipeline, self.store, self.directory, chosen, graph.state_schemas, check_fenced=check_fenced
-            ),
-            # As the graph that ran last left it: the one that is started next may be another, with other sources.
-            sources=(),
-            graph=before.graph or "",
-            backfilled=frozenset(),
-            epoch_driven=(),  # the sinks have gone back: it is too late to refuse
+        # As the graph that ran last left it: the one that is started next may be another, with other sources.
+        inputs = StartInputs(
+            self.store,
+            self.directory,
+            Directory(below, Spark.REWOUND, previous),
+            self.pipeline.with_sinks(()),
+            graph.state_schemas,
+            before.graph or "",
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)
         check_fenced()  # reading and removing snapshots takes its time
         if shape is not None:  # that of the snapshot: keys are found by the hash over its number of buckets
-            found = beginning.restorable([*held.values()])
+            found = inputs.restorable([*held.values()])
             buckets = shape.buckets if found is None else found.manifest.buckets
             note_shape(self.store, below, StateShape(buckets, min(shape.partitions, buckets)))
             graph = replace(graph, buckets=buckets)
@@ -318,7 +317,7 @@ class Rewinding:
             foreach_batch.forget(str(self.directory / "foreach_batch" / name))
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: its sinks are unknown
             write_graph(self.store, below, graph)
-        perform(beginning, look(beginning, held), record.epoch)
+        act(decide(look(inputs, held, record.epoch)), check_fenced)
         check_fenced()
         remove_older(self.directory, below)
 

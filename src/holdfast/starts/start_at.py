@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from holdfast.checkpoint.directory_header import DirectoryHeader, noted_beginning
+from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, noted_beginning
 from holdfast.checkpoint.given_state import GivenState, given_states
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateUpgrade
@@ -19,8 +19,13 @@ from holdfast.connectors.reading import from_time
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import TimeUnit, begin_at, common_unit
 from holdfast.graph.graph import Graph
-from holdfast.ports import SourceSpec, Store
+from holdfast.ports import Held, SourceSpec, Store
 from holdfast.state.step import StepTime
+
+_WITHOUT_THE_TIME = (
+    ", and leave out the rows before that time with hf.filter: the checkpoint that knew the time is lost, and sinks do "
+    "not know it."
+)
 
 _NOTED_TIME = re.compile(r"(?<![^ ])at=(-?\d+)")
 
@@ -126,6 +131,23 @@ class StartAt:
             pipeline=pipeline,
         )
 
+    def refusal(
+        self, pipeline: str, begun: tuple[str, DirectoryHeader] | None, held: Mapping[str, Held]
+    ) -> InvalidPipeline:
+        """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""
+        if not held:
+            return self.refused(pipeline, begun)
+        name, each = next(iter(held.items()))
+        return InvalidPipeline(
+            f"pipeline {pipeline!r} cannot begin with {self}: sink {name!r} holds epoch {each.epoch}.",
+            why="what the sink holds was published from other positions: rows would be missing, or there twice.",
+            do="give the pipeline another name and new targets; or leave the option out, to go on where it is"
+            + ("." if self.at_us is None else _WITHOUT_THE_TIME),
+            pipeline=pipeline,
+            participant=name,
+            epoch=each.epoch,
+        )
+
     def tables(
         self, pipeline: str, state_schemas: Mapping[str, StateSchema], upgrades: Mapping[str, StateUpgrade], now_us: int
     ) -> dict[str, dict[str, pa.Table]]:
@@ -173,3 +195,11 @@ class StartAt:
 
 def _grown(upgrade: StateUpgrade, at: StepTime, table: str, part: pa.Table) -> pa.Table | None:
     return upgrade.grown(table, part, at)
+
+
+def still_to_begin(wanted: StartAt | None, pipeline: Graph, store: Store) -> StartAt | None:
+    """Return where a pipeline still has to begin; refuse what a start refuses before it looks at anything else."""
+    if not wanted:
+        return None
+    wanted.check_sources(pipeline)
+    return wanted if wanted.is_due(store, pipeline.name, has_begun=newest_directory(store) > 0) else None

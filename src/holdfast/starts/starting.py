@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,36 +13,34 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from holdfast.checkpoint import explained, named
-from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.graph_record import note_description, state_fingerprint, write_graph
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
-from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.coordinator import Resumption
 from holdfast.commit.delivery import remembers
-from holdfast.commit.takeover import Expired
 from holdfast.display import lines
-from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink, Store
 from holdfast.spark.launch.session import exposed
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import check_addresses
-from holdfast.spark.read import timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
-from holdfast.starts.act import DirectoryIsLeft, perform
+from holdfast.starts.act import Beginning, DirectoryIsLeft, act
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.context import StartContext, StartOptions, context_of, physical_plan_of
+from holdfast.starts.decide import StartDecision, decide
 from holdfast.starts.facts import check_given_again, check_replayable, look
 from holdfast.starts.fork import Fork
 from holdfast.starts.graph_diff import GraphChange
 from holdfast.starts.in_doubt import coordinator_of, resolve_with_former_columns
-from holdfast.starts.inputs import Beginning, beginning_of
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.refusals import check_change
 from holdfast.starts.rewind_target import check_none_was_resolved
 from holdfast.starts.state_change import StateChange, compared, lines_of
 from holdfast.starts.table import StartWay
-from holdfast.starts.wiring import Wiring
+from holdfast.starts.wiring import OwnedPipeline, Wiring
 from holdfast.status import ComparedSink
 
 if TYPE_CHECKING:
@@ -91,70 +89,52 @@ class Starting:
         """Start; a second time, if sinks are behind Spark's directory and it is left for that."""
         comparison = None if self.compare is None else self.compare()
         try:
-            return self._begun(comparison)
+            return self._start(comparison)
         except DirectoryIsLeft:
-            return self._begun(comparison)
+            return self._start(comparison)
 
-    def _begun(self, comparison: Compares | None) -> Run:
-        pipeline = self.asked.pipeline
-        has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
-        timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
+    def _start(self, comparison: Compares | None) -> Run:
         if self.asked.isolates:
-            check_addresses(pipeline)
+            check_addresses(self.asked.pipeline)
         context = context_of(self.asked, self.finish_rewind)
         try:
-            self._warn_of_exposure(context)
-            lines.say("checking the graph")
-            physical = physical_plan_of(self.asked, context)
-            change = self._change(context, physical)
-            given_state = self._given_state(context, physical)
-            if comparison is not None:
-                comparison.prepare(context.directory)
-            lines.say("asking the sinks")
-            sinks = self._connected(context, physical)
-            self._resolve_former(context, physical)
-            coordinator = coordinator_of(
-                pipeline,
-                context.store,
-                [*sinks.values()],
-                self.asked.settings,
-                clock=context.clock,
-                commit_every_ticks=self.asked.commit_every_ticks,
-                commit_thread=self.asked.commit_thread,
-            )
-            try:
-                remembering = [name for name, sink in sinks.items() if remembers(sink)]
-                participation = Participation(pipeline.name, context.store, remembering)
-                owned = _Owned(
-                    self.asked, context, physical, change, sinks, coordinator, participation, remembering, given_state
-                )
-                has_begun = newest_directory(context.store) > 0
-                resumption = coordinator.open(
-                    on_behind=owned.check_replayable,
-                    understood=None if has_begun else participation.begun_together,
-                    on_expired=owned.check_given_again,
-                )
-                restore = partial(explained.restore, pipeline.sources, context.directory, sinks, resumption.held)
-                coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
-                lines.say("finding where to continue")
-                header = owned.settled(resumption)
-                compared: Sequence[ComparedSink] = ()
-                if comparison is not None:
-                    compared = comparison.mend(context.directory, sinks, resumption.held, coordinator.check_fenced)
-                lines.say("starting the query")
-                parts = Wiring(
-                    self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation, compared
-                )
-                run = parts.begun(timed, resumption.held.values())
-            except BaseException:
-                coordinator.close()
-                raise
+            run = self._start_in(context, comparison)
         except BaseException:
             context.restore_logs()
             shutil.rmtree(context.stop_directory, ignore_errors=True)
             raise
         self.has_begun = True
         return run
+
+    def _start_in(self, context: StartContext, comparison: Compares | None) -> Run:
+        self._warn_of_exposure(context)
+        lines.say("checking the graph")
+        physical = physical_plan_of(self.asked, context)
+        change = self._change(context, physical)
+        given_state = self._given_state(context, physical)
+        if comparison is not None:
+            comparison.prepare(context.directory)
+        lines.say("asking the sinks")
+        own = self._own(context, physical)
+        try:
+            inputs, resumption = self._take_over(own)
+            lines.say("finding where to continue")
+            decision = decide(look(inputs, resumption.held, resumption.last_epoch, own.remembering))
+            if decision.case.way is not StartWay.REFUSE:
+                self._note(own, decision)
+            beginning = self._beginning(own, inputs, change, given_state)
+            header = act(decision, own.coordinator.check_fenced, beginning)
+            compared: Sequence[ComparedSink] = ()
+            if comparison is not None:
+                held, check_fenced = resumption.held, own.coordinator.check_fenced
+                compared = comparison.mend(context.directory, own.sinks, held, check_fenced)
+            lines.say("starting the query")
+            return Wiring(own, self.lifecycle, header, compared).begin(resumption.held.values())
+        except BaseException:
+            own.coordinator.close()
+            raise
+
+    # --- before it is taken over ------------------------------------------------------------------------------------
 
     def _warn_of_exposure(self, context: StartContext) -> None:
         session = context.base_session
@@ -201,121 +181,84 @@ class Starting:
             sinks[node.name] = sink
         return sinks
 
-
-@dataclass(frozen=True)
-class _Owned:
-    """A pipeline that is taken over: no other run writes it."""
-
-    asked: StartOptions
-    context: StartContext
-    physical: PhysicalPlan
-    change: GraphChange | None
-    sinks: Mapping[str, Sink]
-    coordinator: Coordinator
-    participation: Participation
-    remembering: Sequence[str]
-    given_state: Mapping[str, Mapping[str, pa.Table]]
-
-    def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
-        """Refuse sinks that have lost some or all of what was published in them, if it cannot be replayed."""
-        check_replayable(self._beginning(), behind, held, self.remembering)
-
-    def check_given_again(self, expired: Sequence[Expired], held: Mapping[str, Held]) -> None:
-        """Refuse to revoke what the sources cannot give again."""
-        check_given_again(self._beginning(), expired, held, self.remembering)
-
-    def settled(self, resumption: Resumption) -> DirectoryHeader:
-        """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.
-
-        What was in doubt is resolved.
-        """
-        store, held = self.context.store, resumption.held
-        resolved = {each.epoch for each in resumption.resolved}
-        check_none_was_resolved(store, self.context.directory, self.asked.pipeline.name, resolved)
-        beginning = self._beginning()
-        findings = look(beginning, held, self.remembering)
-        way = findings.case.way
-        if way is not StartWay.REFUSE:
-            self.participation.note_holding(held)
-            named.settle_floor(store)
-            self._note_graph()
-            self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
-        if way not in (StartWay.REFUSE, StartWay.LEAVE):
-            write_graph(store, self.context.chosen.below, self.physical.graph)
-        return perform(beginning, findings, resumption.last_epoch)
-
-    # --- what is recorded in the checkpoint ---------------------------------------------------------------------
-
-    def _note_graph(self) -> None:
-        store, pipeline = self.context.store, self.asked.pipeline
-        for sink, schema in zip(pipeline.sinks, self.physical.compiled.routes.schemas, strict=True):
-            note_schema(store, sink.name, schema)
-        note_description(store, pipeline)
-
-    # --- where it begins ----------------------------------------------------------------------------------------
-
-    def _beginning(self) -> Beginning:
-        context, physical, pipeline = self.context, self.physical, self.asked.pipeline
-        transfer = Transfer(
-            context.store,
-            pipeline.name,
-            state_fingerprint(pipeline),
-            physical.state_schemas,
-            physical.upgrades,
-            physical.graph.buckets,
-            self.coordinator.generation,
-            context.clock,
+    def _own(self, context: StartContext, physical: PhysicalPlan) -> OwnedPipeline:
+        """Connect the sinks; return the pipeline, to be taken over."""
+        asked, store = self.asked, context.store
+        sinks = self._connected(context, physical)
+        self._resolve_former(context, physical)
+        coordinator = coordinator_of(
+            asked.pipeline,
+            store,
+            [*sinks.values()],
+            asked.settings,
+            clock=context.clock,
+            commit_every_ticks=asked.commit_every_ticks,
+            commit_thread=asked.commit_thread,
         )
-        return beginning_of(
-            pipeline,
-            context.store,
-            context.directory,
+        remembering = [name for name, sink in sinks.items() if remembers(sink)]
+        participation = Participation(asked.pipeline.name, store, remembering)
+        return OwnedPipeline(asked, context, physical, sinks, coordinator, participation, remembering)
+
+    # --- from here on no other run writes it ------------------------------------------------------------------------
+
+    def _take_over(self, own: OwnedPipeline) -> tuple[StartInputs, Resumption]:
+        """Take the pipeline over, and resolve what is in doubt; return what the start is decided by."""
+        context, pipeline, settings = own.context, self.asked.pipeline, self.asked.settings
+        store, directory, schemas = context.store, context.directory, own.physical.state_schemas
+        graph, remembering = state_fingerprint(pipeline), own.remembering
+        inputs = StartInputs(
+            store,
+            directory,
             context.chosen,
-            physical.state_schemas,
-            change=self._state_change(transfer),
-            transfer=transfer,
-            first=self._first(transfer),
-            drop_state=self.asked.settings.dropped,
-            check_fenced=self.coordinator.check_fenced,
+            pipeline,
+            schemas,
+            graph,
+            context.begins,
+            drop_state=settings.dropped,
             rebuild_state=self.asked.rebuild_state,
         )
-
-    def _state_change(self, transfer: Transfer) -> StateChange | None:
-        context = self.context
-        if context.before is None or self.change is None:
-            return None
-        return StateChange(
-            context.store,
-            context.directory,
-            context.chosen.previous,
-            self.asked.pipeline.name,
-            context.new_session(),
-            self.change,
-            context.before,
-            self.coordinator.generation,
-            context.clock,
-            transfer,
-            Backfill(self.asked.pipeline, context.directory, self.asked.is_stateful),
+        has_begun = newest_directory(store) > 0
+        resumption = own.coordinator.open(
+            on_behind=partial(check_replayable, inputs, remembering=remembering),
+            understood=None if has_begun else own.participation.begun_together,
+            on_expired=partial(check_given_again, inputs, remembering=remembering),
         )
+        restore = partial(explained.restore, pipeline.sources, directory, own.sinks, resumption.held)
+        own.coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
+        check_none_was_resolved(store, directory, pipeline.name, {each.epoch for each in resumption.resolved})
+        upgrades, buckets, generation = own.physical.upgrades, own.physical.graph.buckets, own.coordinator.generation
+        transfer = Transfer(store, pipeline.name, graph, schemas, upgrades, buckets, generation, context.clock)
+        return replace(inputs, transfer=transfer), resumption
 
-    def _first(self, transfer: Transfer) -> Fork | None:
-        context = self.context
-        if context.begins is None:
-            return None
-        return Fork(
-            context.begins,
-            context.fork,
-            context.store,
-            context.directory,
-            self.asked.pipeline,
-            self.physical.reader,
-            self.coordinator.generation,
-            self.physical.graph,
-            transfer,
-            self.asked.settings.force_graph_change,
-            self.asked.settings.dropped,
-            self.given_state,
-        )
+    def _note(self, own: OwnedPipeline, decision: StartDecision) -> None:
+        """Note who takes part, the columns of the sinks, and the graph."""
+        store, pipeline = own.context.store, self.asked.pipeline
+        own.participation.note_holding(decision.facts.held)
+        named.settle_floor(store)
+        for sink, schema in zip(pipeline.sinks, own.physical.compiled.routes.schemas, strict=True):
+            note_schema(store, sink.name, schema)
+        note_description(store, pipeline)
+        own.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
+        if decision.case.way is not StartWay.LEAVE:
+            write_graph(store, own.context.chosen.below, own.physical.graph)
+
+    def _beginning(
+        self,
+        own: OwnedPipeline,
+        inputs: StartInputs,
+        change: GraphChange | None,
+        given_state: Mapping[str, Mapping[str, pa.Table]],
+    ) -> Beginning | None:
+        """Return how Spark's directory begins, where the pipeline begins elsewhere or its graph has changed."""
+        context, transfer = own.context, inputs.transfer
+        assert transfer is not None
+        if context.begins is not None:
+            reader, graph = own.physical.reader, own.physical.graph
+            is_forced = self.asked.settings.force_graph_change
+            return Fork(inputs, transfer, context.fork, reader, graph, is_forced, given_state)
+        if context.before is not None and change is not None:
+            return StateChange(inputs, transfer, change, context.before, context.new_session())
+        return None
 
 
 def _to_dataframe(session: SparkSession) -> Any:

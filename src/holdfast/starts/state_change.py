@@ -33,15 +33,15 @@ from holdfast.errors import Corrupt, Diverged
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.seed import seed_of
-from holdfast.ports import Bounded, Clock, Exhaustible, Held, Store
+from holdfast.ports import Bounded, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.spark.failure import translate
 from holdfast.spark.state.reader import stored_state
 from holdfast.spark.state.shape import noted_shape
 from holdfast.spark.state.transfer import Transfer
-from holdfast.starts.backfill import Backfill
 from holdfast.starts.directory import Directory
 from holdfast.starts.graph_diff import GraphChange, NodeVerdict, Replay, compare
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.restore import restoration
 
 if TYPE_CHECKING:
@@ -91,41 +91,25 @@ class StateChange:
 
     Parameters
     ----------
-    store, checkpoint : Store, Path
-        The checkpoint, and where it lies.
-    previous : str
-        The directory of the old graph.
-    pipeline : str
-        Its name.
-    session : SparkSession
-        For reading the state.
+    inputs : StartInputs
+        Of the start.
+    transfer : Transfer
+        Brings state of another form over.
     change : GraphChange
         What becomes of each node.
     before : GraphRecord
         The old graph.
-    generation : int
-        Of this run.
-    clock : Clock
-        For the time of the snapshot.
-    transfer : Transfer, optional
-        Brings state of another form over; None: there is none.
-    backfill : Backfill, optional
-        Begins at the beginning, where a sink is to get everything.
+    session : SparkSession
+        For reading the state.
     """
 
-    store: Store
-    checkpoint: Path
-    previous: str
-    pipeline: str
-    session: SparkSession
+    inputs: StartInputs
+    transfer: Transfer
     change: GraphChange
     before: GraphRecord
-    generation: int
-    clock: Clock
-    transfer: Transfer | None = None
-    backfill: Backfill | None = None
+    session: SparkSession
 
-    def begun(self, header: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+    def begin(self, header: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Move the state; return the header of the new directory.
 
         Raises
@@ -136,23 +120,23 @@ class StateChange:
         Notes
         -----
         What the directory before had still to replay, the new one replays by the new graph, with the ends and batch
-        times that it would have had; whether it may was asked before (:mod:`holdfast.starts.state_change`).
+        times that it would have had; whether it may was asked before.
         """
-        spark = self.checkpoint / self.previous
+        spark = self.inputs.previous
         began = read_origin(spark / FILE_NAME)
         batch_id = last_finished(spark, held, began)
         left = began.seek[batch_id + 2 :]  # where the epochs end that are still to be replayed
-        if self.change.backfilled and self.backfill is not None and (batch_id >= 0 or began.seek):
+        if self.change.backfilled and (batch_id >= 0 or began.seek):
             is_through = batch_id >= 0 and not left
             point = read_offsets(spark, batch_id).positions if is_through else began.seek[-1]
-            seek = self.backfill.seek(point, held)
+            seek = self.inputs.backfill.seek(point, held)
             log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
             return replace(header, seek=seek, kept=(), backfilled=self.change.backfilled)
         if left:
             replayed, filled = began.replayed[batch_id + 1 :], began.backfilled if is_backfill(began) else ()
             header = replace(header, replayed=replayed, backfilled=filled)
         if batch_id < 0:  # nothing was finished: it is where it began
-            manifest = seed_of(self.checkpoint, self.previous)
+            manifest = seed_of(self.inputs.directory, self.inputs.chosen.previous)
             there = {} if manifest is None else manifest.operators
             sources = {name: was for name, was in self.change.sources.items() if was in there}
             seed = self._moved(manifest, sources) if manifest is not None and sources else ""
@@ -168,40 +152,40 @@ class StateChange:
 
     def _seed(self, batch_id: int, last: EpochEnd, held: Mapping[str, Held], began: DirectoryHeader) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
+        inputs, below, pipeline = self.inputs, self.inputs.chosen.previous, self.inputs.pipeline.name
         here = [each for each in held.values() if covers_all(each.positions, last.positions)]
         graph = began.graph or ""
-        there = restoration(self.store, self.pipeline, here, (), last.positions, graph=graph)
+        there = restoration(inputs.store, pipeline, here, (), last.positions, graph=graph)
         # A backfill computes state anew: what was there before it is of other rows.
         is_ours = there is not None and (there.manifest.ended.epoch >= began.base or not is_backfill(began))
         if there is not None and is_ours and set(self.change.sources.values()) <= set(there.manifest.operators):
             return self._moved(there.manifest, self.change.sources)
-        seed = seed_of(self.checkpoint, self.previous)
+        seed = seed_of(inputs.directory, below)
         try:
             operators = stored_state(
-                lambda: self.session, self.store, self.checkpoint, self.previous, batch_id, self.before, seed
+                lambda: self.session, inputs.store, inputs.directory, below, batch_id, self.before, seed
             )
         except Exception as error:
-            shape = noted_shape(self.store, self.previous)
+            shape = noted_shape(inputs.store, below)
             by = "" if shape is None or shape.is_in_journal else " by the version of Holdfast that wrote it"
             raise Diverged(
-                f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
-                why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
+                f"the graph has changed, and the state of the old one in {below} cannot be read.",
+                why=f"{translate(error, pipeline, 'reading the state').what} No snapshot is of the end of epoch "
                 f"{last.epoch}, which is the last that was published.",
                 do=f"start the old graph once{by}: it takes its state from an older snapshot, and leaves a new one "
                 "when it is stopped; then start the changed one.",
-                pipeline=self.pipeline,
+                pipeline=pipeline,
                 epoch=last.epoch,
             ) from error
-        read = Manifest(
-            self.pipeline, self.generation, self.clock.now_us(), graph, last, self.before.buckets, operators
-        )
-        if self.transfer is None or not self.transfer.is_needed(read, self.change.sources):
-            commit(self.store, read)
+        generation, now_us = self.transfer.generation, self.transfer.clock.now_us()
+        read = Manifest(pipeline, generation, now_us, graph, last, self.before.buckets, operators)
+        if not self.transfer.is_needed(read, self.change.sources):
+            commit(inputs.store, read)
         return self._moved(read, self.change.sources)
 
     def _moved(self, manifest: Manifest, sources: Mapping[str, str]) -> str:
         """Return the key of a snapshot that the new graph can begin with."""
-        if self.transfer is not None and self.transfer.is_needed(manifest, sources):
+        if self.transfer.is_needed(manifest, sources):
             manifest = self.transfer.made(manifest, sources)
         return manifest.key.path
 

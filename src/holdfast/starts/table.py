@@ -95,7 +95,7 @@ class Situation:
     spark: Spark
     sinks: Sinks
     begin: Begin
-    state: StateSource
+    state: StateSource = StateSource.NONE
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ResumeCase:
         )
 
 
-def decide(found: Situation) -> ResumeCase:
+def case_of(found: Situation) -> ResumeCase:
     """Return the one row of what was found."""
     rows = [case for case in CASES if case.is_met_by(found)]
     if len(rows) != 1:

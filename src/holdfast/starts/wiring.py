@@ -51,48 +51,62 @@ from holdfast.types.units import duration_us
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """A pipeline that is owned, and whose beginning is decided.
+class OwnedPipeline:
+    """A pipeline that a start takes over, and what it does that with.
 
     Parameters
     ----------
     asked : StartOptions
         What the user asked for.
-    lifecycle : Lifecycle
-        The user's hooks.
     context : StartContext
         Checkpoint and session.
     physical : PhysicalPlan
         The graph, ready to run.
     sinks : mapping of str to Sink
-        Open ones, by name.
+        By name; open once it is taken over.
     coordinator : Coordinator
-        Has taken over.
-    header : DirectoryHeader
-        Where Spark's directory begins.
+        Takes over.
     participation : Participation
         Records the sinks that take part.
-    compared : sequence of ComparedSink
-        What the start has compared.
+    remembering : sequence of str
+        The sinks that know what another process published.
     """
 
     asked: StartOptions
-    lifecycle: Lifecycle
     context: StartContext
     physical: PhysicalPlan
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
-    header: DirectoryHeader
     participation: Participation
+    remembering: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """A pipeline that is owned, and whose beginning is decided.
+
+    Parameters
+    ----------
+    own : OwnedPipeline
+        The pipeline.
+    lifecycle : Lifecycle
+        The user's hooks.
+    header : DirectoryHeader
+        Where Spark's directory begins.
+    compared : sequence of ComparedSink
+        What the start has compared.
+    """
+
+    own: OwnedPipeline
+    lifecycle: Lifecycle
+    header: DirectoryHeader
     compared: Sequence[ComparedSink] = ()
 
-    def begun(self, timed: Sequence[str], held: Collection[Held]) -> Run:
+    def begin(self, held: Collection[Held]) -> Run:
         """Isolate what killed earlier runs, if that is asked for and due; create a run, and begin it.
 
         Parameters
         ----------
-        timed : sequence of str
-            Sources with a timestamp.
         held : collection of Held
             What the sinks hold.
         """
@@ -106,10 +120,10 @@ class Wiring:
         reports = self._reports(auditor)
         run = self._run(reports, checkpointer, user_data)
         loop = EpochLoop(
-            pipeline=self.asked.pipeline.name,
+            pipeline=self.own.asked.pipeline.name,
             header=self.header,
-            spark_checkpoint=self.context.spark,
-            evaluation=self.physical.evaluation(
+            spark_checkpoint=self.own.context.spark,
+            evaluation=self.own.physical.evaluation(
                 run.observed,
                 barriers,
                 letters.masks(),
@@ -117,55 +131,55 @@ class Wiring:
                 journal=journal,
                 passing=letters.passing,
             ),
-            sinks=self.sinks,
-            coordinator=self.coordinator,
-            limits=EpochLimits(self.asked.settings.carry_max_bytes, self.asked.poison_limit_s),
-            timed_sources=timed,
+            sinks=self.own.sinks,
+            coordinator=self.own.coordinator,
+            limits=EpochLimits(self.own.asked.settings.carry_max_bytes, self.own.asked.poison_limit_s),
+            timed_sources=self.own.asked.timed_sources,
             pts=min((each.pts for each in held if each.pts is not None), default=None),
-            is_at_pts=self.asked.pipeline.commit_at is not None,
+            is_at_pts=self.own.asked.pipeline.commit_at is not None,
             reports=reports,
-            due_file=due_file(self.context.stop_file),
+            due_file=due_file(self.own.context.stop_file),
             explanations=Explanations.of(
-                self.asked.pipeline.sources, self.context.directory, self.coordinator.explained
+                self.own.asked.pipeline.sources, self.own.context.directory, self.own.coordinator.explained
             ),
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
             ramp=self._ramp(),
             auditor=auditor,
             lookups=lookups,
-            note_parts=self.participation.note,
+            note_parts=self.own.participation.note,
             note_end=_noting(user_data, checkpointer, history),
         )
-        given = recovered(self.context.store, self._lineage, self._user_data_of_seed())
+        given = recovered(self.own.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
-        if self.asked.only_replays:
-            Path(self.context.stop_file).touch()  # no stop comes between two epochs that are replayed
-        run.begin(loop, self.physical.compiled.frame, self.asked.trigger, str(self.context.spark))
+        if self.own.asked.only_replays:
+            Path(self.own.context.stop_file).touch()  # no stop comes between two epochs that are replayed
+        run.begin(loop, self.own.physical.compiled.frame, self.own.asked.trigger, str(self.own.context.spark))
         return run
 
     @property
     def _lineage(self) -> str:
         """Identifies the directory of ``on_checkpoint`` values: one that was lost is begun anew under its number."""
-        return f"{self.context.chosen.below} from epoch {self.header.base}"
+        return f"{self.own.context.chosen.below} from epoch {self.header.base}"
 
     # --- rows that killed earlier runs --------------------------------------------------------------------------
 
     def _letters(self) -> DeadLetters:
         """Isolate rows if that is asked for and due; return which rows are left out or sent again."""
-        clear_copy(self.context.directory)  # here, where earlier runs are fenced; also if nothing is isolated now
-        letters = DeadLetters(self.context.store, self.coordinator.generation, isolates=self.asked.isolates)
-        letters.fit(self.asked.pipeline.sources, reads_on(self.context.spark, self.header))
-        masks_file = mask_file(self.context.stop_file)
-        if self.asked.isolates:
+        clear_copy(self.own.context.directory)  # here, where earlier runs are fenced; also if nothing is isolated now
+        letters = DeadLetters(self.own.context.store, self.own.coordinator.generation, isolates=self.own.asked.isolates)
+        letters.fit(self.own.asked.pipeline.sources, reads_on(self.own.context.spark, self.header))
+        masks_file = mask_file(self.own.context.stop_file)
+        if self.own.asked.isolates:
             isolating = self._isolating(letters, masks_file)
-            for error, rows in errors_of(isolating.settle(self.asked.settings.poison_attempts)):
+            for error, rows in errors_of(isolating.settle(self.own.asked.settings.poison_attempts)):
                 self.lifecycle.fail(error, rows)
         if masks := letters.masks():
             write_masks(masks_file, masks)
         return letters
 
     def _isolating(self, letters: DeadLetters, masks_file: str) -> Isolating:
-        context, physical = self.context, self.physical
+        context, physical = self.own.context, self.own.physical
         journal = self._journal(is_trial=True)
 
         def evaluation(masks: Mapping[str, Mask], passing: Passing) -> Evaluation:
@@ -175,127 +189,129 @@ class Wiring:
             )
 
         trials = Trials(
-            pipeline=self.asked.pipeline.name,
+            pipeline=self.own.asked.pipeline.name,
             frame=None if physical.program is not None else physical.compiled.frame,
             evaluation=evaluation,
-            sinks=self.sinks,
-            coordinator=self.coordinator,
+            sinks=self.own.sinks,
+            coordinator=self.own.coordinator,
             spark=context.spark,
             copy=context.directory / COPY,
             masks_file=masks_file,
             header=self.header,
-            limit_s=self.asked.poison_limit_s,
+            limit_s=self.own.asked.poison_limit_s,
         )
         reader = physical.reader
         return Isolating(
-            pipeline=self.asked.pipeline,
+            pipeline=self.own.asked.pipeline,
             store=context.store,
             opened=lambda node: reader.spec(node).open(node.name, reader.workspace(node)),
             spark=context.spark,
             header=self.header,
-            coordinator=self.coordinator,
+            coordinator=self.own.coordinator,
             letters=letters,
             trials=trials,
-            probe=physical.probe(self.asked.poison_limit_s),
+            probe=physical.probe(self.own.asked.poison_limit_s),
             levels={} if physical.stateful is None else physical.stateful.stages.operators,
             now_us=context.clock.now_us,
-            rows_max=self.asked.settings.poison_rows,
+            rows_max=self.own.asked.settings.poison_rows,
         )
 
     # --- what a run consists of ---------------------------------------------------------------------------------
 
     def _run(self, reports: OperatorReports, checkpointer: Checkpointer | None, user_data: UserData | None) -> Run:
-        context = self.context
-        seed = seed_of(context.directory, context.chosen.below) if self.asked.is_stateful else None
-        suspicion = Suspicion(context.spark, self.header, self.asked.settings.poison_attempts)
-        paced = [sink.name for sink in self.asked.pipeline.sinks if sink.pace is not None]
+        context = self.own.context
+        seed = seed_of(context.directory, context.chosen.below) if self.own.asked.is_stateful else None
+        suspicion = Suspicion(context.spark, self.header, self.own.asked.settings.poison_attempts)
+        paced = [sink.name for sink in self.own.asked.pipeline.sinks if sink.pace is not None]
         return Run(
-            pipeline=self.asked.pipeline,
-            sinks=self.sinks,
-            coordinator=self.coordinator,
+            pipeline=self.own.asked.pipeline,
+            sinks=self.own.sinks,
+            coordinator=self.own.coordinator,
             stop_directory=context.stop_directory,
             reports=reports,
             checkpointer=checkpointer,
             give_up=partial(give_up, context.store, context.chosen.below, seed),
             lifecycle=self.lifecycle,
-            restore_logs=self.context.restore_logs,
+            restore_logs=self.own.context.restore_logs,
             user_data=user_data,
-            counted_filters=self.physical.counted_filters,
-            suspicion=suspicion if self.asked.isolates else None,
+            counted_filters=self.own.physical.counted_filters,
+            suspicion=suspicion if self.own.asked.isolates else None,
             requests=RequestReader(context.store, paced) if paced else None,
-            has_passed=self._has_passed if self.asked.until is not None else None,
-            sweep_interval_s=self.asked.settings.sweep_interval_s,
+            has_passed=self._has_passed if self.own.asked.until is not None else None,
+            sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
         )
 
     def _has_passed(self) -> bool:
         """Return whether every source has passed the time at which this run ends."""
-        return have_passed(self.context.stop_file, [node.name for node in self.asked.pipeline.sources])
+        return have_passed(self.own.context.stop_file, [node.name for node in self.own.asked.pipeline.sources])
 
     def _journal(self, *, is_trial: bool = False) -> StateJournal | None:
         """Return the journal of state; None without state."""
-        if self.physical.stateful is None:
+        if self.own.physical.stateful is None:
             return None
-        store, below = self.context.store, self.context.chosen.below
-        return StateJournal(store, below, self.coordinator.generation, is_trial=is_trial)
+        store, below = self.own.context.store, self.own.context.chosen.below
+        return StateJournal(store, below, self.own.coordinator.generation, is_trial=is_trial)
 
     def _checkpointer(
         self, user_data: UserData | None, barriers: Barriers, journal: StateJournal | None
     ) -> Checkpointer | None:
-        physical = self.physical
+        physical = self.own.physical
         if physical.stateful is None or physical.snapshotting is None or journal is None:
             return None
         return physical.snapshotting.checkpointer(
-            self.asked.pipeline,
+            self.own.asked.pipeline,
             physical.stateful,
             self.header,
-            self.coordinator.generation,
-            self.context.clock,
-            self.coordinator.check_fenced,
+            self.own.coordinator.generation,
+            self.own.context.clock,
+            self.own.coordinator.check_fenced,
             lambda: None if user_data is None else user_data.latest,
             barriers,
             journal,
-            self.coordinator.publish_held,
+            self.own.coordinator.publish_held,
         )
 
     def _auditor(self) -> Auditor | None:
-        on_audit = self.asked.settings.on_audit
+        on_audit = self.own.asked.settings.on_audit
         if on_audit == "off":
             return None
-        book = kept_book(self.context.store)
-        return Auditor(self.asked.pipeline.name, self.physical.audit, stops=on_audit == "stop", book=book)
+        book = kept_book(self.own.context.store)
+        return Auditor(self.own.asked.pipeline.name, self.own.physical.audit, stops=on_audit == "stop", book=book)
 
     def _reports(self, auditor: Auditor | None) -> OperatorReports:
-        kinds = {node.name: node.kind for node in self.asked.pipeline.nodes if is_stateful_node(node)}
-        drops = kinds.keys() - late_rows_read(self.asked.pipeline.nodes)
+        kinds = {node.name: node.kind for node in self.own.asked.pipeline.nodes if is_stateful_node(node)}
+        drops = kinds.keys() - late_rows_read(self.own.asked.pipeline.nodes)
         return OperatorReports(
-            kinds, self.context.store, self.context.clock, self.coordinator.generation, auditor, drops
+            kinds, self.own.context.store, self.own.context.clock, self.own.coordinator.generation, auditor, drops
         )
 
     def _ramp(self) -> Ramp:
         """Return what keeps the first epochs small."""
-        interval_us = self.asked.trigger.interval_us or 0
-        place, first_bytes = limit_file(self.context.stop_file), self.asked.settings.first_epoch_max_bytes
+        interval_us = self.own.asked.trigger.interval_us or 0
+        place, first_bytes = limit_file(self.own.context.stop_file), self.own.asked.settings.first_epoch_max_bytes
         return Ramp(place, first_bytes, interval_s=interval_us / 1_000_000)
 
     def _pressure(self) -> BackPressure | None:
-        if self.physical.stateful is None:
+        if self.own.physical.stateful is None:
             return None
-        operators = limited_operators(self.physical.stateful.stages)
-        is_bounded = self.asked.trigger.interval_us is None
-        return BackPressure(operators, hold_file(self.context.stop_file), is_bounded=is_bounded) if operators else None
+        operators = limited_operators(self.own.physical.stateful.stages)
+        is_bounded = self.own.asked.trigger.interval_us is None
+        return (
+            BackPressure(operators, hold_file(self.own.context.stop_file), is_bounded=is_bounded) if operators else None
+        )
 
     def _lookups(self) -> LookupVersions | None:
-        look_ups = look_ups_of(self.asked.pipeline)
+        look_ups = look_ups_of(self.own.asked.pipeline)
         if not look_ups:
             return None
-        context, spark = self.context, self.context.spark
+        context, spark = self.own.context, self.own.context.spark
         planned = max(last_logged(spark, "offsets"), len(self.header.replayed) - 1)
         versions = LookupVersions(
             look_ups,
             context.store,
             token=context.token,
-            generation=self.coordinator.generation,
+            generation=self.own.coordinator.generation,
             planned=planned,
             replayed_to=self.header.step_time(planned, 0)[0] if planned >= 0 else 0,
             oldest=self._oldest_replayed,
@@ -305,8 +321,8 @@ class Wiring:
 
     def _oldest_replayed(self) -> int:
         """Return the oldest epoch that may be replayed: that Spark's log still has, or that follows a snapshot."""
-        store = self.context.store
-        first = min(logged(self.context.spark, "offsets"), default=0)
+        store = self.own.context.store
+        first = min(logged(self.own.context.spark, "offsets"), default=0)
         try:
             snapshots = [read_manifest(store, key).ended.step_epoch for key in snapshot_keys(store)]
         except Corrupt:
@@ -320,45 +336,45 @@ class Wiring:
 
         What the sinks tell now is recorded first: the next epoch replaces it there.
         """
-        if checkpointer is None and not look_ups_of(self.asked.pipeline):
+        if checkpointer is None and not look_ups_of(self.own.asked.pipeline):
             return None
         noting = checkpointer or history
         if noting is None:
             return lambda: ()
-        if history is not None or self.asked.settings.checkpoint_freq:
-            progress.add(self.context.store, progress.told_by(held), self.coordinator.generation)
+        if history is not None or self.own.asked.settings.checkpoint_freq:
+            progress.add(self.own.context.store, progress.told_by(held), self.own.coordinator.generation)
         return noting.unrecorded
 
     # --- the value of ``on_checkpoint`` -------------------------------------------------------------------------
 
     def _history(self, checkpointer: Checkpointer | None) -> History | None:
         """Return what keeps ends of epochs where no snapshot limits how far a rewind can go."""
-        keep_us = duration_us(self.asked.settings.rewind_keep)
+        keep_us = duration_us(self.own.asked.settings.rewind_keep)
         if checkpointer is not None or not keep_us:
             return None
-        coordinator = self.coordinator
+        coordinator = self.own.coordinator
         return History(
-            self.context.store, coordinator.generation, self.context.clock, keep_us, coordinator.check_fenced
+            self.own.context.store, coordinator.generation, self.own.context.clock, keep_us, coordinator.check_fenced
         )
 
     def _user_data(self) -> UserData | None:
-        if self.asked.pipeline.hooks.on_checkpoint is None:
+        if self.own.asked.pipeline.hooks.on_checkpoint is None:
             return None
         return UserData(
-            pipeline=self.asked.pipeline.name,
+            pipeline=self.own.asked.pipeline.name,
             lineage=self._lineage,
-            generation=self.coordinator.generation,
-            store=self.context.store,
-            clock=self.context.clock,
+            generation=self.own.coordinator.generation,
+            store=self.own.context.store,
+            clock=self.own.context.clock,
             ask=self.lifecycle.ask,
-            every_us=self.asked.settings.checkpoint_freq * 1000,
-            check_fenced=self.coordinator.check_fenced,
+            every_us=self.own.asked.settings.checkpoint_freq * 1000,
+            check_fenced=self.own.coordinator.check_fenced,
         )
 
     def _user_data_of_seed(self) -> Mapping[str, Any] | None:
         """Return what the snapshot says from which the directory took its state; None where there is none any more."""
         seed = self.header.seed
-        data = self.context.store.get(seed) if seed else None
+        data = self.own.context.store.get(seed) if seed else None
         return None if data is None else decode(data, seed).user_data
 
 

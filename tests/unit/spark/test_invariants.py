@@ -88,10 +88,10 @@ def test_a_task_knows_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_case_of_the_table_of_starts_has_what_it_needs() -> None:
-    findings: Any = SimpleNamespace(
-        case=SimpleNamespace(letter="M", way=act.StartWay.MOVE, needs=()), found=None, replay=None
-    )
-    beginning: Any = SimpleNamespace(change=None, pipeline="p")
-    prepared: Any = SimpleNamespace(header=None, seed=None)
-    with pytest.raises(InternalError, match="case M of the table of starts has no changed state"):
-        act._made(beginning, findings, prepared)
+    inputs: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p"))
+    case: Any = SimpleNamespace(letter="M", way=act.StartWay.MOVE)
+    facts: Any = SimpleNamespace(inputs=inputs, case=case)
+    decision: Any = SimpleNamespace(facts=facts, case=case, seed=None)
+    header: Any = None
+    with pytest.raises(InternalError, match="case M of the table of starts has no beginning"):
+        act._seed(decision, header, lambda: None, None)

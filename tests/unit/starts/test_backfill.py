@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from holdfast.ports import Held
 from holdfast.starts.backfill import STOPS_MAX, Backfill
 from holdfast.starts.directory import backfilled
 from holdfast.starts.graph_diff import GraphChange, NodeVerdict, compare
-from holdfast.starts.inputs import Beginning
 from holdfast.store.local import LocalStore
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 
 
 def rows(epochs: int, name: str = "given") -> hf.Stream:
@@ -126,9 +124,9 @@ def test_a_sink_that_gets_everything_does_not_begin_where_only_the_other_sinks_s
 ) -> None:
     """It would begin there too, and be known from then on: nobody would fill it any more."""
     store = LocalStore(str(tmp_path))
-    beginning = Beginning(store, tmp_path, "spark/1", "p", (), backfilled=frozenset({"new"}))
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", backfilled=["new"])
     sinks = {"old": held(given=3), "new": Held(0, 0, {}, None)}
     with pytest.raises(InvalidPipeline, match="Spark's part of the checkpoint is lost"):
         begun(beginning, sinks, 9)
-    without = replace(beginning, backfilled=frozenset())  # the cure that it names
+    without = inputs_of(store, tmp_path, "spark/1", "p")  # the cure that it names
     assert begun(without, {"old": sinks["old"]}, 9).seek == (at(given=3),)

@@ -24,11 +24,10 @@ from holdfast.starts.act import DirectoryIsLeft
 from holdfast.starts.behind import behind, ranges_text, unreadable
 from holdfast.starts.directory import Directory, find_directory
 from holdfast.starts.facts import look
-from holdfast.starts.inputs import Beginning
 from holdfast.starts.restore import epochs_between, left_at
 from holdfast.starts.table import Spark, StartWay
 from holdfast.store.local import LocalStore
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 
 
 def at(number: int, **more: int) -> Positions:
@@ -129,14 +128,14 @@ def test_a_directory_is_left_and_the_next_one_begins_where_the_sinks_are_with_nu
     node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
     spark = log_spark(tmp_path, DirectoryHeader(1, graph=""), [at(1), at(2), at(3), at(4)], planned_only=1)
     held = {"table": Held(1, 1, at(1)), "files": Held(3, 1, at(3)), "new": Held()}
-    beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(DirectoryIsLeft):
         begun(beginning, held)
     assert left_at(store, "spark/1") == at(3)
     chosen = find_directory(store, tmp_path, "")
     assert chosen == Directory("spark/2", Spark.LEFT, "spark/1")
 
-    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT), held, 3)
+    origin = begun(inputs_of(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT), held, 3)
     assert (origin.base, origin.seek) == (5, (at(1), at(2), at(3)))
     assert read_origin(tmp_path / "spark/2" / FILE_NAME) == origin
     assert find_directory(store, tmp_path, "") == Directory("spark/2", Spark.GOOD)
@@ -149,7 +148,7 @@ def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_pa
     log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
     (tmp_path / "in/2.json").unlink()
     (tmp_path / "in/0.json").unlink()  # nobody needs it any more
-    beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(Diverged, match="'table' has lost what was published after epoch 1, up to epoch 3") as refused:
         begun(beginning, {"table": Held(1, 1, at(1))})
     assert "source 'given' from log=1 to log=3 cannot be read again: 1 of its 2 files" in refused.value.why
@@ -193,9 +192,9 @@ def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_a
     note_positions(store, 5, {**at(2), "late": {"rows": 1}}, else_known={})
     held = {"table": Held(2, 1, at(1))}
     with pytest.raises(DirectoryIsLeft):
-        begun(Beginning(store, tmp_path, "spark/1", "p", [node, late]), held)
+        begun(inputs_of(store, tmp_path, "spark/1", "p", [node, late]), held)
     origin = begun(
-        Beginning(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1", spark=Spark.LEFT), held, 2
+        inputs_of(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1", spark=Spark.LEFT), held, 2
     )
     assert origin.start == at(1)
     assert "late" not in origin.retired
@@ -207,23 +206,21 @@ def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     log_spark(tmp_path, DirectoryHeader(5, graph=""), [at(3)])
     with pytest.raises(DirectoryIsLeft):
-        begun(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
-    beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT)
+        begun(inputs_of(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
+    beginning = inputs_of(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT)
     assert begun(beginning, {"table": Held()}, 2).start == {}
 
 
 def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     class Change:
-        def begun(self, origin: DirectoryHeader, held: object) -> DirectoryHeader:
+        def begin(self, origin: DirectoryHeader, held: object) -> DirectoryHeader:
             raise AssertionError
 
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
-    beginning = Beginning(
-        store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.OTHER, change=Change()
-    )
+    beginning = inputs_of(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.OTHER)
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
-        begun(beginning, {"table": Held(1, 1, at(1))})
+        begun(beginning, {"table": Held(1, 1, at(1))}, 0, Change())
     assert "start the old graph with this sink once" in refused.value.do
 
 
@@ -234,9 +231,9 @@ def test_who_is_fenced_leaves_no_directory_of_the_run_that_took_over(tmp_path: P
     def check_fenced() -> None:
         raise Fenced("another generation has taken over.")
 
-    beginning = Beginning(store, tmp_path, "spark/1", "p", [node], check_fenced=check_fenced)
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(Fenced):
-        begun(beginning, {"table": Held(1, 1, at(1))})
+        begun(beginning, {"table": Held(1, 1, at(1))}, check_fenced=check_fenced)
     assert store.get(f"spark/1/{LEFT}") is None
 
 
@@ -247,7 +244,7 @@ def test_without_a_directory_every_range_that_is_gone_is_refused_by_name_before_
     feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id BIGINT")
     feed.push([{"id": 1}])
     pushed = hf.read.callback(feed, name="pushed").node
-    beginning = Beginning(store, tmp_path, "spark/1", "p", [node, pushed])
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", [node, pushed])
     held = {
         "table": Held(1, 1, {**at(1), "pushed": {"log": 0}}),
         "files": Held(4, 1, {**at(4), "pushed": {"log": 1}}),
@@ -274,7 +271,7 @@ def test_a_sink_that_lost_what_grew_since_the_first_epoch_gets_everything_from_t
     Participation("p", store, ["segments"]).note(["segments"], 1)
     note_positions(store, 3, at(3), else_known={})  # of a directory that was lost before
     held = {"segments": Held(0, 1, {}, stops=(at(2), at(4))), "table": Held(4, 1, at(4))}
-    beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", [node])
     header = begun(beginning, held, 4)
     assert (header.seek, header.retired, header.base) == (({}, at(2), at(4)), {}, 5)
 

@@ -22,16 +22,17 @@ from holdfast.graph.evolution import Evolution
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Store
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.directory import Directory
 from holdfast.starts.fork import Fork, stateful_change
 from holdfast.starts.graph_diff import NodeVerdict
-from holdfast.starts.inputs import Beginning
+from holdfast.starts.inputs import StartInputs
 from holdfast.starts.start_at import StartAt
 from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
-from tests.starts import begun, start_of
+from tests.starts import begun, inputs_of, start_of
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 GRAPH = GraphRecord("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
@@ -60,14 +61,11 @@ def begin(
     means: Mapping[str, StateUpgrade] | None = None,
 ) -> DirectoryHeader:
     """Do what a start does, with or without an earlier one."""
-    first = None
-    if ASKED.is_due(store, "forked", has_begun=False):
-        found = portable.kept(original, "start")
-        reader = cast("Any", None)  # asked by a beginning at a time only
-        transfer = Transfer(store, "forked", "new", graph.state_schemas, means or {}, 2, 7, SimulatedClock())
-        first = Fork(ASKED, found, store, directory, pipeline(), reader, 7, graph, transfer, False)
-    beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, graph.state_schemas, first=first)
-    return begun(beginning, held or {}, 0)
+    if not ASKED.is_due(store, "forked", has_begun=False):
+        inputs = inputs_of(store, directory, "spark/1", "forked", pipeline().sources, graph.state_schemas)
+        return begun(inputs, held or {}, 0)
+    first = fork(original, directory, store, graph, means)
+    return begun(replace(first.inputs, graph=""), held or {}, 0, first)
 
 
 def test_a_fork_begins_behind_the_epoch_of_its_checkpoint_with_the_state_of_then(
@@ -112,7 +110,7 @@ def test_a_fork_that_begins_with_another_number_of_buckets_than_it_was_noted_wit
     store.delete("spark/1/origin.json")
     transfer = Transfer(store, "forked", "new", {"counted": KEEPS}, {}, 3, 8, SimulatedClock())
     state_schemas = {"counted": KEEPS}
-    beginning = Beginning(
+    beginning = inputs_of(
         store, tmp_path / "own", "spark/1", "forked", pipeline().sources, state_schemas, "new", transfer=transfer
     )
     origin = begun(beginning, {}, 0)
@@ -130,10 +128,10 @@ def test_a_graph_that_changes_before_the_first_epoch_of_a_fork_takes_the_state_f
     began = begin(original, tmp_path / "own", store)
 
     class Changed:
-        def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        def begin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             return replace(origin, seek=began.seek, seed="snapshots/of-the-new-graph")
 
-    beginning = Beginning(
+    beginning = inputs_of(
         store,
         tmp_path / "own",
         "spark/2",
@@ -141,9 +139,8 @@ def test_a_graph_that_changes_before_the_first_epoch_of_a_fork_takes_the_state_f
         pipeline().sources,
         previous="spark/1",
         spark=Spark.OTHER,
-        change=Changed(),
     )
-    assert begun(beginning, {}, 0).seed == "snapshots/of-the-new-graph"
+    assert begun(beginning, {}, 0, Changed()).seed == "snapshots/of-the-new-graph"
 
 
 def test_sinks_that_hold_epochs_refuse_and_nothing_is_noted(original: LocalStore, tmp_path: Path) -> None:
@@ -202,7 +199,7 @@ def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
 
 def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_checkpoints(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    beginning = Beginning(store, tmp_path, "spark/1", "forked", pipeline().sources, state_schemas={"counted": KEEPS})
+    beginning = inputs_of(store, tmp_path, "spark/1", "forked", pipeline().sources, state_schemas={"counted": KEEPS})
     with pytest.raises(Diverged) as refused:
         begun(beginning, {"table": Held(7, 1, {"given": {"rows": 3}})}, 7)
     assert "sink 'table' holds epoch 7" in refused.value.what
@@ -213,14 +210,19 @@ def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_chec
     assert "or give the sinks new targets" in refused.value.do
 
 
-def fork(original: Store, directory: Path, store: Store) -> Fork:
+def fork(
+    original: Store,
+    directory: Path,
+    store: Store,
+    graph: GraphRecord = GRAPH,
+    means: Mapping[str, StateUpgrade] | None = None,
+) -> Fork:
     """Return what a start is asked for, that nobody has begun so far."""
-    reader, transfer = (
-        cast("Any", None),
-        Transfer(store, "forked", "new", GRAPH.state_schemas, {}, 2, 7, SimulatedClock()),
-    )
-    found = portable.kept(original, "start")
-    return Fork(ASKED, found, store, directory, pipeline(), reader, 7, GRAPH, transfer, False)
+    transfer = Transfer(store, "forked", "new", graph.state_schemas, means or {}, 2, 7, SimulatedClock())
+    chosen = Directory("spark/1", Spark.NONE)
+    inputs = StartInputs(store, directory, chosen, pipeline(), graph.state_schemas, "new", ASKED, transfer)
+    reader = cast("Any", None)  # asked by a beginning at a time only
+    return Fork(inputs, transfer, portable.kept(original, "start"), reader, graph)
 
 
 @pytest.mark.parametrize("has_published", [False, True])
@@ -230,25 +232,19 @@ def test_two_first_starts_at_once_begin_once_and_the_later_one_goes_on(
     """Both looked before one of them noted where it begins."""
     store = LocalStore(str(tmp_path / "own"))
     both = [fork(original, tmp_path / "own", store) for _ in range(2)]
-    first, later = (
-        Beginning(
-            store, tmp_path / "own", "spark/1", "forked", pipeline().sources, GRAPH.state_schemas, "new", first=each
-        )
-        for each in both
-    )
-    began = begun(first, {})
+    first, later = both
+    began = begun(first.inputs, {}, 0, first)
     store.put("spark/1/metadata", b'{"id": "x"}')
     held = {"kept": Held(began.base, 1, began.seek[-1])} if has_published else {}
-    assert begun(later, held) == began
+    assert begun(later.inputs, held, 0, later) == began
 
 
 def test_a_start_that_is_asked_for_another_beginning_meanwhile_is_refused(original: LocalStore, tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "own"))
     store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
     asked = fork(original, tmp_path / "own", store)
-    beginning = Beginning(store, tmp_path / "own", "spark/1", "forked", pipeline().sources, first=asked)
     with pytest.raises(InvalidPipeline, match="it has begun already"):
-        begun(beginning, {})
+        begun(asked.inputs, {}, 0, asked)
 
 
 def test_where_the_checkpoint_is_lost_that_knew_the_time_the_refusal_says_what_to_do_without_it(

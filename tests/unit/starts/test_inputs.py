@@ -21,10 +21,9 @@ from holdfast.positions import Positions
 from holdfast.starts.behind import Behind, behind, unreadable
 from holdfast.starts.decide import check_can_seek
 from holdfast.starts.facts import look
-from holdfast.starts.inputs import Beginning
 from holdfast.starts.table import Spark, StartWay, StateSource
 from holdfast.store.local import LocalStore
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 
 
 def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_of_its_rows(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_o
 
     def start(*streams: hf.Stream) -> None:
         sources = [stream.node for stream in streams]
-        begun(Beginning(store, tmp_path, "spark/1", "p", sources), {}, 0)
+        begun(inputs_of(store, tmp_path, "spark/1", "p", sources), {}, 0)
 
     plan(0, "rate", "more")
     start(rate, more)
@@ -65,7 +64,7 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
     theirs = DirectoryHeader(8, graph="theirs").to_json()
 
     class Overtaken:
-        def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        def begin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             store.put("spark/2/origin.json", theirs)
             return replace(origin, seek=({"rows": {"log": 1}},))
 
@@ -74,11 +73,9 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
             raise Fenced("another generation has taken over.")
 
     source = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="rows").node
-    ours = Beginning(
-        store, tmp_path, "spark/2", "p", [source], spark=Spark.OTHER, change=Overtaken(), check_fenced=check_fenced
-    )
+    ours = inputs_of(store, tmp_path, "spark/2", "p", [source], spark=Spark.OTHER)
     with pytest.raises(Fenced if is_fenced else Unavailable):
-        begun(ours, {}, 0)
+        begun(ours, {}, 0, Overtaken(), check_fenced)
     assert store.get("spark/2/origin.json") == theirs
     assert (store.get("sources.json") is None) is is_fenced, "who is fenced writes nothing"
 
@@ -96,7 +93,7 @@ def stood(number: int, **more: int) -> Positions:
 def test_spark_own_source_is_taken_to_the_sinks_by_a_log_that_ends_there(tmp_path: Path) -> None:
     nodes, store = of_spark(tmp_path)
     held = {"one": Held(7, 1, stood(3)), "two": Held(7, 1, stood(3)), "new": Held()}
-    beginning = Beginning(store, tmp_path, "spark/1", "p", nodes)
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", nodes)
     header = begun(beginning, held, 7)
     assert (header.base, header.seek) == (7, (stood(3), stood(3)))
     spark = tmp_path / "spark/1"
@@ -111,7 +108,7 @@ def test_spark_own_source_is_taken_to_the_sinks_by_a_log_that_ends_there(tmp_pat
 def test_of_two_places_the_second_one_is_planned_and_epochs_tell_which_it_is(tmp_path: Path) -> None:
     nodes, store = of_spark(tmp_path)
     held = {"ahead": Held(8, 1, stood(4, **{"@ticks": 2})), "late": Held(7, 1, stood(3))}
-    header = begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, 8)
+    header = begun(inputs_of(store, tmp_path, "spark/1", "p", nodes), held, 8)
     assert (header.base, [at["given"]["rows"] for at in header.seek]) == (8, [3, 3, 4])
     spark = tmp_path / "spark/1"
     assert (logged(spark, "offsets"), logged(spark, "commits")) == ([0, 1], [0])
@@ -124,7 +121,7 @@ def test_a_log_that_was_not_begun_to_its_end_is_begun_by_the_next_start(tmp_path
     """The header counts, and the log follows from it."""
     nodes, store = of_spark(tmp_path)
     held = {"ahead": Held(8, 1, stood(4)), "late": Held(7, 1, stood(3))}
-    beginning = Beginning(store, tmp_path, "spark/1", "p", nodes)
+    beginning = inputs_of(store, tmp_path, "spark/1", "p", nodes)
     header = begun(beginning, held, 8)
     for name in ("metadata", "commits/0", "offsets/0", "offsets/1"):
         if name not in left:
@@ -148,7 +145,7 @@ def test_where_spark_cannot_be_taken_the_start_is_refused(
     nodes, store = of_spark(tmp_path, format_name)
     held = {f"sink{number}": Held(number, 1, stood(number)) for number in places}
     with pytest.raises(Diverged) as refused:
-        begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, max(places))
+        begun(inputs_of(store, tmp_path, "spark/1", "p", nodes), held, max(places))
     assert why in refused.value.why
     assert not (tmp_path / "spark").exists()
 
@@ -159,11 +156,12 @@ def test_with_state_it_is_refused_although_a_snapshot_is_there_and_so_is_a_sink_
     """What follows a snapshot, or lies between two places of a log that goes on, only Spark's own log has."""
     nodes, store = of_spark(tmp_path)
     held = {"table": Held(7, 1, stood(3))}
-    counted = Beginning(store, tmp_path, "spark/1", "p", nodes, {"counts": StateSchema("", "", pa.schema([]), {})})
-    found = replace(look(Beginning(store, tmp_path, "spark/1", "p", nodes), held))
-    restored = replace(found, found=replace(found.found, state=StateSource.SNAPSHOT))
+    counted = inputs_of(store, tmp_path, "spark/1", "p", nodes, {"counts": StateSchema("", "", pa.schema([]), {})})
+    found = look(inputs_of(store, tmp_path, "spark/1", "p", nodes), held)
+    situation = replace(found.situation, state=StateSource.SNAPSHOT)
+    restored = replace(found, inputs=counted, situation=situation)
     with pytest.raises(Diverged, match="'table' holds epoch 7") as refused:
-        check_can_seek(counted, restored, DirectoryHeader(8, (stood(3),)))
+        check_can_seek(restored, DirectoryHeader(8, (stood(3),)))
     assert "beside read.spark nothing is evaluated again" in refused.value.why
     (why,) = unreadable(
         [Behind("table", held["table"], 8, {"ticks": {"": ("x", "y")}})], stood(3), nodes[:1], str, store
@@ -175,4 +173,4 @@ def test_positions_that_epochs_put_in_another_order_than_what_can_be_compared_ha
     nodes, store = of_spark(tmp_path)
     held = {"one": Held(8, 1, stood(3)), "two": Held(7, 1, {**stood(4), "ticks": {"": "0"}})}
     with pytest.raises(Diverged, match="cannot be put in an order"):
-        begun(Beginning(store, tmp_path, "spark/1", "p", nodes), held, 8)
+        begun(inputs_of(store, tmp_path, "spark/1", "p", nodes), held, 8)

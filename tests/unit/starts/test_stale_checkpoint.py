@@ -15,17 +15,18 @@ from holdfast.graph.nodes import Node, Stream
 from holdfast.ports import Held
 from holdfast.positions import SourcePositions
 from holdfast.starts.facts import check_reached
-from holdfast.starts.inputs import Beginning
+from holdfast.starts.inputs import StartInputs
 from holdfast.store.local import LocalStore
+from tests.starts import inputs_of
 
 SCHEMA = "id BIGINT"
 
 
-def beginning(checkpoint: Path, *nodes: Node) -> Beginning:
+def beginning(checkpoint: Path, *nodes: Node) -> StartInputs:
     """Return a directory of Spark's that has begun."""
     store = LocalStore(str(checkpoint))
     store.put(f"spark/1/{FILE_NAME}", DirectoryHeader(1).to_json())
-    return Beginning(store, checkpoint, "spark/1", "p", nodes)
+    return inputs_of(store, checkpoint, "spark/1", "p", nodes)
 
 
 def held(node: Node, **positions: int) -> dict[str, Held]:

@@ -19,17 +19,18 @@ from holdfast.cli.child import is_final
 from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
 from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
+from holdfast.spark.state.transfer import Transfer
 from holdfast.starts.directory import Directory, find_directory, give_up, log_change
 from holdfast.starts.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
-from holdfast.starts.inputs import steps_of
-from holdfast.starts.restore import restoration
+from holdfast.starts.restore import restoration, steps_of
 from holdfast.starts.rewind_target import note_rewind
 from holdfast.starts.state_change import StateChange, is_backfill, left_to_replay
 from holdfast.starts.table import Spark
 from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
-from tests.unit.checkpoint.snapshots import snapshot
+from tests.starts import inputs_of
+from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 
 class Checkpoint:
@@ -52,19 +53,13 @@ class Checkpoint:
     def changed(self, held: dict[str, int], restored: tuple[str, ...] = (), **given: Held) -> DirectoryHeader:
         """Return what a changed graph begins with; no state is to be read."""
         nodes = tuple(NodeChange(name, Role.STATEFUL, NodeVerdict.KEPT, "") for name in restored)
-        change = StateChange(
-            self.store,
-            self.directory,
-            self.below,
-            "counts",
-            None,  # type: ignore[arg-type]  # state is read only where an operator is restored and has no snapshot
-            GraphChange(nodes),
-            GraphRecord("", {}, {}),
-            2,
-            SimulatedClock(),
-        )
+        schemas = dict.fromkeys(restored, KEEPS)
+        transfer = Transfer(self.store, "counts", "new", schemas, {}, 2, 2, SimulatedClock())
+        inputs = inputs_of(self.store, self.directory, "spark/9", "counts", previous=self.below, spark=Spark.OTHER)
+        session: Any = None  # state is read only where an operator is restored and has no snapshot
+        change = StateChange(inputs, transfer, GraphChange(nodes), GraphRecord("", {}, {}), session)
         sinks = {name: Held(6, 1, at(position), None) for name, position in held.items()} | given
-        return change.begun(DirectoryHeader(100, graph="new"), sinks)
+        return change.begin(DirectoryHeader(100, graph="new"), sinks)
 
 
 def at(position: int) -> dict[str, Any]:

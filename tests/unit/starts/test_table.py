@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.starts.table import CASES, StartWay, combinations, decide
+from holdfast.starts.table import CASES, StartWay, case_of, combinations
 
 
 def test_everything_that_could_be_found_has_exactly_one_row() -> None:
@@ -14,7 +14,7 @@ def test_everything_that_could_be_found_has_exactly_one_row() -> None:
 
 def test_every_row_has_a_letter_of_its_own_and_is_met_by_something() -> None:
     assert [case.letter for case in CASES] == [chr(ord("A") + number) for number in range(len(CASES))]
-    assert {decide(found).letter for found in combinations()} == {case.letter for case in CASES}
+    assert {case_of(found).letter for found in combinations()} == {case.letter for case in CASES}
 
 
 def test_every_way_is_taken_by_some_row_and_a_refusal_changes_nothing() -> None:

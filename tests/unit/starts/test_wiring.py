@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.spark.quarantine.trials import COPY
-from holdfast.starts.wiring import Wiring
+from holdfast.starts.wiring import OwnedPipeline, Wiring
 from holdfast.testing.store import SimulatedStore
 
 
@@ -26,9 +26,8 @@ def test_a_start_removes_what_a_killed_trial_has_left_whatever_on_poison_says_no
         directory=tmp_path, spark=tmp_path / "spark" / "1", store=SimulatedStore(), stop_file=str(tmp_path / "stop")
     )
     coordinator: Any = SimpleNamespace(generation=1)
-    assert (
-        Wiring(asked, nothing, context, nothing, {}, coordinator, DirectoryHeader(1), nothing)._letters().masks() == {}
-    )
+    own = OwnedPipeline(asked, context, nothing, {}, coordinator, nothing, ())
+    assert Wiring(own, nothing, DirectoryHeader(1))._letters().masks() == {}
     assert not (tmp_path / COPY).exists()
     assert state.read_bytes() == b"old"
     assert state.stat().st_nlink == 1
