@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import Role
 from holdfast.checkpoint.spark_log import plain
 from holdfast.errors import Diverged, InvalidPipeline, invariant
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.ports import Held, Source, SourceSpec
+from holdfast.ports import Held, Source
 from holdfast.positions import Position, Positions, SourcePositions, ascending, covers, covers_all
 from holdfast.starts.graph_diff import GraphChange, NodeVerdict
 
@@ -148,7 +149,7 @@ class Backfill:
         return found
 
     def _obstacle(self, node: Node, end: SourcePositions | None) -> str:
-        spec = cast("SourceSpec", node.spec)
+        spec = node.source_spec
         workspace = self._workspace(node)
         nothing: dict[str, Position] = {}
         why = spec.obstacle(node.name, workspace, nothing, end)
@@ -157,10 +158,10 @@ class Backfill:
         return why
 
     def _workspace(self, node: Node) -> str:
-        return str(self.checkpoint / "sources" / node.name)
+        return workspace(self.checkpoint, node.name)
 
     def _opened(self, node: Node) -> Source:
-        return cast("SourceSpec", node.spec).open(node.name, self._workspace(node))
+        return node.source_spec.open(node.name, self._workspace(node))
 
     def _refused(self, why: str, do: str) -> InvalidPipeline:
         return InvalidPipeline(

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.checkpoint.source_history import last_positions_since
 from holdfast.checkpoint.spark_log import CONTROLS, MARKS, OPAQUE_SEGMENT, last_logged, logged, plain, read_offsets
 from holdfast.graph.nodes import Node
-from holdfast.ports import Held, SourceSpec, Store
+from holdfast.ports import Held, Store
 from holdfast.positions import Position, Positions, lacking
 
 Ranges = Mapping[str, Mapping[str, tuple[Position, Position]]]
@@ -180,7 +179,7 @@ def unreadable(
     """
     ends = reached(found)
     for node in sources:
-        spec = cast("SourceSpec", node.spec)
+        spec = node.source_spec
         lost = [each.lost[node.name] for each in found if node.name in each.lost]
         # NB where no sink lost any row of it too: state may begin further back than they stand.
         at, until = (plain(of.get(node.name, {}))[0] for of in (start, ends))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.checkpoint.manifest import EpochEnd, decode
@@ -17,7 +16,7 @@ from holdfast.checkpoint.spark_log import CONTROLS, check_logs, newest_positions
 from holdfast.connectors.spark import SparkSpec
 from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
-from holdfast.ports import RecordedStartSpec, SourceSpec
+from holdfast.ports import RecordedStartSpec
 from holdfast.positions import Positions, SourcePositions
 from holdfast.starts.facts import StartFacts
 from holdfast.starts.graph_diff import unclaimed
@@ -377,7 +376,7 @@ def _obstacle(inputs: StartInputs, node: Node, start: Positions, end: Positions)
     at, until = start.get(node.name), end.get(node.name)
     if at is None and until is None:
         return ""  # nothing of it was read
-    spec, workspace = cast("SourceSpec", node.spec), inputs.workspace(node.name)
+    spec, workspace = node.source_spec, inputs.workspace(node.name)
     if isinstance(spec, SparkSpec):
         why = spec.seek_obstacle()
     else:

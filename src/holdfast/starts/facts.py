@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import cast
 
 from holdfast.checkpoint.directory_header import FILE_NAME, noted_beginning
 from holdfast.checkpoint.participation import Participation
@@ -28,7 +27,7 @@ from holdfast.commit.takeover import Expired
 from holdfast.errors import Diverged, HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.ports import Held, SourceSpec
+from holdfast.ports import Held
 from holdfast.positions import Positions, lacking
 from holdfast.starts.behind import Behind, behind, ranges_text, reached, unreadable
 from holdfast.starts.inputs import StartInputs, StartPoint
@@ -257,7 +256,7 @@ def check_reached(inputs: StartInputs, held: Mapping[str, Held]) -> None:
         return  # Spark's directory is lost: beginning a new one checks whether sources can be read from there
     logged = {**newest_positions(inputs.previous), **newest_positions(inputs.spark)}
     for node in inputs.sources:
-        reached = cast("SourceSpec", node.spec).reached(node.name, inputs.workspace(node.name))
+        reached = node.source_spec.reached(node.name, inputs.workspace(node.name))
         for segment, known in reached.items():
             if _at(logged, node, segment) > int(known):
                 continue  # the source's own files were lost, and Spark's log was not: planning reports it

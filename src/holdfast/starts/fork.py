@@ -12,11 +12,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 import pyarrow as pa
 
 from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import Described, GraphRecord, Role
 from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
@@ -24,7 +24,7 @@ from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.spark_log import plain
 from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline, present
-from holdfast.ports import Held, SourceSpec
+from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
@@ -205,9 +205,7 @@ class Fork:
         for node in self.inputs.sources:
             if node.name not in positions:
                 continue  # nothing of it was read
-            spec = cast("SourceSpec", node.spec)
-            workspace = str(directory / "sources" / node.name)
-            why = spec.obstacle(node.name, workspace, plain(positions[node.name])[0])
+            why = node.source_spec.obstacle(node.name, workspace(directory, node.name), plain(positions[node.name])[0])
             if why:
                 raise InvalidPipeline(
                     f"source {node.name!r} cannot be read from where checkpoint {self.begins.where!r} is.",

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin, remove_older
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import GRAPH, read_graph, write_graph
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import forget_part, have_taken_part
@@ -31,7 +32,7 @@ from holdfast.config import Settings
 from holdfast.connectors import foreach_batch
 from holdfast.errors import Diverged, InvalidPipeline, present
 from holdfast.graph.graph import Graph
-from holdfast.ports import EpochRecord, Held, Sink, SourceSpec, Store, Withdrawal
+from holdfast.ports import EpochRecord, Held, Sink, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
 from holdfast.starts.act import act
@@ -257,9 +258,9 @@ class Rewinding:
         for node in self.pipeline.sources:
             if node.name not in positions and node.name not in now:
                 continue  # nothing of it was read
-            spec = cast("SourceSpec", node.spec)
-            workspace = str(self.directory / "sources" / node.name)
-            why = spec.obstacle(node.name, workspace, plain(positions.get(node.name, {}))[0])
+            why = node.source_spec.obstacle(
+                node.name, workspace(self.directory, node.name), plain(positions.get(node.name, {}))[0]
+            )
             if why:
                 raise InvalidPipeline(
                     f"pipeline {self.pipeline.name!r} cannot go back to {to}: source {node.name!r} cannot be read "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from holdfast.connectors.reading import from_time
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import TimeUnit, begin_at, common_unit
 from holdfast.graph.graph import Graph
-from holdfast.ports import Held, SourceSpec, Store
+from holdfast.ports import Held, Store
 from holdfast.state.step import StepTime
 
 _WITHOUT_THE_TIME = (
@@ -182,7 +182,7 @@ class StartAt:
             Naming the source.
         """
         for node in pipeline.sources if self.at_us is not None else ():
-            why = from_time.obstacle(cast("SourceSpec", node.spec))
+            why = from_time.obstacle(node.source_spec)
             if why:
                 raise InvalidPipeline(
                     f"source {node.name!r} cannot begin at a time.",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, read_origin
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import GRAPH, GraphRecord, read_graph, state_fingerprint
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
@@ -201,11 +202,11 @@ def _finished(checkpoint: Path, below: str, pipeline: Graph) -> tuple[str, ...]:
 
 def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
     """Return whether a bounded source is read to its end, which is not logged without state."""
-    workspace = checkpoint / "sources" / node.name
+    place = Path(workspace(checkpoint, node.name))
     spec = node.source_spec
-    if not (isinstance(spec, Bounded) and spec.bounded) or node.name not in positions or not workspace.is_dir():
+    if not (isinstance(spec, Bounded) and spec.bounded) or node.name not in positions or not place.is_dir():
         return False
-    source = innermost(spec.open(node.name, str(workspace)))
+    source = innermost(spec.open(node.name, str(place)))
     return isinstance(source, Exhaustible) and source.has_ended(plain(positions[node.name])[0])
 
 

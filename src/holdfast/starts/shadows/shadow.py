@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from holdfast.checkpoint.directory_header import newest_directory
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.schemas import noted_schema
 from holdfast.checkpoint.spark_log import newest_positions, plain
 from holdfast.checkpoint.targets import FILE_NAME, add_targets, read_targets
@@ -264,7 +265,7 @@ class Shadow:
         return planned if is_published else None
 
     def _workspace(self, source: str) -> str:
-        return str(self.checkpoint / "sources" / source)
+        return workspace(self.checkpoint, source)
 
 
 def _rows_to(of: SourcePositions) -> tuple[SourcePositions, bool]:
