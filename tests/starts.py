@@ -1,33 +1,71 @@
-"""What a start does with a checkpoint, once its sinks have answered: it looks, decides and performs."""
+"""What a start does with a checkpoint, once its sinks have answered: it looks, decides and acts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import described
+from holdfast.graph.graph import Graph
+from holdfast.graph.hooks import NONE
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Node
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
-from holdfast.ports import Held
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described
+from holdfast.ports import Held, Store
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume import context, starting
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.context import StartContext, StartOptions
-from holdfast.spark.resume.found import look
-from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.start import start
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
+from holdfast.starts import context, starting
+from holdfast.starts.act import Beginning, act
+from holdfast.starts.context import StartContext, StartOptions
+from holdfast.starts.decide import decide
+from holdfast.starts.directory import Directory
+from holdfast.starts.facts import look
+from holdfast.starts.inputs import StartInputs
+from holdfast.starts.plan import _stages
+from holdfast.starts.start import start
+from holdfast.starts.table import Spark
 
 
-def begun(beginning: Beginning, held: Mapping[str, Held], last_epoch: int = 0) -> DirectoryHeader:
+def inputs_of(
+    store: Store,
+    directory: Path,
+    below: str,
+    pipeline: str,
+    sources: Iterable[Node] = (),
+    *more: Any,
+    previous: str = "",
+    spark: Spark = Spark.NONE,
+    backfilled: Iterable[str] = (),
+    **others: Any,
+) -> StartInputs:
+    """Return what a start is decided by, for a graph of which only sources count, and sinks that get everything.
+
+    Parameters
+    ----------
+    *more, **others
+        As those of :class:`~holdfast.starts.inputs.StartInputs` after the graph.
+    """
+    sinks: Any = tuple(SimpleNamespace(name=name, backfill=True) for name in backfilled)
+    graph = Graph(pipeline, sinks, tuple(sources), (), Origin("test", 1), NONE, None)
+    return StartInputs(store, directory, Directory(below, spark, previous), graph, *more, **others)
+
+
+def begun(
+    inputs: StartInputs,
+    held: Mapping[str, Held],
+    last_epoch: int = 0,
+    beginning: Beginning | None = None,
+    check_fenced: Callable[[], None] = lambda: None,
+) -> DirectoryHeader:
     """Return the header of Spark's directory, made now if that is new."""
-    return perform(beginning, look(beginning, held), last_epoch)
+    return act(decide(look(inputs, held, last_epoch)), check_fenced, beginning)
 
 
 def start_of(pipeline: Pipeline, checkpoint: str, schema: pa.Schema, patch: pytest.MonkeyPatch, **begins: Any) -> None:

@@ -91,7 +91,7 @@ class Pipeline(Graph):
         trigger : Trigger, optional
             ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
         **options
-            Options of the engine, see :func:`holdfast.spark.resume.start.start`.
+            Options of the engine, see :func:`holdfast.starts.start.start`.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Pipeline(Graph):
         from holdfast.spark.launch import early
 
         early.begin(self, options)
-        from holdfast.spark.resume.start import start
+        from holdfast.starts.start import start
 
         return start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
 

@@ -22,7 +22,7 @@ from tests.arch.trees import MODULES, ROOT, nodes_of
 
 PARTIAL = {
     "store/objects/errors.py:_CURES": "looked up behind `in`: other answers are no refusals",
-    "resume/graph_diff.py:_EFFECT_OF_CHANGED": "a changed operator with state is spoken of by `_stateful`",
+    "starts/graph_diff.py:_EFFECT_OF_CHANGED": "a changed operator with state is spoken of by `_stateful`",
     "cli/words.py:done": "other verdicts are said by their names",
 }
 """Tables that need not have all rows, and why."""

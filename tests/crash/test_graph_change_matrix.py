@@ -21,8 +21,8 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.resume.graph_diff import NodeVerdict
-from holdfast.spark.resume.plan import plan
+from holdfast.starts.graph_diff import NodeVerdict
+from holdfast.starts.plan import plan
 from holdfast.store.local import LocalStore
 from tests.crash.changing_pipeline import CHANGES, GIVEN, MORE, Change, Memory, Version, pipeline_of
 from tests.crash.lives import Lives

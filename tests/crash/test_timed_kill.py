@@ -21,8 +21,8 @@ import pytest
 from pyarrow import dataset
 
 from holdfast import faults
-from holdfast.resume.directory_header import FILE_NAME, read_origin
-from holdfast.resume.spark_log import read_offsets
+from holdfast.checkpoint.directory_header import FILE_NAME, read_origin
+from holdfast.checkpoint.spark_log import read_offsets
 from holdfast.testing.drive import drive
 from holdfast.testing.given import close
 from tests.crash import timed_pipeline as timed

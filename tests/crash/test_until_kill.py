@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.checkpoint.directory_header import FILE_NAME, read_origin
 from tests.crash.lives import MODES, Lives
 from tests.spark.running import sqlite_rows
 

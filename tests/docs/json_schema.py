@@ -22,9 +22,9 @@ from holdfast.commit.takeover import Resumption
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.trace import Traced
 from holdfast.reconcile.report import Reconciled
-from holdfast.resume.graph_diff import GraphChange
-from holdfast.resume.rewind import Rewound
-from holdfast.spark.resume.plan import PlannedBeginning, PlannedRecovery
+from holdfast.starts.graph_diff import GraphChange
+from holdfast.starts.plan import PlannedBeginning, PlannedRecovery
+from holdfast.starts.rewind_target import Rewound
 from holdfast.status import Status
 from tests.docs.pages import ROOT
 

@@ -17,22 +17,21 @@ import pyarrow.dataset
 
 import holdfast as hf
 from holdfast.checkpoint import progress
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.schemas import note_schema
+from holdfast.checkpoint.spark_log import begun_log
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.connectors.files.source.log import FileLog, whole
 from holdfast.ports import Carried, EpochRecord, Store
-from holdfast.resume.directory_header import newest_directory
-from holdfast.resume.rewind import check_none_holds_withdrawn
-from holdfast.resume.spark_log import begun_log
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.rewind import Rewinding
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.rewind_target import check_none_holds_withdrawn
 from holdfast.store.local import LocalStore
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 
 SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])
 MINUTE_US = 60_000_000
@@ -82,7 +81,7 @@ class Flow:
                 note_schema(store, sink.name, SCHEMA)
             below = f"spark/{newest_directory(store) or 1}"
             directory = self.work / "checkpoint"
-            beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)
+            beginning = inputs_of(store, directory, below, "flow", self.pipeline.sources)
             origin = begun(beginning, resumption.held, resumption.last_epoch)
             began = int(origin.start.get("rows", {}).get("log", 0))
             done = len(list((directory / below / "commits").glob("*")))

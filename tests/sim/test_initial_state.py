@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,21 +10,24 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, noted_beginning
 from holdfast.checkpoint.given_state import given_states
+from holdfast.checkpoint.graph_record import GraphRecord, described, state_fingerprint
 from holdfast.checkpoint.snapshot import checked, from_parquet, snapshot_keys
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.chunks import bucket_of
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader, newest_directory, noted_beginning
-from holdfast.resume.graph_record import GraphRecord, described, state_fingerprint
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.fork import Fork, StartAt
-from holdfast.spark.resume.plan import _stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.directory import Directory
+from holdfast.starts.fork import Fork
+from holdfast.starts.inputs import StartInputs
+from holdfast.starts.plan import _stages
+from holdfast.starts.start_at import StartAt
+from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
@@ -61,18 +65,17 @@ def start(
     fingerprint, clock = state_fingerprint(PIPELINE), SimulatedClock()
     transfer = Transfer(store, "trips", fingerprint, schemas, upgrades, buckets, 7, clock)
     first = None
+    inputs = StartInputs(
+        store, directory, Directory("spark/1", Spark.NONE), PIPELINE, schemas, fingerprint, transfer=transfer
+    )
     if state is not None:
         begins = StartAt(state=given_states(state))
         if begins.is_due(store, "trips", has_begun=newest_directory(store) > 0):
             tables = begins.tables("trips", schemas, upgrades, clock.now_us())
             reader = SourceReader(cast("Any", None), directory, 1, 0, "", "")
-            first = Fork(
-                begins, None, store, directory, PIPELINE, reader, 7, graph, transfer, False, given_state=tables
-            )
-    beginning = Beginning(
-        store, directory, "spark/1", "trips", PIPELINE.sources, schemas, fingerprint, transfer=transfer, first=first
-    )
-    return begun(beginning, held or {}, 0)
+            inputs = replace(inputs, begins=begins)
+            first = Fork(inputs, transfer, None, reader, graph, given_state=tables)
+    return begun(inputs, held or {}, 0, first)
 
 
 def rows_of(directory: Path, buckets: int = 3) -> dict[str, int]:

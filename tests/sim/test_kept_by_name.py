@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.graph_record import described, state_fingerprint
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import checked
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
-from holdfast.resume.graph_diff import compare
-from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.graph_diff import compare
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, Event, KeptState, StatefulWorkload
 from holdfast.testing.stand_in import StandInPlan

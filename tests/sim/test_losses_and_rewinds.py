@@ -20,7 +20,7 @@ from holdfast import faults
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.participation import note_part
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.resume.rewind import withdrawn_by
+from holdfast.starts.rewind_target import withdrawn_by
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import Flow

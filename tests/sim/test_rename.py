@@ -12,22 +12,22 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, read_origin
+from holdfast.checkpoint.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
-from holdfast.resume.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
-from holdfast.resume.refusals import check_change
-from holdfast.resume.rewind import note_rewind
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.directory import find_directory
-from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.state_change import StateChange, compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.directory import find_directory
+from holdfast.starts.inputs import StartInputs
+from holdfast.starts.plan import _stages
+from holdfast.starts.refusals import check_change
+from holdfast.starts.rewind_target import note_rewind
+from holdfast.starts.state_change import StateChange, compared
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
@@ -96,20 +96,16 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     check_change(change, "trips", is_forced=False, drop_state=drop_state)
     generation, clock = 2 + len(list(directory.glob("lives*"))), SimulatedClock()
     transfer = Transfer(store, "trips", fingerprint, graph.state_schemas, means, BUCKETS, generation, clock)
+    inputs = StartInputs(store, directory, chosen, pipeline, graph.state_schemas, fingerprint, transfer=transfer)
     state_change = None
     if chosen.is_changed:
         before = read_graph(store, chosen.previous)
-        state_change = StateChange(
-            store, directory, chosen.previous, "trips", None, change, before, generation, clock, transfer
-        )  # type: ignore[arg-type]  # the state is in a snapshot
+        session: Any = None  # the state is in a snapshot
+        state_change = StateChange(inputs, transfer, change, before, session)
     write_graph(store, chosen.below, graph)
-    beginning = Beginning(
-        store, directory, chosen.below, "trips", pipeline.sources, graph.state_schemas, fingerprint, chosen.previous,
-        transfer=transfer, spark=chosen.spark, change=state_change,
-    )  # fmt: skip
     origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else DirectoryHeader(1)
     position, epoch = (origin.seek[-1], origin.base - 1) if origin.seek else (AT, 3)
-    begun(beginning, {"table": Held(epoch, 1, position)}, epoch)
+    begun(inputs, {"table": Held(epoch, 1, position)}, epoch, state_change)
 
 
 def begins_with(directory: Path) -> dict[str, int]:

@@ -12,6 +12,8 @@ import pytest
 import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint import progress
+from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, read_origin
+from holdfast.checkpoint.graph_record import GraphRecord, described, read_graph, write_graph
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.participation import note_part
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
@@ -20,23 +22,19 @@ from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.plan.lookup_versions import VersionRecord
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
-from holdfast.resume.graph_diff import Replay
-from holdfast.resume.graph_record import GraphRecord, described, read_graph, write_graph
-from holdfast.resume.replays import left_to_replay
-from holdfast.resume.restore import Restoration
-from holdfast.resume.rewind import RewindTarget, check_finished
-from holdfast.spark.resume import rewind
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.plan import plan
-from holdfast.spark.state import target_state
 from holdfast.spark.state.shape import StateShape, noted_shape
+from holdfast.starts import rewind, target_state
+from holdfast.starts.graph_diff import Replay
+from holdfast.starts.plan import plan
+from holdfast.starts.restore import Restoration
+from holdfast.starts.rewind_target import RewindTarget, check_finished
+from holdfast.starts.state_change import left_to_replay
 from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
-from tests.starts import begun
+from tests.starts import begun, inputs_of
 from tests.unit.checkpoint.snapshots import KEEPS
 
 pytestmark = pytest.mark.slow
@@ -525,7 +523,7 @@ def test_what_follows_the_snapshot_is_evaluated_by_the_graph_that_published_it_a
     # And when Spark's part is lost before that graph has come so far.
     shutil.rmtree(directory / "spark")
     held = {"table": Held(done.epoch, 1, done.positions)}
-    mended = Beginning(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
+    mended = inputs_of(flow.store, directory, "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
     with pytest.raises(Diverged, match="the graph has changed"):
         begun(mended, held, done.epoch)
     again = begun(replace(mended, graph="0123"), held, done.epoch)

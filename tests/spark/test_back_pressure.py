@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.resume.spark_log import read_offsets
+from holdfast.checkpoint.spark_log import read_offsets
 from tests.spark.running import batches_of_log, sqlite_rows
 
 pytestmark = pytest.mark.spark

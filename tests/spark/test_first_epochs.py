@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.checkpoint.spark_log import logged, read_offsets
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.resume.spark_log import logged, read_offsets
 from tests.spark.running import arrive_in_order, sqlite_rows
 
 pytestmark = pytest.mark.spark

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
-from holdfast.spark.shadow.following import Following
-from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow
+from holdfast.starts.shadows.following import Following
+from holdfast.starts.shadows.reconciling import Reconciling, replica_shadow
 from tests.spark.test_reconcile import give, reconciling, source
 
 pytestmark = pytest.mark.spark

@@ -20,8 +20,8 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
-from holdfast.resume.graph_diff import NodeVerdict
-from holdfast.spark.resume.plan import plan
+from holdfast.starts.graph_diff import NodeVerdict
+from holdfast.starts.plan import plan
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.spark.resume.rewind import Rewinding
+from holdfast.starts.rewind import Rewinding
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import arrive, sqlite_rows

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.checkpoint.spark_log import operators_with_state
 from holdfast.errors import InvalidPipeline
-from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.failure import summary, translate
 from holdfast.spark.launch.session import RUNTIME, STATIC, TUNING

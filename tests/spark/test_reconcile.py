@@ -22,9 +22,9 @@ from holdfast.cli.reconcile import lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.reconcile.report import Reconciled
-from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.shadow.rebuilding import Rebuilding
-from holdfast.spark.shadow.reconciling import Reconciling
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.shadows.rebuilding import Rebuilding
+from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.store.paths import open_store
 
 pytestmark = pytest.mark.spark

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.spark.shadow.rebuilding import Rebuilding
-from holdfast.spark.shadow.reconciling import Reconciling
+from holdfast.starts.shadows.rebuilding import Rebuilding
+from holdfast.starts.shadows.reconciling import Reconciling
 
 pytestmark = pytest.mark.spark
 

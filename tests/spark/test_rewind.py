@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.checkpoint import progress
+from holdfast.checkpoint.graph_record import Role
 from holdfast.cli.app import app
 from holdfast.cli.words import rewind_lines
 from holdfast.config import Settings
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.resume.graph_diff import NodeVerdict
-from holdfast.resume.graph_record import Role
-from holdfast.resume.refusals import check_change
-from holdfast.spark.resume.plan import plan
-from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.state.target_state import TargetState
+from holdfast.starts.graph_diff import NodeVerdict
+from holdfast.starts.plan import plan
+from holdfast.starts.refusals import check_change
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.target_state import TargetState
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import arrive, parquet_rows, sqlite_rows

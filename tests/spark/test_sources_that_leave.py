@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.spark.resume.rewind import Rewinding
+from holdfast.starts.rewind import Rewinding
 from holdfast.store.local import LocalStore
 from tests.everyday import everyday
 from tests.spark.counting import counting

@@ -22,17 +22,17 @@ from psycopg import sql
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import described, write_graph
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
 from holdfast.ports import EpochRecord, Sink, Staged, Store, Task
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described, write_graph
-from holdfast.resume.in_doubt import coordinator_of, open_decisions, resolve_dead_run
-from holdfast.spark.resume import context
-from holdfast.spark.resume.context import StartOptions, context_of
+from holdfast.starts import context
+from holdfast.starts.context import StartOptions, context_of
+from holdfast.starts.in_doubt import coordinator_of, open_decisions, resolve_dead_run
 from holdfast.store.paths import open_store
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint import manifest, named, progress, retention, source_history, user_data
+from holdfast.checkpoint.directory_header import BEGINNING
 from holdfast.cli.supervision import RECORD
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.observe import logs
 from holdfast.ports import EpochRecord, Held, Publication, RunIdentity, Sink, SinkSpec, Task
 from holdfast.quarantine import dead_letters
 from holdfast.quarantine.search import ATTEMPTS, SEARCH
-from holdfast.resume.directory_header import BEGINNING
-from holdfast.resume.rewind import REWINDS
 from holdfast.spark.quarantine.trials import COPY
 from holdfast.spark.state.reader import VIEWS
+from holdfast.starts.rewind_target import REWINDS
 from holdfast.status import STATE_REPORT_KEY
 from holdfast.store import durable
 from holdfast.store.local import LocalStore

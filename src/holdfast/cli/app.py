@@ -49,7 +49,7 @@ from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_li
 from holdfast.observe.trace import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
-from holdfast.resume.refusals import check_change
+from holdfast.starts.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import checkpoint_directory, open_store, viewed_directory
 from holdfast.types.units import duration_us, time_us
@@ -335,7 +335,7 @@ def plan_(
 ) -> None:
     """Say what a start of this graph would change; it changes nothing.  Code 0: nothing, 10: something, 2: refused."""
     with frame.settings(as_json) as settings:
-        from holdfast.spark.resume.fork import StartAt
+        from holdfast.starts.start_at import StartAt
 
         given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
@@ -452,7 +452,7 @@ def _initial_state(given: Sequence[str]) -> dict[str, str]:
 
 
 def _kept(pipeline: Pipeline, settings: Settings) -> tuple[OperatorSchema, ...]:
-    from holdfast.spark.resume.plan import state_schemas
+    from holdfast.starts.plan import state_schemas
 
     return operator_schemas(state_schemas(pipeline, settings))
 

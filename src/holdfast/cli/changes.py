@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.resume.graph_diff import REREADS, GraphChange, NodeChange, NodeVerdict
-from holdfast.resume.graph_record import Role
+from holdfast.checkpoint.graph_record import Role
+from holdfast.starts.graph_diff import REREADS, GraphChange, NodeChange, NodeVerdict
 
 if TYPE_CHECKING:
     from holdfast.observe.reading import Targets
-    from holdfast.spark.resume.directory import Directory
-    from holdfast.spark.resume.plan import Plan
+    from holdfast.starts.directory import Directory
+    from holdfast.starts.plan import Plan
 
 CHANGED = 10
 """The exit code of a plan by which something changes."""

@@ -53,7 +53,7 @@ def create_(
         inspection = frame.inspected(checkpoint, None)
         if not force:
             check_may_create(inspection, name)
-        from holdfast.spark.resume.named_checkpoint import create
+        from holdfast.starts.named_checkpoint import create
 
         directory = viewed_directory(checkpoint)
         frame.check_has_spark(directory, "A named checkpoint")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin
+from holdfast.checkpoint.spark_log import last_logged, read_offsets
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
@@ -19,8 +21,6 @@ from holdfast.positions import Positions
 from holdfast.quarantine.added import letters_of
 from holdfast.quarantine.dead_letters import Letter, add_letters, ledger_of, read_letters, rejection, send_again
 from holdfast.quarantine.mask import LETTERS, segment_of
-from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
-from holdfast.resume.spark_log import last_logged, read_offsets
 from holdfast.store.paths import viewed_directory
 
 app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)

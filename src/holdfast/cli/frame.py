@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.cli.failures import reported
 from holdfast.clock import SystemClock
 from holdfast.commit.owner import Owner
@@ -29,7 +30,6 @@ from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.reading import configuration, inspect_sources
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
-from holdfast.resume.directory_header import newest_directory
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 

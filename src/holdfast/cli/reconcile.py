@@ -63,9 +63,9 @@ def reconcile(
     with frame.settings(as_json) as settings:
         from holdfast.spark.launch import jvm
         from holdfast.spark.launch.early import begin
-        from holdfast.spark.shadow.rebuilding import Rebuilding
-        from holdfast.spark.shadow.reconciling import Reconciling, replica_shadow, shadow_directory
-        from holdfast.spark.shadow.shadow import Shadow
+        from holdfast.starts.shadows.rebuilding import Rebuilding
+        from holdfast.starts.shadows.reconciling import Reconciling, replica_shadow, shadow_directory
+        from holdfast.starts.shadows.shadow import Shadow
 
         pipeline = load_target(target)
         directory = viewed_directory(checkpoint)

@@ -25,7 +25,7 @@ from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.ledgers import lease_report
 from holdfast.ports import Reset, ResettableSpec
 from holdfast.reconcile.stand_ins import can_be_rebuilt
-from holdfast.resume.rewind import check_finished
+from holdfast.starts.rewind_target import check_finished
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
@@ -224,7 +224,7 @@ def rewind_(
 ) -> None:
     """Go back: withdraw from every sink what was published since, and let the next run start there."""
     with frame.settings(as_json) as settings:
-        from holdfast.spark.resume.rewind import Rewinding
+        from holdfast.starts.rewind import Rewinding
 
         pipeline = load_target(target)
         frame.check_has_run(checkpoint, pipeline.name)

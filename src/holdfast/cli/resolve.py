@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.checkpoint.graph_record import state_fingerprint
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.cli.reject_rows import Rejected, keeping, would_reject
@@ -25,14 +26,14 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.observe.inspection import Inspection
 from holdfast.plan.cutting import stateful_names
 from holdfast.ports import Guarantee, Held, Store
-from holdfast.resume.decide import ResumeCase, StartWay
-from holdfast.resume.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
-from holdfast.spark.resume.beginning import Beginning, beginning_of
-from holdfast.spark.resume.directory import directory_of
-from holdfast.spark.resume.found import check_given_again, check_replayable, look
-from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.sought import refusal
 from holdfast.spark.state.shape import Division
+from holdfast.starts.decide import refusal
+from holdfast.starts.directory import directory_of
+from holdfast.starts.facts import check_given_again, check_replayable, look
+from holdfast.starts.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
+from holdfast.starts.inputs import StartInputs
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.table import ResumeCase, StartWay
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class Resolving:
             remembering = [name for name, sink in sinks.items() if remembers(sink)]
 
             def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
-                check_replayable(self._beginning(), behind, held, remembering)
+                check_replayable(self._inputs(), behind, held, remembering)
 
             def on_expired(expired: Sequence[Expired], held: Mapping[str, Held]) -> None:
-                check_given_again(self._beginning(), expired, held, remembering)
+                check_given_again(self._inputs(), expired, held, remembering)
 
             resumption = coordinator.open(on_refused, on_behind, on_expired=on_expired)
         try:
@@ -110,25 +111,26 @@ class Resolving:
     def _looked(self, resumption: Resumption, remembering: Sequence[str]) -> Resolved:
         if Rewinding(self.pipeline, self.store, self.directory, self.settings).is_unfinished:
             return Resolved(resumption)
-        beginning = self._beginning()
         new = {node.name: Held() for node in self.pipeline.sinks if self._is_new(node)}
-        findings = look(beginning, {**new, **resumption.held}, [*new, *remembering])
-        if not findings.is_of_all(self.pipeline):
+        held = {**new, **resumption.held}
+        facts = look(self._inputs(), held, resumption.last_epoch, [*new, *remembering])
+        if not facts.is_of_all(self.pipeline):
             return Resolved(resumption)
-        is_refused = findings.case.way is StartWay.REFUSE
-        return Resolved(resumption, findings.case, refusal(beginning, findings) if is_refused else None)
+        is_refused = facts.case.way is StartWay.REFUSE
+        return Resolved(resumption, facts.case, refusal(facts) if is_refused else None)
 
     def _is_new(self, node: SinkNode) -> bool:
         """Tell whether a sink was never opened by this checkpoint: then it holds nothing of it."""
         can_be_asked = node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH
         return can_be_asked and noted_schema(self.store, node.name) is None
 
-    def _beginning(self) -> Beginning:
+    def _inputs(self) -> StartInputs:
         asked = Division(self.settings.buckets, self.settings.partitions)
         chosen = directory_of(self.pipeline, self.store, self.directory, asked)
         # What they keep is for the second half: a graph is compiled for that, by Spark as the case may be.
         kept = dict.fromkeys(stateful_names(self.pipeline), StateSchema("", "", pa.schema([]), {}))
-        return beginning_of(self.pipeline, self.store, self.directory, chosen, kept)
+        graph = state_fingerprint(self.pipeline)
+        return StartInputs(self.store, self.directory, chosen, self.pipeline, kept, graph)
 
 
 def resolving_would_reject(pipeline: Graph, store: Store, settings: Settings) -> Rejected:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoint.targets import FILE_NAME
 from holdfast.config import Settings
 from holdfast.display.tables import size_text
 from holdfast.graph.graph import Graph
-from holdfast.reconcile.targets import FILE_NAME
 
 if TYPE_CHECKING:
     pass
@@ -49,7 +49,7 @@ class Shadowing:
         settings = options.get("settings") or Settings()
         if master := options.get("master"):
             settings = Settings(**{**settings.model_dump(), "master": master})
-        from holdfast.spark.shadow.following import Following
+        from holdfast.starts.shadows.following import Following
 
         self._place = directory / NAME
         if not (self._place / "checkpoint" / FILE_NAME).exists():  # a crash has left it on its way into the checkpoint

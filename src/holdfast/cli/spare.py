@@ -229,7 +229,7 @@ class Waiting:
             If it is no longer needed, or its JVM has died: then it is no spare.
         """
         loaded = changed_at(loaded_files())
-        from holdfast.spark import warm_up
+        from holdfast.starts import warm_up
 
         warm_up.warm_up(pipeline, options)
         self._ready.touch()

@@ -138,7 +138,7 @@ class Standby:
         if self._begins_elsewhere:
             raise _begins_elsewhere(self._pipeline.name)
         with StopSignals(is_supervised=is_supervised()) as signals:
-            from holdfast.spark import warm_up
+            from holdfast.starts import warm_up
 
             warm_up.warm_up(self._pipeline, options)
             self._shadow(watch.seen)

@@ -23,17 +23,17 @@ from holdfast.observe.trace import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions
-from holdfast.resume.behind import ranges_text
-from holdfast.resume.decide import ResumeCase, StartWay
-from holdfast.resume.rewind import Rewound
+from holdfast.starts.behind import ranges_text
+from holdfast.starts.rewind_target import Rewound
+from holdfast.starts.table import ResumeCase, StartWay
 from holdfast.state.timeline import CLOSED
 from holdfast.status import as_json
 
 if TYPE_CHECKING:
     from holdfast.cli.resolve import Resolved
     from holdfast.observe.foreseen import Foreseen
-    from holdfast.spark.resume.directory import Directory
-    from holdfast.spark.resume.plan import Plan, PlannedBeginning, PlannedRecovery
+    from holdfast.starts.directory import Directory
+    from holdfast.starts.plan import Plan, PlannedBeginning, PlannedRecovery
 
 DECISIONS_SHOWN = 10
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.participation import Participation
 from holdfast.config import Settings
 from holdfast.graph.graph import Graph
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.ledgers import AskedLedgers, ask_ledgers
 from holdfast.observe.sink_answers import held_when_resolved, inspect_sinks
-from holdfast.resume.directory_header import newest_directory
 from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
-    from holdfast.spark.resume.fork import StartAt
-    from holdfast.spark.resume.plan import Plan
+    from holdfast.starts.plan import Plan
+    from holdfast.starts.start_at import StartAt
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def foreseen(
     begins: StartAt | None = None,
     only_if_lost: bool = False,
 ) -> Foreseen:
-    """Return what a start would do.  Changes nothing; raises as :func:`holdfast.spark.resume.plan.plan`.
+    """Return what a start would do.  Changes nothing; raises as :func:`holdfast.starts.plan.plan`.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def foreseen(
     only_if_lost : bool
         Make no plan unless :attr:`Foreseen.is_lost`: with state it may need Java.
     """
-    from holdfast.spark.resume.plan import plan
+    from holdfast.starts.plan import plan
 
     store = open_store(str(directory))
     has_spark = inspection is not None and bool(inspection.spark)

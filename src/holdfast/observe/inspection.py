@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.checkpoint.spark_log import ended, last_logged, newest_positions
 from holdfast.commit.ledger import LedgerEntry, Standing, survey
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.commit.records import Decided, Done
@@ -23,7 +24,6 @@ from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.trace import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
-from holdfast.resume.spark_log import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 from holdfast.store import records
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.checkpoint.spark_log import newest_positions
 from holdfast.config import OTHER_VARIABLES, SECRET_VARIABLES, Settings, mistaken_variables, variable
 from holdfast.connectors.reading.partitioned import beneath
 from holdfast.errors import HoldfastError
@@ -26,7 +27,6 @@ from holdfast.observe.ledgers import first_line
 from holdfast.plan.derived_part import sink_schemas
 from holdfast.ports import Clock, ExaminedSpec, MeasuredSpec
 from holdfast.positions import SourcePositions
-from holdfast.resume.spark_log import newest_positions
 
 SHOWN = 20
 """Segments of each source; ``--json`` has all of them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from holdfast.checkpoint.directory_header import newest_directory
+from holdfast.checkpoint.graph_record import GRAPH, read_graph
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.ports import Store
-from holdfast.resume.directory_header import newest_directory
-from holdfast.resume.graph_record import GRAPH, read_graph
 from holdfast.state.checks import spelled
 
 

@@ -43,7 +43,7 @@ from holdfast.ports import (
     Store,
     Transactional,
 )
-from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
+from holdfast.starts.behind import Behind, behind, ranges_text, unreadable
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 

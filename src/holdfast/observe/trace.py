@@ -27,8 +27,8 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.observe.ledgers import first_line, ledger_of
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
-from holdfast.resume.logged_epochs import all_steps
 from holdfast.spark.launch import stop_directory
+from holdfast.starts.restore import all_steps
 from holdfast.types.row_ids import ReadId
 
 COUNTED_MAX = 100

@@ -17,8 +17,8 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.ports import Guarantee, LedgerSpec, SinkSpec
-from holdfast.reconcile.digests.reduction import Wanted
-from holdfast.reconcile.digests.sink import DigestSpec
+from holdfast.reconcile.digest_sink import DigestSpec
+from holdfast.reconcile.digests import Wanted
 
 COMPARABLE = ("postgres", "sqlite", "mysql", "files", "segments")
 """Kinds of sinks that can be asked what they hold."""

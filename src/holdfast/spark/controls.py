@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.spark_log import CONTROLS
 from holdfast.limits import ReadLimit
 from holdfast.plan.chunks import SCHEMA
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.resume.spark_log import CONTROLS
 from holdfast.store import durable
 
 NAME = CONTROLS

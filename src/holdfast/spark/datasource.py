@@ -29,7 +29,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from holdfast.checkpoint.directory_header import read_origin
 from holdfast.checkpoint.retention import held_by_all, read_floor, read_named_floor
+from holdfast.checkpoint.spark_log import MARKS, has_more, plain
+from holdfast.checkpoint.targets import read_targets
 from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
 from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
@@ -41,9 +44,6 @@ from holdfast.plan.pressure import limit_file, read_limit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
-from holdfast.reconcile.targets import read_targets
-from holdfast.resume.directory_header import read_origin
-from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.status import lag_between
@@ -81,7 +81,7 @@ class Reading:
     packing : Packing, optional
         How rows become chunks before they leave the reading worker; None: they leave as rows.
     origin_file : str
-        The record of where this Spark checkpoint began (:mod:`holdfast.resume.directory_header`).
+        The record of where this Spark checkpoint began (:mod:`holdfast.checkpoint.directory_header`).
     end_mark : str
         Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: not needed.
     floor_file : str
@@ -99,7 +99,7 @@ class Reading:
     passed_mark : str
         Where to leave a mark when nothing below the time follows at which the run ends; empty: it does not.
     targets_file : str
-        The positions at which epochs end, of a run that follows another one (:mod:`holdfast.reconcile.targets`): it
+        The positions at which epochs end, of a run that follows another one (:mod:`holdfast.checkpoint.targets`): it
         reads no further, and the source's rows are not its to let go.  Empty: it goes as far as there are rows.
     """
 

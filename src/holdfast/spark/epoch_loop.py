@@ -17,7 +17,8 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from holdfast import faults
-from holdfast.checkpoint import progress
+from holdfast.checkpoint import progress, spark_log
+from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
@@ -32,8 +33,6 @@ from holdfast.plan.pressure import BackPressure, Ramp
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
-from holdfast.resume import spark_log
-from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.trials import limited

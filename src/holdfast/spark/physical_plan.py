@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TypeVar
@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.checkpoint.barriers import Barriers
-from holdfast.checkpoint.checkpointer import Intervals
+from holdfast.checkpoint.graph_record import GraphRecord, described
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.checkpoint.snapshot import newest_buckets
+from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import present
 from holdfast.graph.graph import Graph
 from holdfast.plan.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
@@ -24,15 +24,11 @@ from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.line import Outlets
-from holdfast.plan.levels.parts import BackgroundParts
-from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import has_user_code
 from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, Passing
-from holdfast.resume.graph_record import GraphRecord, described
-from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
 from holdfast.spark.evaluation import (
     ColumnarEvaluation,
@@ -48,10 +44,9 @@ from holdfast.spark.kept_worker import KeptWorker
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import EvaluationHere, PiecesAt, StateEvaluation
 from holdfast.spark.state.plan import StatefulPlan, compile_stateful, refuse_state, state_schemas_of, upgrades_of
-from holdfast.spark.state.shape import StateShape, settle_shape
+from holdfast.spark.state.shape import StateShape
 from holdfast.spark.state.snapshots import Snapshotting
 
 log = logging.getLogger("holdfast.run")
@@ -175,94 +170,13 @@ class PhysicalPlan:
         }
 
 
-def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan:
-    """Compile a graph in the way that suits it: in stages, as an Arrow program, or as Spark's plan."""
-    pipeline, settings = asked.pipeline, asked.settings
-    program = context.program
-    reader = SourceReader(
-        context.session,
-        context.directory,
-        context.parallelism,
-        settings.prefetch_max_bytes,
-        context.stop_file,
-        context.chosen.below,
-        has_rows=program is None,
-        keeps_replays=asked.is_stateful and settings.checkpoint_freq > 0,
-        pipeline=pipeline.name,
-        from_us=context.from_us,
-        has_paces=any(sink.pace is not None for sink in pipeline.sinks),
-        until=asked.until,
-        follows=asked.follows,
-    )
-    if asked.is_stateful:
-        way = "in stages, with state between them"
-        physical = _with_state(asked, context, reader)
-    elif program is None:
-        way = "through Spark's plan"
-        compiled = compile_pipeline(pipeline, reader.read, context.token)
-        refuse_state(pipeline.name, compiled.frame)
-        physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled)
-    else:
-        way = "as an Arrow program: its rows stay out of the JVM"
-        compiled = Compiled(_positions_only(pipeline, reader), program.routes)
-        physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled, program)
-    log.info("pipeline %r is evaluated %s", pipeline.name, way)
-    return physical
-
-
 def is_local(session: SparkSession) -> bool:
     """Tell whether tasks run on this machine: what a function needs is here then."""
     master: str = session.sparkContext.master
     return master.startswith("local")
 
 
-def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
-    shape = _shape(context)
-    context.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
-    stateful = compile_stateful(
-        asked.pipeline,
-        reader,
-        context.token,
-        shape,
-        is_columnar=asked.settings.columnar,
-        has_small_epochs=is_local(context.session) or not has_user_code(asked.pipeline.nodes),
-        seeds=DirectorySeeds(str(context.directory), context.chosen.below, context.token),
-        parts=BackgroundParts(str(context.directory), context.token),
-    )
-    intervals = Intervals(
-        asked.settings.checkpoint_freq * 1000,
-        asked.settings.controller_checkpoint_freq * 1000,
-        asked.settings.checkpoint_keep,
-    )
-    return PhysicalPlan(
-        asked.pipeline,
-        context.session,
-        context.parallelism,
-        reader,
-        Compiled(stateful.frame, stateful.stages.routes),
-        stateful=stateful,
-        snapshotting=Snapshotting(
-            context.store,
-            context.directory,
-            context.chosen.below,
-            shape,
-            intervals,
-            context.token,
-        ),
-    )
-
-
-def _shape(context: StartContext) -> StateShape:
-    """Return how state is divided, and record it in Spark's directory."""
-    store, below, division = context.store, context.chosen.below, context.division
-    previous = newest_buckets(store) if context.before is None else context.before.buckets
-    if context.fork is not None:
-        store.delete(f"{below}/state.json")  # left by a start that was refused: nothing has begun
-        division = replace(division, buckets=context.fork.manifest.buckets)  # others take effect at the next start
-    return settle_shape(store, below, context.parallelism, division, previous=previous)
-
-
-def _positions_only(pipeline: Graph, reader: SourceReader) -> DataFrame:
+def positions_only(pipeline: Graph, reader: SourceReader) -> DataFrame:
     """Return a frame that lets Spark plan epochs over all sources; its rows are never read."""
     frames = [reader.read(node).select(F.lit(1).alias("unread")) for node in pipeline.sources]
     return reduce(DataFrame.union, frames)

@@ -10,8 +10,8 @@ What leans on Spark's inside and stands elsewhere:
 
 - :mod:`holdfast.spark.plans.catalyst`: how an operator's plan is rewritten.
 - :mod:`holdfast.spark.launch.log4j`: Log4j in the JVM of a session that was given.
-- :mod:`holdfast.resume.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state, and
-  checksums), which commands read without PySpark.
+- :mod:`holdfast.checkpoint.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state,
+  and checksums), which commands read without PySpark.
 - :mod:`holdfast.spark.launch.jvm_options`, the command line of a driver's JVM, which Spark's scripts compose otherwise.
 - :mod:`holdfast.spark.launch.forked_python`, the names of the modules that Spark starts as Python processes: it runs in
   a bare interpreter.

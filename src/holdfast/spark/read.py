@@ -11,8 +11,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from holdfast.checkpoint.directory_header import FILE_NAME
 from holdfast.checkpoint.retention import KEY as FLOOR
 from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
+from holdfast.checkpoint.targets import FILE_NAME as TARGETS
 from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches
 from holdfast.connectors.reading.bounds import MarkedSpec
@@ -21,8 +23,6 @@ from holdfast.connectors.reading.until import passed_mark, up_to
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
-from holdfast.reconcile.targets import FILE_NAME as TARGETS
-from holdfast.resume.directory_header import FILE_NAME
 from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema

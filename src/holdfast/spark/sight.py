@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.spark_log import MARKS
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import Published
 from holdfast.commit.paced import SinkBacklog
@@ -29,7 +30,6 @@ from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
 from holdfast.positions import SourcePositions, held_by_every
-from holdfast.resume.spark_log import MARKS
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.status import (

@@ -15,7 +15,7 @@ import typer.main
 import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.config import known_variables
-from holdfast.spark.resume.start import start
+from holdfast.starts.start import start
 
 ROOMS = ("operators/", "connectors/")
 """Where an argument that an advice names must be one of what is built there."""

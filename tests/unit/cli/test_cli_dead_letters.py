@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
+from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.cli.dead_letters import described, replay
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
 from holdfast.quarantine.mask import LETTERS, Address, one_row
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.store.local import LocalStore
 
 BATCH = pa.RecordBatch.from_pydict({"id": [1, 2, 3]})

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import described, state_fingerprint, write_graph
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.cli.words import plan_json, plan_lines
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
-from holdfast.resume.decide import Spark
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described, state_fingerprint, write_graph
-from holdfast.spark.resume.directory import Directory
-from holdfast.spark.resume.plan import Plan, _stages
 from holdfast.spark.state.plan import state_schemas_of
+from holdfast.starts.directory import Directory
+from holdfast.starts.plan import Plan, _stages
+from holdfast.starts.table import Spark
 from holdfast.store import sealed
 from holdfast.store.paths import open_store
 

@@ -15,15 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import named
+from holdfast.checkpoint.directory_header import DirectoryHeader, note_beginning
+from holdfast.checkpoint.graph_record import state_fingerprint
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
-from holdfast.resume.directory_header import DirectoryHeader, note_beginning
-from holdfast.resume.graph_record import state_fingerprint
-from holdfast.spark.resume.plan import _stages
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.plan import _stages
 from holdfast.store.paths import open_store
 from holdfast.testing.failures import SimulatedClock
 

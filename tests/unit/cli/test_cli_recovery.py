@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from holdfast import faults
 from holdfast.checkpoint import named
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import described, write_graph
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
@@ -31,9 +33,7 @@ from holdfast.errors import BadRow, HoldfastError
 from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
 from holdfast.quarantine.mask import Address, one_row
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described, write_graph
-from holdfast.resume.in_doubt import open_decisions
+from holdfast.starts.in_doubt import open_decisions
 from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
 from tests.starts import start_of

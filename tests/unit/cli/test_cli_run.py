@@ -75,9 +75,9 @@ ENGINE = """
             raise hf.errors.Unavailable("a worker died in a trial.", why="because.", do="this.")
         return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
 
-    engine = types.ModuleType("holdfast.spark.resume.start")
+    engine = types.ModuleType("holdfast.starts.start")
     engine.start = start
-    sys.modules["holdfast.spark.resume.start"] = engine
+    sys.modules["holdfast.starts.start"] = engine
 """
 PIPELINE = """
     rows = hf.read.files("in/*.json", schema="x INT", name="rows")

@@ -227,7 +227,7 @@ pipeline = hf.Pipeline("trips", rows | hf.write.sqlite("/nowhere/t.db", table="t
 
 WARM = """
 import sys, types
-warm_up = sys.modules["holdfast.spark.warm_up"] = types.ModuleType("warm_up")
+warm_up = sys.modules["holdfast.starts.warm_up"] = types.ModuleType("warm_up")
 warm_up.warm_up = lambda pipeline, options: None
 warm_up.is_warm = lambda: {is_warm}
 import importlib

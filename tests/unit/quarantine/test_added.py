@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.cli.app import app
 from holdfast.cli.dead_letters import described
 from holdfast.quarantine.added import letters_of
 from holdfast.quarantine.dead_letters import DeadLetters, add_letters, masks_of, read_letters, send_again
 from holdfast.quarantine.mask import LETTERS, lettered
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.store.local import LocalStore
 from holdfast.testing.drive import drive
 from holdfast.testing.given import bound, close

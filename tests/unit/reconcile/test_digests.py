@@ -20,8 +20,8 @@ from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
 from holdfast.reconcile.comparison import ContentComparison
-from holdfast.reconcile.digests.reduction import ReducingWriterFactory, Reduction, Wanted
-from holdfast.reconcile.digests.sink import DigestSink, DigestSpec
+from holdfast.reconcile.digest_sink import DigestSink, DigestSpec
+from holdfast.reconcile.digests import ReducingWriterFactory, Reduction, Wanted
 from holdfast.reconcile.report import differences
 from holdfast.types import canonical
 from holdfast.types.canonical import Digests

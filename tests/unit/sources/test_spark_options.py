@@ -10,12 +10,11 @@ import sys
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.descriptions import note_description
+from holdfast.checkpoint.graph_record import GraphRecord, Role, described, note_description
 from holdfast.connectors.spark_options import KEY_VARIABLE
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
-from holdfast.resume.graph_diff import NodeVerdict, compare
-from holdfast.resume.graph_record import GraphRecord, Role, described
+from holdfast.starts.graph_diff import NodeVerdict, compare
 from holdfast.testing.store import SimulatedStore
 
 KEY = "5f" * 32

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.claims import Claim
 from holdfast.plan.counts import EpochReport
-from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluated
 

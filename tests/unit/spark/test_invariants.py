@@ -16,10 +16,10 @@ from holdfast.spark.compile import _WideCompiler
 from holdfast.spark.compile_steps import CompileStep
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.quarantine.probe import Probe
-from holdfast.spark.resume import perform
 from holdfast.spark.staging import answered
 from holdfast.spark.state import host
 from holdfast.spark.state.reader import StateReader
+from holdfast.starts import act
 
 
 def test_batches_are_consecutive_and_only_a_restarted_query_repeats_one() -> None:
@@ -88,10 +88,10 @@ def test_a_task_knows_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_case_of_the_table_of_starts_has_what_it_needs() -> None:
-    findings: Any = SimpleNamespace(
-        case=SimpleNamespace(letter="M", way=perform.StartWay.MOVE, needs=()), found=None, replay=None
-    )
-    beginning: Any = SimpleNamespace(change=None, pipeline="p")
-    prepared: Any = SimpleNamespace(header=None, seed=None)
-    with pytest.raises(InternalError, match="case M of the table of starts has no changed state"):
-        perform._made(beginning, findings, prepared)
+    inputs: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p"))
+    case: Any = SimpleNamespace(letter="M", way=act.StartWay.MOVE)
+    facts: Any = SimpleNamespace(inputs=inputs, case=case)
+    decision: Any = SimpleNamespace(facts=facts, case=case, seed=None)
+    header: Any = None
+    with pytest.raises(InternalError, match="case M of the table of starts has no beginning"):
+        act._seed(decision, header, lambda: None, None)

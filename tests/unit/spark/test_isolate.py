@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.spark_log import CONTROLS, Offsets, read_offsets
 from holdfast.commit.claims import Claim
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, crossing, from_text
 from holdfast.quarantine.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.quarantine.mask import NOTHING, lettered
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.spark_log import CONTROLS, Offsets, read_offsets
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion
 from holdfast.spark.quarantine.trials import planned

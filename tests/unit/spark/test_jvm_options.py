@@ -15,8 +15,8 @@ from holdfast.spark.launch import class_archive, early, jvm, session, warm_worke
 from holdfast.spark.launch.early import begin, rows_in_jvm
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import TRIM, JvmOptions, RowsInJvm, options_of_java
-from holdfast.spark.resume.context import StartOptions, context_of
-from holdfast.spark.warm_up import warm_up
+from holdfast.starts.context import StartOptions, context_of
+from holdfast.starts.warm_up import warm_up
 
 
 class Started(Exception):

@@ -23,7 +23,7 @@ from pyspark.errors.exceptions import base
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import LongType, StructField, StructType
 
-from holdfast.resume.spark_log import operators_with_state
+from holdfast.checkpoint.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.launch import fork_server, forked_python, jvm
 

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, cast
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.spark_log import NOWHERE
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, InvalidPipeline, Unavailable
 from holdfast.graph.hooks import Lifecycle, raised
 from holdfast.graph.trigger import available_now
 from holdfast.plan.report import OperatorReports
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.spark_log import NOWHERE
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.run import Run
 from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 import holdfast as hf
+from holdfast.checkpoint import spark_log
+from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.plan import operation
 from holdfast.plan.chunks import Routing
 from holdfast.plan.levels import parts
 from holdfast.plan.levels.packing import Packing
 from holdfast.positions import SourcePositions
-from holdfast.resume import spark_log
-from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark import datasource
 from holdfast.spark.datasource import Reading, _Reader
 from holdfast.state.bucket_report import BucketReport

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.graph_record import GraphRecord as Described
+from holdfast.checkpoint.graph_record import Role
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey, StateSchema
 from holdfast.checkpoint.snapshot import (
     Bucket,
@@ -25,23 +28,22 @@ from holdfast.checkpoint.snapshot import (
     verify,
     write_bucket,
 )
+from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict
-from holdfast.resume.graph_record import GraphRecord as Described
-from holdfast.resume.graph_record import Role
-from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.transfer import Transfer
+from holdfast.starts.graph_diff import GraphChange, NodeChange, NodeVerdict
+from holdfast.starts.state_change import StateChange
+from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedCrash
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from holdfast.types.schema import to_arrow
+from tests.starts import inputs_of
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 KEYS = [f"key{number}" for number in range(40)]
@@ -245,11 +247,11 @@ def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: P
             mortal, clock = Limited(str(directory), limit), SimulatedClock()
             transfer = Transfer(mortal, "p", "new", new.state_schemas, new.means, 3, generation, clock)
             renamed = NodeChange("totals", Role.STATEFUL, NodeVerdict.RENAMED, "", was="sums")
-            change = StateChange(
-                mortal, directory, "spark/1", "p", None, GraphChange((renamed,)),
-                Described("", {}, old.state_schemas, 2), generation, clock, transfer,
-            )  # type: ignore[arg-type]  # fmt: skip
-            return change.begun(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
+            inputs = inputs_of(mortal, directory, "spark/2", "p", previous="spark/1", spark=Spark.OTHER)
+            session: Any = None
+            before = Described("", {}, old.state_schemas, 2)
+            change = StateChange(inputs, transfer, GraphChange((renamed,)), before, session)
+            return change.begin(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
 
         with suppress(SimulatedCrash):
             start(2, writes)

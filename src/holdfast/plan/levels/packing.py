@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.checkpoint.spark_log import CONTROLS
 from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.errors import present
 from holdfast.operators.stateful.gate_step import GateStep
@@ -19,7 +20,6 @@ from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages
 from holdfast.ports import Source, Span
-from holdfast.resume.spark_log import CONTROLS
 from holdfast.state.step import CLOSED, UNBOUNDED
 from holdfast.state.timeline import shifted
 

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.checkpoint.directory_header import FILE_NAME, read_origin
 from holdfast.checkpoint.manifest import BucketState, Manifest, StateSchema, TableFile, decode
 from holdfast.checkpoint.snapshot import checked, from_parquet
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.plan.chunks import bucket_of
 from holdfast.plan.levels.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
-from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, Broadcasting, StateTable, Step
 from holdfast.store.paths import open_store

@@ -29,7 +29,7 @@ def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
     pipeline : Graph
         What is to be started.
     options : mapping of str to Any
-        The arguments of :func:`holdfast.spark.resume.start.start`.
+        The arguments of :func:`holdfast.starts.start.start`.
     """
     _begin_jvm(pipeline, options)
     for spec in (*(beneath(node.source_spec) for node in pipeline.sources), *(node.spec for node in pipeline.sinks)):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.commit.coordinator import Coordinator
 from holdfast.connectors.reading.bounds import MarkedSource
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable, present
@@ -27,7 +28,6 @@ from holdfast.ports import Source, Store
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
 from holdfast.quarantine.mask import Address, GivenRows, LetteredSource, Mask, Passing
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate, searched
-from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.quarantine.probe_process import ProbePart

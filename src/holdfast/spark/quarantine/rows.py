@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from holdfast.checkpoint.spark_log import plain
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import LETTERS, Address, GivenRows, LetteredSource, Passing, one_row, segment_of
-from holdfast.resume.spark_log import plain
 
 
 class EpochRows:

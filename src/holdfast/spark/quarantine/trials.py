@@ -25,13 +25,13 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
+from holdfast.checkpoint.directory_header import DirectoryHeader
+from holdfast.checkpoint.spark_log import Offsets, last_logged, read_offsets
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, Unavailable, invariant
 from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import GivenRows, Mask, Passing, write_masks
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.spark_log import Offsets, last_logged, read_offsets
 from holdfast.spark import private
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.staging import TaskStaging

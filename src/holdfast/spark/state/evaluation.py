@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.checkpoint.barriers import Barriers
+from holdfast.checkpoint.spark_log import active_until, plain
 from holdfast.errors import crossing, present
 from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import EpochReport, Observed, united
@@ -37,7 +38,6 @@ from holdfast.plan.levels.packing import Packing
 from holdfast.ports import Carried, Span
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import EVERYTHING, Passing
-from holdfast.resume.spark_log import active_until, plain
 from holdfast.spark.evaluation import Evaluated, Here, SourcesHere
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered

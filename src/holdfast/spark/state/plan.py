@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline, crossing
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import canonical_json
@@ -33,7 +34,6 @@ from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import SparkPart, Stages
 from holdfast.ports import Bounded
-from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.read import SourceReader, timestamp_of

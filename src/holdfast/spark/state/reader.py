@@ -26,14 +26,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.checkpoint.graph_record import GraphRecord
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, write_bucket
+from holdfast.checkpoint.spark_log import operators_with_state
 from holdfast.errors import Corrupt, crossing, invariant
 from holdfast.plan.levels.kept import KeptTables, read_state, same_as_known
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
-from holdfast.resume.graph_record import GraphRecord
-from holdfast.resume.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.state.shape import noted_shape
 from holdfast.state.step import StateTable

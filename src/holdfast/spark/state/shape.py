@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.checkpoint.directory_header import FILE_NAME
+from holdfast.checkpoint.graph_record import unreadable
 from holdfast.ports import Store
-from holdfast.resume.directory_header import FILE_NAME
-from holdfast.resume.graph_record import unreadable
 from holdfast.store import sealed
 
 JOURNAL = "journal"

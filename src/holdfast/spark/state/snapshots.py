@@ -12,6 +12,8 @@ from typing import Any
 
 from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_from
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
+from holdfast.checkpoint.directory_header import DirectoryHeader, remove_older
+from holdfast.checkpoint.graph_record import state_fingerprint
 from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
@@ -20,10 +22,7 @@ from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Clock, Store
-from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.failure import translate
-from holdfast.spark.resume.directory import remove_older
 from holdfast.spark.state.plan import StatefulPlan, state_schemas_of
 from holdfast.spark.state.shape import StateShape
 

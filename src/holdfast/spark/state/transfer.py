@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
+from holdfast.checkpoint.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
 from holdfast.errors import HoldfastError, InvalidPipeline, present
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import converted
 from holdfast.plan.levels.seed import StateDivision
 from holdfast.ports import Clock, Store
-from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
 from holdfast.state import checks, joins, tables
 from holdfast.state.step import StepTime
 

@@ -1,0 +1,110 @@
+"""Spark's own files: what is whole, what is cut, and what the error says; without a JVM."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.spark_log import check_logs, moved, read_offsets
+from holdfast.errors import Corrupt
+from holdfast.positions import covers_all
+
+OFFSET = 'v2\n{"batchTimestampMs":1}\nrows:{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1}'
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def written(path: Path, text: str, *, sums: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode()
+    path.write_bytes(data)
+    if sums:
+        chunks = [data[at : at + 512] for at in range(0, len(data), 512)]
+        beside = struct.pack(">4sI", b"crc\0", 512) + b"".join(struct.pack(">I", zlib.crc32(each)) for each in chunks)
+        path.with_name(f".{path.name}.crc").write_bytes(beside)
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    written(tmp_path / "metadata", '{"id":"x"}')
+    for number in (8, 9, 10):
+        written(tmp_path / f"offsets/{number}", OFFSET + "\n" + "x:" * 400)
+        written(tmp_path / f"commits/{number}", COMMIT)
+    return tmp_path
+
+
+def test_whole_files_are_whole_and_none_is_fine(checkpoint: Path, tmp_path: Path) -> None:
+    check_logs(checkpoint)
+    check_logs(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/10", "offsets/9", "commits/10", "commits/9"])
+def test_a_cut_file_is_named_with_the_cure(checkpoint: Path, name: str) -> None:
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(path) in caught.value.what
+    assert "its checksum does not fit its bytes." in caught.value.why
+    assert f"remove the directory {checkpoint}:" in caught.value.do
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/9"])
+def test_a_file_that_is_missing_is_named_too(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).unlink()
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(checkpoint / name) in caught.value.what
+
+
+def test_a_commit_that_is_missing_is_an_epoch_that_spark_does_again(checkpoint: Path) -> None:
+    (checkpoint / "commits/10").unlink()
+    (checkpoint / "commits/9").unlink()
+    check_logs(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("metadata", ""), ("offsets/10", ""), ("offsets/10", OFFSET[:-5]), ("commits/10", "v1"), ("commits/10", "v1\n{")],
+)
+def test_a_file_system_without_checksums_shows_what_is_cut_too(checkpoint: Path, name: str, text: str) -> None:
+    written(checkpoint / name, text, sums=False)
+    (checkpoint / name).with_name(f".{Path(name).name}.crc").unlink()
+    with pytest.raises(Corrupt):
+        check_logs(checkpoint)
+
+
+def test_what_spark_does_not_read_at_a_start_is_not_looked_at(checkpoint: Path) -> None:
+    for cut in (b"", b"v2\n"):
+        (checkpoint / "offsets/8").write_bytes(cut)
+        check_logs(checkpoint)
+        with pytest.raises(Corrupt, match="offsets/8"):
+            read_offsets(checkpoint, 8)
+
+
+def test_an_epoch_without_rows_has_positions_that_the_one_before_does_not_cover(tmp_path: Path) -> None:
+    """Or a run that begins with it would find every sink holding it, and its rows would reach none of them."""
+    offset = '{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1'
+    for number, more in enumerate(["", ', "has_ended": true', ', "has_ended": true, "ticks": 1']):
+        written(tmp_path / f"offsets/{number}", f'v2\n{{"batchTimestampMs":1}}\nrows:{offset}{more}}}')
+    before, ended, ticked = [read_offsets(tmp_path, number).positions for number in range(3)]
+    assert not covers_all(before, ended)
+    assert not covers_all(ended, ticked)
+    assert covers_all(ticked, ended)
+    assert moved(before, ticked) == []
+
+
+@pytest.mark.parametrize("how", [b"", b"v2\n{}"])
+@pytest.mark.parametrize("name", ["state/0/_metadata/v2/14", "state/1/_stateSchema/default/0_ab"])
+def test_what_spark_reads_of_an_operator_before_its_state_is_looked_at(checkpoint: Path, name: str, how: bytes) -> None:
+    for each in ("state/0/_metadata/v2/4", "state/0/_metadata/v2/14", "state/1/_stateSchema/default/0_ab"):
+        written(checkpoint / each, "v2\n{a form of Spark's own")
+    (checkpoint / "state/0/_metadata/v2/4").write_bytes(b"older")
+    check_logs(checkpoint)
+    (checkpoint / name).write_bytes(how)
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(checkpoint / name) in caught.value.what

@@ -1,0 +1,179 @@
+"""Which state tables stay, grow, are migrated, or stand in the way (design/0011, section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.state_upgrade import StateUpgrade, TableMove, Way, state_move
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.evolution import Evolution
+from holdfast.graph.naming import canonical_json
+from holdfast.graph.nodes import Stream
+from holdfast.state.step import StepTime
+from holdfast.types.schema import to_arrow
+
+SCHEMA = "k STRING, t BIGINT, v BIGINT, x DOUBLE"
+
+
+def rows() -> Stream:
+    return hf.read.rows([], schema=SCHEMA, timestamp="t", name="rows")
+
+
+def of(operator: Any, migrate: Any = None) -> tuple[StateSchema, StateUpgrade]:
+    node = (rows() | operator).node
+    step = node.spec.step({"rows": to_arrow(SCHEMA)})
+    return StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables), StateUpgrade(
+        Evolution("", migrate), step
+    )
+
+
+def total(**aggregates: Any) -> Any:
+    return hf.reduce(by="k", **aggregates)
+
+
+COUNT = {"n": hf.count()}
+EVERY = {
+    "sums": hf.sum("v"),
+    "means": hf.mean("x"),
+    "least": hf.min("v"),
+    "last": hf.last("x"),
+    "spread": hf.variance("x"),
+    "half": hf.quantile("x", 0.5),
+}
+
+
+def test_more_aggregates_begin_as_over_no_rows() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), of(total(**COUNT, **EVERY))
+    move = state_move(old, new, means)
+    assert move.reasons == ()
+    assert move.tables == {"windows": TableMove(Way.GROWN, "windows")}
+    known = pa.Table.from_pylist(
+        [{"k": key, "window_start": 0, "window_end": 9, "n__count": 7} for key in "ab"],
+        schema=old.tables["windows"].schema,
+    )
+    grown = means.grown("windows", known, StepTime(1, 1))
+    assert grown is not None
+    assert grown.schema == new.tables["windows"].schema
+    assert grown.column("n__count").to_pylist() == [7, 7]
+    step = means.step
+    assert step is not None
+    parts = step._windows_table.parts  # type: ignore[attr-defined]
+    read = {
+        name: part.read([grown.column(f"{name}__{suffix}").combine_chunks() for suffix, _ in part.fields]).to_pylist()
+        for name, part in parts.items()
+    }
+    assert read == {"n": [7, 7], **{name: [None, None] for name in EVERY}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (total(**COUNT, m=hf.sum("v")), total(**COUNT), "state table 'windows' was (k string, window_start int64"),
+        (total(m=hf.min("v")), total(m=hf.max("v")), "m__min int64; key k, window_start), and is"),
+        (total(**COUNT), hf.reduce(by=["k", "v"], **COUNT), "its key was"),
+        (total(**COUNT), hf.accumulate(by="k", **COUNT), "it was aggregate, and is accumulate"),
+        (hf.distinct(by="k", horizon=5), hf.distinct(by=["k", "v"], horizon=5), "its key was"),
+        (
+            hf.aggregate(by="k", window=hf.tumbling(5), **COUNT),
+            hf.aggregate(by="k", window=hf.tumbling(5), idle_after="1 s", **COUNT),
+            "state table 'keys' was",
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_refused(before: Any, after: Any, said: str) -> None:
+    (old, _), (new, means) = of(before), of(after)
+    assert said in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_values_that_are_kept_one_by_one_begin_empty() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), of(total(**COUNT, all_v=hf.collect("v")))
+    assert state_move(old, new, means).tables["all_v__values"] == TableMove(Way.GROWN, "")
+    (old, _), (new, means) = of(hf.accumulate(by="k", **COUNT)), of(hf.accumulate(by="k", **COUNT, m=hf.max("v")))
+    assert state_move(old, new, means).tables["running"].way is Way.GROWN
+    assert state_move(old, new, means).tables["bounds"].way is Way.AS_IS
+
+
+def test_tables_of_a_users_own_step_grow_by_columns_that_may_be_null() -> None:
+    def step(tables: Any, rows: Any, at: Any) -> Any:
+        return None, None
+
+    def kept(schema: str, **options: Any) -> Any:
+        return hf.stateful(step, by="k", schema="k STRING", state={"seen": schema}, **options)
+
+    (old, _), (new, means) = (
+        of(kept("k STRING, n BIGINT")),
+        of(kept("k STRING, n BIGINT, m DOUBLE", forget_after="1 s")),
+    )
+    assert state_move(old, new, means).tables["seen"].way is Way.GROWN
+    found = means.grown("seen", pa.table({"k": ["a"], "n": [1]}), StepTime(3, 99))
+    assert found is not None
+    assert found.to_pylist() == [{"k": "a", "n": 1, "m": None, "__touched_us__": 99}]
+    (new, means) = of(kept("k STRING, n DOUBLE"))
+    assert "n int64" in state_move(old, new, means).reasons[0]
+
+
+def test_a_migration_takes_the_table_that_differs() -> None:
+    def migrate(table: pa.Table) -> pa.Table:
+        return table
+
+    (old, _), (new, means) = of(total(m=hf.min("v"))), of(total(m=hf.max("v")), migrate)
+    assert state_move(old, new, means).tables == {"windows": TableMove(Way.MIGRATED, "windows", migrate)}
+    assert state_move(new, new, means).is_plain, "once it has happened, it says nothing new"
+    (old, _), (new, means) = (
+        of(hf.apply(print_, by="k", schema="k STRING", state="n BIGINT")),
+        of(total(**COUNT), migrate),
+    )
+    move = state_move(old, new, means)
+    assert move.tables["windows"] == TableMove(Way.MIGRATED, "keys", migrate), "there was one table, and there is one"
+    assert list(move.lines()) == ["state table 'windows' is what migrate= makes of what was 'keys'"]
+
+
+def test_a_migration_of_several_tables_is_a_mapping() -> None:
+    def migrate(table: pa.Table) -> pa.Table:
+        return table
+
+    window = hf.tumbling(5)
+    before = hf.aggregate(by="k", window=window, a=hf.min("v"))
+    after = hf.aggregate(by=["k", "v"], window=window, a=hf.max("v"))
+    (old, _), (new, means) = of(before), of(after, migrate)
+    assert "several state tables differ (windows, keys)" in state_move(old, new, means).reasons[0]
+    (new, means) = of(after, {"windows": migrate})
+    assert "state table 'keys' was" in state_move(old, new, means).reasons[0]
+    (new, means) = of(after, {"windows": migrate, "keys": migrate})
+    assert state_move(old, new, means).reasons == ()
+    (new, means) = of(after, {"windows": migrate, "keys": migrate, "values": migrate})
+    assert (
+        "migrate= names the state table 'values', and the operator has windows, keys"
+        in (state_move(old, new, means).reasons[0])
+    )
+
+
+def print_(key: Any, rows: Any, state: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize("migrate", [5, {}, {"windows": 5}])
+def test_what_is_no_migration_is_refused_where_it_is_written(migrate: Any) -> None:
+    with pytest.raises(InvalidPipeline, match="is not a migration"):
+        hf.reduce(by="k", **COUNT, migrate=migrate)
+
+
+def test_a_former_name_is_claimed_once_and_is_not_in_the_graph() -> None:
+    def sink(stream: Stream, name: str) -> Any:
+        return stream | hf.write.memory(name=name)
+
+    given = rows()
+    one = given | hf.reduce(by="k", **COUNT, name="one", renamed_from="old")
+    two = given | hf.reduce(by="k", **COUNT, name="two", renamed_from="old")
+    with pytest.raises(InvalidPipeline, match="both say renamed_from='old'"):
+        hf.Pipeline("p", sink(one, "a"), sink(two, "b"))
+    old = given | hf.reduce(by="k", **COUNT, name="old")
+    with pytest.raises(InvalidPipeline, match="the graph has a node of that name"):
+        hf.Pipeline("p", sink(one, "a"), sink(old, "b"))
+    with pytest.raises(InvalidPipeline, match="is not allowed"):
+        hf.reduce(by="k", **COUNT, name="one", renamed_from="not so")
