@@ -130,15 +130,15 @@ class Opened:
 
     def __init__(self, sink: Sink, generation: int = 1) -> None:
         self.sink = sink
-        self.believed = sink.open(RunIdentity(PIPELINE, generation))
+        self.expected = sink.open(RunIdentity(PIPELINE, generation))
         self.generation = generation
-        self.epoch = self.believed.epoch
+        self.epoch = self.expected.epoch
 
     def publish(self, rows: pa.Table) -> None:
         self.epoch += 1
         record = EpochRecord(PIPELINE, self.epoch, self.generation, {"source": {"": self.epoch}})
-        self.sink.publish([Publication(record, (Carried(rows),))], self.believed)
-        self.believed = Held(self.epoch, self.generation, record.positions)
+        self.sink.publish([Publication(record, (Carried(rows),))], self.expected)
+        self.expected = Held(self.epoch, self.generation, record.positions)
 
     def content(self) -> Any:
         assert isinstance(self.sink, Comparable)
@@ -355,7 +355,7 @@ class ComparableTablesContract:
         assert opened.sink.withdrawal({"source": {"": 1}}).obstacle
         opened.publish(table_of([simple(4)]))
         back = EpochRecord(PIPELINE, 4, 1, {"source": {"": 2}}, rewound_to=2)
-        opened.sink.publish([Publication(back, ())], opened.believed)
+        opened.sink.publish([Publication(back, ())], opened.expected)
         assert digested(opened, table_of([simple(1), simple(3)]))
         opened.close()
 

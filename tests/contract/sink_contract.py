@@ -442,12 +442,12 @@ class SinkContract:
         sink.close()
 
     def test_a_sink_that_kept_an_epoch_whose_answer_was_lost_skips_it(self, target: Target) -> None:
-        """Ahead of what is believed is no gap: the COMMIT arrived, and its reply did not."""
+        """Ahead of what is expected is no gap: the COMMIT arrived, and its reply did not."""
         sink = _opened(target)
         sink.publish([carried(1, [(1, "one")])], Held())
-        believed = Held(1, 0, _positions(1))
-        sink.publish([carried(2, [(2, "two")])], believed)
-        sink.publish([carried(2, [(2, "two")]), carried(3, [(3, "three")])], believed)
+        expected = Held(1, 0, _positions(1))
+        sink.publish([carried(2, [(2, "two")])], expected)
+        sink.publish([carried(2, [(2, "two")]), carried(3, [(3, "three")])], expected)
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         sink.close()
 

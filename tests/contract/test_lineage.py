@@ -43,16 +43,16 @@ def asked(node: SinkNode) -> LineageSpec:
 def published(node: SinkNode, *groups: list[int]) -> None:
     """Publish epochs, each group in one transaction, of ten rows each."""
     sink = node.spec.connect("target", "traced", SCHEMA)
-    believed = sink.open(RunIdentity("traced", 3))
+    expected = sink.open(RunIdentity("traced", 3))
     for epochs in groups:
         several = []
         for epoch in epochs:
             rows = [{"row_id": f"{epoch}-{n}", "n": n} for n in range(10)]
             record = EpochRecord("traced", epoch, 3, {"given": {"log": epoch * 10}})
             several.append(Publication(record, (Carried(pa.Table.from_pylist(rows, SCHEMA)),)))
-        sink.publish(several, believed)
+        sink.publish(several, expected)
         last = several[-1].record
-        believed = type(believed)(last.epoch, 3, last.positions)
+        expected = type(expected)(last.epoch, 3, last.positions)
     sink.close()
 
 

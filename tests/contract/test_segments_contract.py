@@ -47,8 +47,8 @@ def even(segment: Segment) -> str:
 class Sealer(SegmentsSink):
     """A sink that seals everything in the call that publishes it: what its thread does, without one."""
 
-    def publish(self, publications: list[Publication], believed: Held) -> None:  # type: ignore[override]
-        super().publish(publications, believed)
+    def publish(self, publications: list[Publication], expected: Held) -> None:  # type: ignore[override]
+        super().publish(publications, expected)
         self.sealing.tend()
 
 

@@ -67,12 +67,12 @@ class SlowSink:
         """Return a factory of slow writers."""
         return SlowFactory(self._sink.writer_factory(), self._delay_s, self._marks, self._sink.name)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Wait, then publish."""
         epoch = publications[-1].record.epoch
         _mark(self._marks, f"{epoch}.{self._sink.name}.publishing")
         time.sleep(self._delay_s)
-        self._sink.publish(publications, believed)
+        self._sink.publish(publications, expected)
         _mark(self._marks, f"{epoch}.{self._sink.name}.published")
 
 

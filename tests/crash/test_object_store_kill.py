@@ -55,7 +55,7 @@ def test_the_sinks_are_exact_after_kills_on_two_machines(tmp_path: Path, server:
     lives = begun(tmp_path, server, mode)
     on(lives, "a").die("after-decide:3")
     on(lives, "b").die("after-publish:5")
-    on(lives, "a").die("before-stage:7")  # its scratch ends at epoch 3: believed, epochs 4 and 5 would come twice
+    on(lives, "a").die("before-stage:7")  # its scratch ends at epoch 3: expected, epochs 4 and 5 would come twice
     shutil.rmtree(tmp_path / "a")
     assert on(lives, "a").end() == 0, lives.said()
     assert numberless(held(lives.work)) == numberless(expected())

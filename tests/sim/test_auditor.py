@@ -21,7 +21,7 @@ SEEDS = range(400)
 class PublishesTwice(SimulatedSink):
     """Does not leave out what it holds."""
 
-    def _publish(self, publications, believed):
+    def _publish(self, publications, expected):
         self._row.epoch = 0
         super()._publish(publications, self._row.held())
 
@@ -29,8 +29,8 @@ class PublishesTwice(SimulatedSink):
 class ForgetsRows(SimulatedSink):
     """Loses the second of several parts."""
 
-    def _publish(self, publications, believed):
-        super()._publish([type(each)(each.record, each.parts[:1]) for each in publications], believed)
+    def _publish(self, publications, expected):
+        super()._publish([type(each)(each.record, each.parts[:1]) for each in publications], expected)
 
 
 class SweepsAtOpen(SimulatedSink):
@@ -48,7 +48,7 @@ class SaysAbsent(SimulatedSink):
     def _outcome(self, epoch):
         return Outcome.ABSENT
 
-    def _publish(self, publications, believed):
+    def _publish(self, publications, expected):
         self._row.epoch = publications[0].record.epoch - 1
         super()._publish(publications, self._row.held())
 
@@ -56,7 +56,7 @@ class SaysAbsent(SimulatedSink):
 class RetriesBlindly(SimulatedSink):
     """Takes a lost reply for a failure."""
 
-    def publish(self, publications, believed):
+    def publish(self, publications, expected):
         try:
             super().publish(publications, self._row.held())
         except InDoubt as doubt:
@@ -67,8 +67,8 @@ class RetriesBlindly(SimulatedSink):
 class PublishesBackwards(SimulatedSink):
     """Shows the parts of an epoch in the wrong order."""
 
-    def _publish(self, publications, believed):
-        super()._publish([type(each)(each.record, each.parts[::-1]) for each in publications], believed)
+    def _publish(self, publications, expected):
+        super()._publish([type(each)(each.record, each.parts[::-1]) for each in publications], expected)
 
 
 def notices(**broken):

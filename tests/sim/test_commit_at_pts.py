@@ -136,7 +136,7 @@ def test_nothing_is_published_while_pts_stands_still() -> None:
 
 
 @pytest.mark.slow
-def test_a_detour_through_sparks_plan_before_the_gate_keeps_the_promise() -> None:
+def test_a_subplan_through_sparks_plan_before_the_gate_keeps_the_promise() -> None:
     for number in (9, 25, 41):
         live(*windows(through_spark=True).world(number), [CrashAt(number, "before"), CrashAt(number, "after")])
 

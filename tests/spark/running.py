@@ -121,9 +121,9 @@ class _HeldBackSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def publish(self, publications: Sequence[Any], believed: Any) -> None:
+    def publish(self, publications: Sequence[Any], expected: Any) -> None:
         assert self._gate.wait(120), "the test never opened the gate"
-        self._sink.publish(publications, believed)
+        self._sink.publish(publications, expected)
 
 
 def held_back(node: SinkNode, gate: threading.Event) -> SinkNode:
@@ -154,7 +154,7 @@ class _AwaySink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def publish(self, publications: Sequence[Any], believed: Any) -> None:
+    def publish(self, publications: Sequence[Any], expected: Any) -> None:
         raise Unavailable("the table does not answer.", why="it is away.", do="wait.")
 
 

@@ -25,7 +25,7 @@ from holdfast.plan.routes import Routes
 from holdfast.plan.stages import End, SparkPart
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.launch.session import run_session
-from holdfast.spark.state.detour import CompiledDetour
+from holdfast.spark.state.subplan import CompiledSubplan
 from tests.graphs import paper as to
 from tests.graphs import source
 
@@ -173,12 +173,12 @@ def through_spark(session: SparkSession, queries: Sequence[str], given: pa.Table
     return {name.removeprefix("to_"): shown(part) for name, part in compiled.routes.split_table(table).items()}
 
 
-def detour(session: SparkSession, queries: Sequence[str]) -> CompiledDetour:
+def subplan(session: SparkSession, queries: Sequence[str]) -> CompiledSubplan:
     """Return what the statements would be behind state if they were left to Spark."""
     head, statements = graph(queries)
     nodes = [stream.node for stream in statements]
     part = SparkPart(tuple(nodes), tuple(End(node.name, node) for node in nodes), {head: SCHEMA})
-    return CompiledDetour.of(part, session, uuid.uuid4().hex)
+    return CompiledSubplan.of(part, session, uuid.uuid4().hex)
 
 
 def fault_in(text: str) -> str:
@@ -208,13 +208,13 @@ def test_statements_give_the_rows_that_sparks_plan_gives(session: SparkSession, 
 
 
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
-def test_their_types_and_what_they_leave_unchanged_are_those_of_a_detour(
+def test_their_types_and_what_they_leave_unchanged_are_those_of_a_subplan(
     session: SparkSession, everything: bool
 ) -> None:
     """The state of operators downstream has these types, and bounds pass by what is unchanged."""
     for query in [*STATEMENTS, *RAISING][:: 1 if everything else 3]:
         builder, routes, _ = in_arrow([query], SCHEMA.empty_table())
-        compiled = detour(session, [query])
+        compiled = subplan(session, [query])
         assert routes.schemas[0].equals(compiled.schemas[0], check_metadata=True), query
         assert builder.unchanged == compiled.analysis, query
 

@@ -237,11 +237,11 @@ class Away:
     def __getattr__(self, name: str) -> object:
         return getattr(self._sink, name)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         self.attempts += 1
         if self._clock.now_us() < self._until_us:
             raise Unavailable("the database does not answer.", why="it is away.", do="wait.")
-        self._sink.publish(publications, believed)
+        self._sink.publish(publications, expected)
 
 
 @pytest.mark.parametrize("away_s", [1, 60])

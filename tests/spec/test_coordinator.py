@@ -208,7 +208,7 @@ def test_a_damaged_finished_decision_stops_nothing():
 @CARRIED_OR_STAGED
 @pytest.mark.parametrize("names", [ONE, TWO], ids=["one sink", "two sinks"])
 def test_a_sink_that_went_back_under_the_run_is_never_published_over(names, carried, prepared):
-    """A failover to a standby that lags: the table must never end as epochs 1, 3, 4 (design/0002, what is believed)."""
+    """A failover to a standby that lags: the table must never end as epochs 1, 3, 4 (design/0002, what is expected)."""
     play(
         sinks(*names, prepared=prepared),
         Rows(1),

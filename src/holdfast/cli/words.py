@@ -133,7 +133,7 @@ def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[
 
 def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
     """Say what to mind."""
-    yield from (f"mind: {warning}" for warning in warnings)
+    yield from (f"warning: {warning}" for warning in warnings)
 
 
 def plan_lines(pipeline: str, plan: Plan, *, shows_kept: bool = False, is_refused: bool = False) -> Iterator[str]:

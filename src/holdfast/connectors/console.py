@@ -110,7 +110,7 @@ class ConsoleSink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Print the epochs that this run has not printed yet."""
         for publication in publications:
             epoch = publication.record.epoch

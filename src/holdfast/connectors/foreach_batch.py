@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.files import staged as stage
 from holdfast.connectors.kit.files.staged import FileStaging
 from holdfast.connectors.kit.handle_rows import check_carried
@@ -208,7 +208,7 @@ class ForeachBatchSink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Call the function for each epoch that is not noted, and note it."""
         for publication in publications:
             record = publication.record

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph import nodes
@@ -160,13 +160,13 @@ class MemorySink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Add the rows and move the ledger under one lock."""
         with _lock:
             held = self._held()
             if held.generation > self._generation:
                 raise self._fenced(self._generation, held)
-            new = fresh(f"sink {self.name!r}", self._row[0], publications, held, believed)
+            new = unpublished(f"sink {self.name!r}", self._row[0], publications, held, expected)
             if not new:
                 return
             added = [batch for publication in new for batch in batches_of(publication, self._schema)]

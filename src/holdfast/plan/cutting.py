@@ -36,13 +36,13 @@ from holdfast.plan.routes import Routes
 from holdfast.plan.stages import (
     BOUND_ROWS,
     ROWS,
-    Detour,
     End,
     Feed,
     Hosted,
     SparkPart,
     Stage,
     Stages,
+    Subplan,
     require_one_way,
 )
 from holdfast.ports import ClockDriven
@@ -341,9 +341,9 @@ class _Cutting:
             if stage and ordinal == -1 - stage and isinstance(passing, Node) and not is_opened:
                 relays[number] = _relay(passing)
                 heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
-        detour = self._detour(stage) if stage in self._line.through_spark else None
-        if detour is not None:
-            for end, schema in zip(self._parts[stage].sinks, detour.routes.schemas, strict=True):
+        subplan = self._subplan(stage) if stage in self._line.through_spark else None
+        if subplan is not None:
+            for end, schema in zip(self._parts[stage].sinks, subplan.routes.schemas, strict=True):
                 heads[end.name] = builder.steps[builder.head(end.node, schema)].schema
         for node in nodes:
             if _keeps_state(node) or _is_side_output(node):
@@ -363,7 +363,7 @@ class _Cutting:
         self._note(ends, schemas)
         routes = Routes(tuple(str(self._numbers[way]) for way, _ in ends), schemas)
         program = Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes))
-        return Stage(program, relays, hosted, detour)
+        return Stage(program, relays, hosted, subplan)
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[_Way, Node]]) -> Stage:
         own = [End(str(self._numbers[way]), before) for way, before in ends]
@@ -372,7 +372,7 @@ class _Cutting:
         self._note(ends, self._prefix(SparkPart(tuple(nodes), (*own, *bounds)))[: len(own)])
         return Stage(None)
 
-    def _detour(self, stage: int) -> Detour:
+    def _subplan(self, stage: int) -> Subplan:
         """Compile what Spark's plan evaluates in a level."""
         nodes = self._line.through_spark[stage]
         heads = {
@@ -386,7 +386,7 @@ class _Cutting:
         schemas = {node: self._targets[number].schema for node, number in heads.items()}
         self._parts[stage] = SparkPart(nodes, ends, schemas)
         routes = Routes(tuple(end.name for end in ends), tuple(self._prefix(self._parts[stage])))
-        return Detour(tuple(zip(heads.values(), schemas.values(), strict=True)), routes)
+        return Subplan(tuple(zip(heads.values(), schemas.values(), strict=True)), routes)
 
     def _note(self, ends: Sequence[tuple[_Way, Node]], schemas: Sequence[pa.Schema]) -> None:
         for (way, before), schema in zip(ends, schemas, strict=True):

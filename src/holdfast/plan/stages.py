@@ -9,7 +9,7 @@ A *level* hosts every stateful operator of one depth; chunks for other levels pa
 stateless operators after a level (its *stage*) run in the same process, on the batches that the steps returned.
 So every stream is computed once, however many read it.
 
-What only Spark evaluates between two levels with state is a level without state, a *detour*: there the chunks of some
+What only Spark evaluates between two levels with state is a level without state, a *subplan*: there the chunks of some
 targets are opened into typed rows, Spark's plan computes on these, and what comes of them is closed to chunks again
 (:mod:`holdfast.plan.levels.opened`).
 """
@@ -166,7 +166,7 @@ class End:
 
 @dataclass(frozen=True)
 class SparkPart:
-    """What Spark's plan computes of a graph, as a pipeline of its own: stage 0, or a detour between two levels.
+    """What Spark's plan computes of a graph, as a pipeline of its own: stage 0, or a subplan between two levels.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class SparkPart:
     sinks : tuple of End
         Where it ends.
     heads : mapping of Node to pa.Schema
-        For a detour: the nodes before it, whose rows it takes.
+        For a subplan: the nodes before it, whose rows it takes.
     """
 
     nodes: tuple[Node, ...]
@@ -184,7 +184,7 @@ class SparkPart:
 
 
 @dataclass(frozen=True)
-class Detour:
+class Subplan:
     """A level in which Spark's plan evaluates what Arrow does not.  Picklable.
 
     Parameters
@@ -211,14 +211,14 @@ class Stage:
         Target -> head: rows that bypassed a level.
     hosted : mapping of str to Hosted
         The operators of the level before it.
-    detour : Detour, optional
+    subplan : Subplan, optional
         What Spark's plan evaluates in the level before it, which then has no operators with state.
     """
 
     program: Program | None
     relays: Mapping[int, str] = field(default_factory=dict)
     hosted: Mapping[str, Hosted] = field(default_factory=dict)
-    detour: Detour | None = None
+    subplan: Subplan | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Stages:
         Source -> the bounds that its rows give: to joins, and where the pipeline commits at pts.
     bounds_end : mapping of str to str
         Operator upstream of a stateful one, analysed by Spark -> why no bound but the end holds downstream of it.
-    detours : mapping of int to SparkPart
+    subplans : mapping of int to SparkPart
         Level -> what Spark's plan evaluates in it, for who compiles that.
     """
 
@@ -275,7 +275,7 @@ class Stages:
     bounding: Mapping[str, Bounding] = field(default_factory=dict)
     row_bounds: Mapping[str, RowBounds] = field(default_factory=dict)
     bounds_end: Mapping[str, str] = field(default_factory=dict)
-    detours: Mapping[int, SparkPart] = field(default_factory=dict)
+    subplans: Mapping[int, SparkPart] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:

@@ -10,6 +10,7 @@ What one of them *may* do is a protocol of its own, and is asked in one way: ``i
 
 from __future__ import annotations
 
+from holdfast.ports.environment import Clock, Store
 from holdfast.ports.lease import Lease, LeasedSpec, LeasePlace, SeenLease
 from holdfast.ports.operators import ClockDriven, StatefulSpec
 from holdfast.ports.sinks import (
@@ -55,7 +56,6 @@ from holdfast.ports.sources import (
     Source,
     SourceSpec,
 )
-from holdfast.ports.surroundings import Clock, Store
 
 # isort: off
 from holdfast.values import (

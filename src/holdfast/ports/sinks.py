@@ -119,7 +119,7 @@ class Sink(Protocol):
             If it does not answer.
         """
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.
 
         Epochs ascend.  An epoch that the sink already holds is skipped.  Several epochs in one call are one
@@ -129,9 +129,9 @@ class Sink(Protocol):
         ----------
         publications : sequence of Publication
             One or more.
-        believed : Held
+        expected : Held
             What the sink last reported, by ``open`` or by publishing.  An exactly-once sink compares it with its own
-            ledger under the lock that it publishes with (:func:`holdfast.connectors.kit.believed.fresh`): after a
+            ledger under the lock that it publishes with (:func:`holdfast.connectors.kit.expected.unpublished`): after a
             failover to a
             standby that lagged, the connection is new and the sink is not what it was.
 
@@ -140,7 +140,7 @@ class Sink(Protocol):
         Fenced
             If a higher generation has opened the sink.  Nothing is changed.
         Diverged
-            If the sink holds less than is believed, or staged rows of a part are gone (they were swept).  Nothing is
+            If the sink holds less than is expected, or staged rows of a part are gone (they were swept).  Nothing is
             changed.
         """
 

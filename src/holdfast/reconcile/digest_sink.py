@@ -19,8 +19,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.kit.believed import fresh
 from holdfast.connectors.kit.book import SqlBook
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
 from holdfast.connectors.kit.sql import APPEND, LEDGER, TableMode
 from holdfast.connectors.sqlite.dialect import SQLITE
@@ -147,11 +147,11 @@ class DigestSink:
         """Take all rows."""
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Count the epochs in and move the ledger row, in one transaction."""
         with self._transaction() as connection:
             row = self._book.own_row(connection, self._generation)
-            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            new = unpublished(self._node, self._pipeline, publications, row.held(), expected)
             for part in (part for publication in new for part in publication.parts):
                 self._take(connection, part)
             if new:

@@ -92,7 +92,7 @@ def compile_opened(
     Parameters
     ----------
     part : SparkPart
-        A detour: with heads.
+        A subplan: with heads.
     opened : DataFrame
         Rows of all heads in one frame, each with the number of its head for a tag; rows of none pass unchanged.
     kept : sequence of str

@@ -6,7 +6,7 @@ copies of a few objects.  Losing it costs a replay and never a row.
 
 Invariants.  The scratch says of which checkpoint it is, and which generation used it last.  It is believed only if that
 generation is the newest of the checkpoint; else another machine has gone on since, and it is emptied.  It counts as of
-a new generation only once that generation is taken, so a crash in between leaves one that is not believed.
+a new generation only once that generation is taken, so a crash in between leaves one that is not expected.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def scratch_of(address: str, base: str | None = None) -> Path:
 
 
 def view_of(address: str) -> Path:
-    """Return a scratch for who only looks, or decides: the machine's own where it is believed, else an empty one.
+    """Return a scratch for who only looks, or decides: the machine's own where it is expected, else an empty one.
 
     The machine's own is not changed: a run that is starting here may be about to use it.  The empty one goes with this
     process.

@@ -94,14 +94,14 @@ class FaultySink:
         failure = self._failures(self.name, "publish")
         failing(failure, self.name, "publish", lambda: self._process.write(label, lambda: inner.send(publication)))
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Publish in the real one."""
         label = f"sink {self.name} publish {publications[-1].record.epoch}"
         failing(
             self._failures(self.name, "publish"),
             self.name,
             "publish",
-            lambda: self._process.write(label, lambda: self._inner.publish(publications, believed)),
+            lambda: self._process.write(label, lambda: self._inner.publish(publications, expected)),
         )
 
     def outcome(self, epoch: int) -> Outcome:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.expected import rows_gone, unpublished
 from holdfast.connectors.kit.explained import lacking
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.errors import BadRow, Diverged, Fenced
@@ -278,18 +278,18 @@ class SimulatedSink:
             if refuses is not None and refuses(row):
                 raise BadRow(f"sink {self.name!r} refuses row {row}.", participant=self.name)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Make the epochs visible, atomically and idempotently."""
         self._process.check()
         failure = self._failures(self.name, "publish")
-        failing(failure, self.name, "publish", lambda: self._publish(publications, believed))
+        failing(failure, self.name, "publish", lambda: self._publish(publications, expected))
 
-    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def _publish(self, publications: Sequence[Publication], expected: Held) -> None:
         self._check_generation()
         self._complete()
         new = list(publications)
         if self.guarantee is Guarantee.EXACTLY_ONCE:
-            new = fresh(f"sink {self.name!r}", self._run.pipeline, publications, self._row.held(), believed)
+            new = unpublished(f"sink {self.name!r}", self._run.pipeline, publications, self._row.held(), expected)
         if not new:
             return
         parts = [part for each in new for part in each.parts]

@@ -68,7 +68,7 @@ class _Built:
 
 
 class StandInPlan:
-    """Stands in for Spark's plan in stage 0 and in all detours of a graph.
+    """Stands in for Spark's plan in stage 0 and in all subplans of a graph.
 
     Parameters
     ----------
@@ -95,12 +95,12 @@ class StandInPlan:
         return FirstStage(self, built, stages)
 
     def led_through(self, stages: Stages, number: int, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Return what a detour makes of the chunks of one task."""
-        stage, part = stages.stages[number], stages.detours[number]
-        assert stage.detour is not None
+        """Return what a subplan makes of the chunks of one task."""
+        stage, part = stages.stages[number], stages.subplans[number]
+        assert stage.subplan is not None
         program = self._built(part).program
         through = self._through(part, program)
-        opening = Opening(stage.detour, opened_schema([schema for _, schema in stage.detour.heads], through), through)
+        opening = Opening(stage.subplan, opened_schema([schema for _, schema in stage.subplan.heads], through), through)
         closing = Closing(number, stage, stages.routing, through)
         given = (stages.routing.to_batch(each, number) for each in self._cut(chunks))
         made = (row for batch in opening(given) for row in _rows(program, through, batch))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of, check_carried
 from holdfast.errors import Fenced
 from holdfast.graph import nodes
@@ -105,13 +105,13 @@ class ArrowFileSink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Write the file with the rows of the epochs, and the ledger row of the last one."""
         rows, ledger = self._content()
         held = ledger.get(self._row, Held())
         if held.generation > self._generation:
             raise self._fenced(self._generation, held)
-        new = fresh(f"sink {self.name!r}", self._pipeline, publications, held, believed)
+        new = unpublished(f"sink {self.name!r}", self._pipeline, publications, held, expected)
         if not new:
             return
         added = [batch for publication in new for batch in batches_of(publication, self._schema)]

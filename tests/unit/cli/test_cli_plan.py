@@ -382,9 +382,9 @@ def test_a_plan_warns_of_names_that_nobody_gave():
         )
     code, text, _ = planned("nameless")
     assert code == 0
-    minded = [line for line in text.replace("\n  ", " ").splitlines() if line.startswith("mind: ")]
+    minded = [line for line in text.replace("\n  ", " ").splitlines() if line.startswith("warning: ")]
     assert [line.split()[1] for line in minded] == ["accumulate", "sink"]
-    assert not [line for line in planned("old")[1].splitlines() if line.startswith("mind: ")]
+    assert not [line for line in planned("old")[1].splitlines() if line.startswith("warning: ")]
 
 
 def test_beside_a_run_that_is_alive_no_row_is_told():

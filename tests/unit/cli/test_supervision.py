@@ -12,7 +12,7 @@ from holdfast.cli.child import VARIABLE, ChildEnd, is_final, told_to_supervisor
 from holdfast.cli.supervision import Supervisor, finished
 from holdfast.commit.retry import Retry
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
@@ -186,9 +186,9 @@ def test_a_sink_that_went_back_under_a_live_run_is_no_reason_to_stay_down(tmp_pa
     """The next start replays what it lacks.  Where that cannot be, the start itself says so, and is final."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
     published = Publication(EpochRecord("p", 3, 1, {"in": {"": 3}}, None), ())
-    held, believed = Held(1, 1, {"in": {"": 1}}), Held(2, 1, {"in": {"": 2}})
+    held, expected = Held(1, 1, {"in": {"": 1}}), Held(2, 1, {"in": {"": 2}})
     with pytest.raises(Diverged), told_to_supervisor():
-        fresh("sink 'target'", "p", [published], held, believed)
+        unpublished("sink 'target'", "p", [published], held, expected)
     assert json.loads((tmp_path / "said").read_text())["is_final"] is False
     log = FilesLog(str(tmp_path / "log"), aside=str(tmp_path))
     (tmp_path / "log").mkdir()

@@ -993,10 +993,10 @@ class Gate:
         self._publish, sink.publish = sink.publish, self.publish
         self.entered, self.opened = threading.Event(), threading.Event()
 
-    def publish(self, publications, believed):
+    def publish(self, publications, expected):
         self.entered.set()
         assert self.opened.wait(10)
-        self._publish(publications, believed)
+        self._publish(publications, expected)
 
 
 def test_staged_epochs_are_published_behind_the_engines_back(bench):

@@ -279,9 +279,9 @@ def test_a_rewind_withdraws_after_what_waits_is_there(bench):
         commit(coordinator, epoch)
     published = []
     publish = bench.sinks["slow"].publish
-    bench.sinks["slow"].publish = lambda several, believed: (
+    bench.sinks["slow"].publish = lambda several, expected: (
         published.append([(each.record.epoch, each.record.rewound_to) for each in several]),
-        publish(several, believed),
+        publish(several, expected),
     )[1]
     coordinator.rewind(EpochRecord(PIPELINE, 3, 1, {"flights": {"log": 1}}, rewound_to=1))
     assert published == [[(1, None), (2, None)], [(3, 1)]]
@@ -293,10 +293,10 @@ def test_another_thread_that_finds_a_sink_due_waits_for_nobody(bench):
     bench.clock.advance_us(10_000_000)
     publish, entered, may_go_on = bench.sinks["slow"].publish, threading.Event(), threading.Event()
 
-    def slow_publish(several, believed):
+    def slow_publish(several, expected):
         entered.set()
         assert may_go_on.wait(10)
-        publish(several, believed)
+        publish(several, expected)
 
     bench.sinks["slow"].publish = slow_publish
     engine = threading.Thread(target=commit, args=(coordinator, 2))
@@ -335,10 +335,10 @@ class Blocked:
         self._publish, sink.publish = sink.publish, self.publish
         self.entered, self.may_go_on = threading.Event(), threading.Event()
 
-    def publish(self, several, believed):
+    def publish(self, several, expected):
         self.entered.set()
         assert self.may_go_on.wait(10)
-        self._publish(several, believed)
+        self._publish(several, expected)
 
 
 def test_while_a_sink_with_a_pace_commits_the_others_get_their_epochs(bench):

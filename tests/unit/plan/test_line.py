@@ -1,4 +1,4 @@
-"""Where operators stand on the line of levels (design/0010, section 1): as few detours as there can be."""
+"""Where operators stand on the line of levels (design/0010, section 1): as few subplans as there can be."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def filtered(stream: Stream, name: str) -> Stream:
     return stream | hf.filter("dep_delay > 1", name=name)
 
 
-def test_operators_that_follow_each_other_share_one_detour() -> None:
+def test_operators_that_follow_each_other_share_one_subplan() -> None:
     first = seen(source(timestamp="time_hour"), "first")
     _, depth, in_spark = line(filtered(mapped(filtered(mapped(first, "a"), "between"), "b"), "z"))
     assert depth == {"first": 1, "a": 2, "between": 2, "b": 2, "z": 2}
     assert in_spark == {2: ["a", "between", "b"]}, "what stands behind the last of them is Arrow's"
 
 
-def test_a_function_of_batches_parts_two_detours() -> None:
+def test_a_function_of_batches_parts_two_subplans() -> None:
     first = seen(source(timestamp="time_hour"), "first")
     called = mapped(first, "a") | hf.map_batches(lambda batch: batch, "origin STRING", name="called")
     _, depth, in_spark = line(mapped(called, "b"))
@@ -51,12 +51,12 @@ def test_branches_share_levels_and_none_gets_more_state_than_it_has() -> None:
     assert (in_spark, found.levels) == ({2: ["a", "last"]}, 3)
 
 
-def test_what_stands_before_all_state_is_no_detour() -> None:
+def test_what_stands_before_all_state_is_no_subplan() -> None:
     _, depth, in_spark = line(seen(mapped(source(timestamp="time_hour"), "a"), "first"))
     assert (depth, in_spark) == ({"a": 0, "first": 1}, {})
 
 
-def test_a_detour_takes_rows_of_the_past_too() -> None:
+def test_a_subplan_takes_rows_of_the_past_too() -> None:
     given = source(timestamp="time_hour")
     both = hf.union(mapped(seen(given, "first"), "a"), given, name="both")
     _, depth, in_spark = line(mapped(both, "b"))

@@ -57,7 +57,7 @@ def cut(plan: StandInPlan, partitions: int) -> Stages:
 
 
 def of_level(stages: Stages, bucket: int) -> list[Chunk]:
-    """Return what a bucket of the first level gives: two chunks of rows for the detour, rows and bounds for others."""
+    """Return what a bucket of the first level gives: two chunks of rows for the subplan, rows and bounds for others."""
     opened = next(number for number, target in enumerate(stages.routing.targets) if target.input == "opened/first")
     plain = next(number for number, target in enumerate(stages.routing.targets) if target.input == "plain")
     packer = Packer(stages.routing, rank_of(1, 0, bucket), bucket)
@@ -108,7 +108,7 @@ def test_rows_come_back_in_their_order_however_they_are_cut_and_on_however_many_
 
 
 def test_chunks_that_are_opened_in_the_task_that_packs_them_are_not_compressed() -> None:
-    """A level's, for the detour right behind it; what crosses a shuffle, the JVM copies several times."""
+    """A level's, for the subplan right behind it; what crosses a shuffle, the JVM copies several times."""
     stages = cut(StandInPlan(STAND_INS), 1)
     first, second = levels_of(stages, "t")
     packers = [first._packer(0, 0), second._packer(0, 0)]
@@ -138,18 +138,18 @@ TIMES = 5
 
 
 def row_for_row(*, is_gathered: bool = False) -> tuple[Opening, Closing, Stages, int]:
-    """Return both ends of a detour whose plan computes one column of each row, and leaves another as it is."""
+    """Return both ends of a subplan whose plan computes one column of each row, and leaves another as it is."""
     first = counting(hf.read.rows([], schema=SCHEMA, name="given"), name="first")
     times = StandIn(lambda rows: rows, lambda schema: pa.schema([("k", pa.string()), ("n", pa.int64())]))
     plan = StandInPlan({"times": times})
     graph = hf.Pipeline("p", first | hf.map(lambda df: df, name="times") | hf.write.console(name="out"))
     stages = build_stages(graph, lambda schema: schema, "t", buckets=2, partitions=2, prefix=plan.schemas)
     stage = stages.stages[2]
-    assert stage.detour is not None
-    ((target, schema),) = stage.detour.heads
+    assert stage.subplan is not None
+    ((target, schema),) = stage.subplan.heads
     k, n = (column_name(0, schema.names.index(name)) for name in ("k", "n"))
     through = ThroughPlan(frozenset({n}), ((k, None),), is_row_for_row=True, is_gathered=is_gathered)
-    opening = Opening(stage.detour, opened_schema([schema], through), through)
+    opening = Opening(stage.subplan, opened_schema([schema], through), through)
     return opening, Closing(2, stage, stages.routing, through), stages, target
 
 

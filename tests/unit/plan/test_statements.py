@@ -116,7 +116,7 @@ def stages(between: Any) -> Stages | None:
 def test_it_has_no_level_of_its_own_and_bounds_pass_it_as_by_sparks_plan() -> None:
     found = stages(hf.sql("select *, v + n as w from input where v > 0", name="between"))
     assert found is not None
-    assert (found.levels, dict(found.detours)) == (2, {})
+    assert (found.levels, dict(found.subplans)) == (2, {})
     feeds = found.stages[2].hosted["second"].feeds["rows"]
     assert [(feed.source, feed.bounds, feed.times) for feed in feeds] == [("first", "every", ("t",))]
     assert found.bounds_end == {}

@@ -53,7 +53,7 @@ class Stood:
         name = "digests.db" if wanted is None else "rows.db"
         spec = DigestSpec(str(self.work / name), self.real_spec, self.mode, ("id",), wanted)
         sink = spec.connect("table", PIPELINE, self.schema)
-        self.believed = sink.open(RunIdentity(PIPELINE, self.generation))
+        self.expected = sink.open(RunIdentity(PIPELINE, self.generation))
         return sink
 
     def publication(self, epoch: int, rows: pa.Table, sink: Any = None) -> Publication:
@@ -75,8 +75,8 @@ class Stood:
         self.held = Held(epoch, 1, {"source": {"": epoch}})
         publication = self.publication(epoch, rows, self.sink if staged else None)
         assert publication.row_count == rows.num_rows, "the audit counts rows, not what is kept of them"
-        self.sink.publish([publication], self.believed)
-        self.believed = Held(epoch, self.generation, {"source": {"": epoch}})
+        self.sink.publish([publication], self.expected)
+        self.expected = Held(epoch, self.generation, {"source": {"": epoch}})
 
     def close(self) -> None:
         self.real.close()
@@ -126,8 +126,8 @@ def test_digests_of_an_upsert_are_those_of_the_rows_that_are_left(
     digests, stood.sink = stood.sink, stood.opened(Wanted(0, (0,)))
     digests.close()
     for epoch, rows in enumerate(given_rows, 1):
-        stood.sink.publish([stood.publication(epoch, rows, stood.sink if staged else None)], stood.believed)
-        stood.believed = Held(epoch, stood.generation, {"source": {"": epoch}})
+        stood.sink.publish([stood.publication(epoch, rows, stood.sink if staged else None)], stood.expected)
+        stood.expected = Held(epoch, stood.generation, {"source": {"": epoch}})
     with stood.sink.content() as kept, stood.real.content() as actual:  # type: ignore[attr-defined]
         losses = kept.losses | actual.losses
         assert sorted_rows(kept.rows(0, [0], losses, ("id",))) == sorted_rows(actual.rows(0, [0], losses, ("id",)))
@@ -147,17 +147,17 @@ def test_an_epoch_that_is_given_again_after_a_crash_is_counted_once(tmp_path: Pa
     rows = table_of(range(50, 90))
     staged = stood.publication(2, rows, stood.sink)
     with dying("publish-uncommitted"), pytest.raises(Dies):
-        stood.sink.publish([staged], stood.believed)
+        stood.sink.publish([staged], stood.expected)
     stood.sink.close()
     stood.sink = stood.opened()
-    assert stood.believed.epoch == 1
-    stood.sink.publish([staged], stood.believed)
+    assert stood.expected.epoch == 1
+    stood.sink.publish([staged], stood.expected)
     stood.sink.publish([staged], Held(2, stood.generation, {"source": {"": 2}}))
     stood.real.publish([stood.publication(2, rows)], stood.held)
     assert stood.compared()
     stood.sink.close()
     stood.sink = stood.opened()
-    assert stood.believed.epoch == 2
+    assert stood.expected.epoch == 2
     assert stood.sink.sweep(below_epoch=3) == 0, "what was counted in is removed"
     stood.close()
 
@@ -215,8 +215,8 @@ def test_what_is_kept_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     for epoch in range(1, 5):
         ids = np.random.default_rng(epoch).integers(0, 2**60, 400_000)
         rows = pa.table({"id": ids, "value": ids.astype(float)}, schema=SCHEMA)
-        stood.sink.publish([stood.publication(epoch, rows, stood.sink)], stood.believed)
-        stood.believed = Held(epoch, stood.generation, {"source": {"": epoch}})
+        stood.sink.publish([stood.publication(epoch, rows, stood.sink)], stood.expected)
+        stood.expected = Held(epoch, stood.generation, {"source": {"": epoch}})
         stood.sink._file.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
         sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
     with stood.sink.content() as content:

@@ -181,7 +181,7 @@ def test_no_rewind_goes_to_before_a_repair(tmp_path: Path) -> None:
     assert isinstance(out.sink, FilesSink)
     assert out.sink.withdrawal({"source": {"": 1}}).obstacle
     assert out.sink.withdrawal({"source": {"": 2}}).row_count == 1
-    out.sink.publish([Publication(EpochRecord(PIPELINE, 4, 2, {"source": {"": 2}}, rewound_to=2), ())], out.believed)
+    out.sink.publish([Publication(EpochRecord(PIPELINE, 4, 2, {"source": {"": 2}}, rewound_to=2), ())], out.expected)
     assert ids(tmp_path) == [1, 3]
 
 

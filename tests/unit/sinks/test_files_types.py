@@ -57,9 +57,9 @@ PLAIN = pa.schema([field for field in SCHEMA if field.name not in ("nested", "co
 
 def publish(spec: Any, schema: pa.Schema = SCHEMA, epoch: int = 1, name: str = "out") -> None:
     sink = spec.connect(name, "p", schema)
-    believed = sink.open(RunIdentity("p", epoch))
+    expected = sink.open(RunIdentity("p", epoch))
     record = EpochRecord("p", epoch, epoch, {"s": {"log": epoch}})
-    sink.publish([Publication(record, (Carried(ROWS.select(schema.names).cast(schema)),))], believed)
+    sink.publish([Publication(record, (Carried(ROWS.select(schema.names).cast(schema)),))], expected)
     sink.close()
 
 

@@ -41,9 +41,9 @@ def test_what_write_files_has_written_is_read_as_it_was(
     tmp_path: Path, format: Any, partition_by: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     sink = FilesSinkSpec(str(tmp_path / "out"), format=format, partition_by=partition_by).connect("out", "p", SCHEMA)
-    believed = sink.open(RunIdentity("p", 1))
+    expected = sink.open(RunIdentity("p", 1))
     rows = Carried(pa.Table.from_pylist(ROWS, SCHEMA))
-    sink.publish([Publication(EpochRecord("p", 1, 1, {"s": {"log": 1}}), (rows,))], believed)
+    sink.publish([Publication(EpochRecord("p", 1, 1, {"s": {"log": 1}}), (rows,))], expected)
     source = source_over(tmp_path / "out", tmp_path / "w", DDL, format=format, partition_by=partition_by, **options)
     found = everything(source)
     assert by_id(good(found) if options.get("on_bad_row") else found) == ROWS

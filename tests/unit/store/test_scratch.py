@@ -1,4 +1,4 @@
-"""A checkpoint in an object store: what is an object, what is in the scratch, and when a scratch is believed."""
+"""A checkpoint in an object store: what is an object, what is in the scratch, and when a scratch is expected."""
 
 from __future__ import annotations
 

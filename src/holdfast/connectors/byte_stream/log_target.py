@@ -23,7 +23,7 @@ from holdfast.connectors.byte_stream.manifest import LOG, STREAMS, StreamEntry, 
 from holdfast.connectors.byte_stream.messages import MessageColumns, MessagePart, StagedPayloads, messages_of
 from holdfast.connectors.byte_stream.publishing import NextStreams, StreamPublishing, StreamsBehind, streams_behind
 from holdfast.connectors.byte_stream.staging import MessageStaging
-from holdfast.connectors.kit.believed import went_back
+from holdfast.connectors.kit.expected import went_back
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.explanations import FileExplanations
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory, directory_of

@@ -23,7 +23,7 @@ from holdfast.connectors.byte_stream.messages import (
     by_stream,
     messages_of,
 )
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.files.staged import FileStaging, directory_of, missing_bytes
 from holdfast.ports import Staged, Task
 from holdfast.store import durable

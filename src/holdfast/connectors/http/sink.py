@@ -56,7 +56,7 @@ class HttpSink:
                 self._bodies.check(f"sink {self.name!r}", fitted_table(part.rows, self._schema))
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Send the epochs that this run has not sent yet."""
         for publication in publications:
             epoch = publication.record.epoch

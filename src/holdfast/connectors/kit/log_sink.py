@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.explained import lacking
 from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.errors import Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
@@ -241,12 +241,12 @@ class LogSink(ABC, Generic[E, P]):
         """Find the carried rows that could not be kept."""
         return refusals.rejected_carried(publication, self._check)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Make the epochs visible: one log entry for all of them, which is then carried out."""
         with self._lock:
             last = self._last()
             self._check_generation(last)
-            new = fresh(self._node, self._pipeline, publications, last.held(), believed)
+            new = unpublished(self._node, self._pipeline, publications, last.held(), expected)
             self._finish(last)
             # Without new ones: the entry was appended, an error followed, and the run publishes again.
             entry = self._publish(new, last) if new else None

@@ -1,7 +1,7 @@
 """What the SQL sinks share: how rows are written, the ledger row, the checks of names, values without a SQL type.
 
 Invariants: the ledger row of (pipeline, sink) moves in the transaction that writes the rows; its ``epoch`` and
-``generation`` only grow (asserted for every sink in :mod:`holdfast.connectors.kit.believed`).
+``generation`` only grow (asserted for every sink in :mod:`holdfast.connectors.kit.expected`).
 """
 
 from __future__ import annotations

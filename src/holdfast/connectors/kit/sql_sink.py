@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.kit import refusals, rewinds, sql
-from holdfast.connectors.kit.believed import fresh, is_moved
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.compared_columns import Moved
+from holdfast.connectors.kit.expected import is_moved, unpublished
 from holdfast.connectors.kit.explained import EXPLANATIONS
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.connectors.kit.rewinds import EPOCHS
@@ -188,7 +188,7 @@ class SqlSink:
 
     # --- publish ----------------------------------------------------------------------------------------------------
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction.
 
         The durable writes: 1. the transaction; 2. what tasks staged is removed.  A crash in between leaves staged rows
@@ -196,7 +196,7 @@ class SqlSink:
         """
         with self._session.transaction() as connection:
             row = self._book.own_row(connection, self._generation)
-            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            new = unpublished(self._node, self._pipeline, publications, row.held(), expected)
             for publication in new:
                 self._write(connection, publication)
             self._book.explain(connection, new)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Part, Staged, WriterFactory
 

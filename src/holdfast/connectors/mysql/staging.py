@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.sql_table import SqlTable
 from holdfast.connectors.kit.staging import Staging, patiently
 from holdfast.connectors.mysql.dialect import MYSQL, STAGED

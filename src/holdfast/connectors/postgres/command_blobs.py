@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.connectors.kit import refusals, sql
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.staging import PostgresWriter, PostgresWriterFactory, tables_of
 from holdfast.connectors.postgres.table import PostgresTable

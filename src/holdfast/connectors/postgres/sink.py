@@ -19,7 +19,7 @@ from psycopg import sql as pg
 from holdfast import faults
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.kit import rewinds, sql
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.sql import LedgerRow, TableMode
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres import copy as postgres_copy
@@ -245,7 +245,7 @@ class PostgresSink:
         """Find the rows that the table refuses; prepared ones were all taken."""
         return self._trials.reject(publication, _trials_of(earlier))
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
 
         Durable writes, in order: 1. the transaction with rows and ledger row (the decision); 2. COMMIT PREPARED, one by
@@ -253,10 +253,10 @@ class PostgresSink:
         completes it.
         """
         with self._noticing_gone(publications):
-            earlier, begun, last = self._decide(publications, believed)
+            earlier, begun, last = self._decide(publications, expected)
             if earlier is not None:  # an earlier publish of this run stopped half-way
                 self._complete(*earlier)
-                _, begun, last = self._decide(publications, believed)
+                _, begun, last = self._decide(publications, expected)
         if begun is not None:
             self._complete(begun, last)
 
@@ -283,7 +283,7 @@ class PostgresSink:
             raise
 
     def _decide(
-        self, publications: Sequence[Publication], believed: Held
+        self, publications: Sequence[Publication], expected: Held
     ) -> tuple[tuple[Begun, int] | None, Begun | None, int]:
         """Write everything but prepared rows, and the ledger row.
 
@@ -298,7 +298,7 @@ class PostgresSink:
             left = Begun.parsed(row.in_progress)
             if left is not None:  # the connection broke between a decision of this run and its completion
                 return (left, row.epoch), None, row.epoch
-            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            new = unpublished(self._node, self._pipeline, publications, row.held(), expected)
             if not new:  # the reply to the COMMIT was lost, it was kept, and the run publishes again
                 return None, None, row.epoch
             first, last = new[0].record, new[-1].record

@@ -21,7 +21,7 @@ from psycopg import sql as pg
 
 from holdfast import faults
 from holdfast.connectors.kit import refusals, sql
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.staging import patiently
 from holdfast.connectors.postgres import copy as postgres_copy
 from holdfast.connectors.postgres.copy import CopyColumn

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import fresh, rows_gone
+from holdfast.connectors.kit.expected import rows_gone, unpublished
 from holdfast.connectors.kit.explained import lacking, needed
 from holdfast.connectors.redis import ledger
 from holdfast.connectors.redis.form import CHUNK_BYTES, Form
@@ -135,10 +135,10 @@ class RedisSink:
                     pass
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Write the rows and move the ledger in one step; or stage them, note them, and show them chunk by chunk."""
         found = self._complete(self._owned())
-        new = fresh(self._node, self._pipeline, publications, found.row.held(), believed)
+        new = unpublished(self._node, self._pipeline, publications, found.row.held(), expected)
         if not new:
             return
         last = new[-1].record
@@ -155,7 +155,7 @@ class RedisSink:
         def move(now: RedisLedger) -> _Change:
             if now.guard != found.guard:  # somebody has taken over, or was ahead of us
                 self._owned()
-                fresh(self._node, self._pipeline, publications, now.row.held(), believed)
+                unpublished(self._node, self._pipeline, publications, now.row.held(), expected)
                 raise self._moved()
             return change
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.connectors.kit.believed import went_back
+from holdfast.connectors.kit.expected import went_back
 from holdfast.connectors.segments.entries import (
     SealedSegment,
     SegmentsEntry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from holdfast.connectors.kit.believed import went_back
+from holdfast.connectors.kit.expected import went_back
 from holdfast.connectors.segments.entries import JournalFile
 from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import JournalName

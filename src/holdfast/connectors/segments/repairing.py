@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.compared_columns import FoundRows, Moved
+from holdfast.connectors.kit.expected import is_moved
 from holdfast.connectors.kit.files.content import BATCH_ROWS, FileFormat, FilesContent, parsed_place
 from holdfast.connectors.segments.dataset import growing_files, opened, place_of, with_partition
 from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.kit import refusals
-from holdfast.connectors.kit.believed import rows_gone, went_back
+from holdfast.connectors.kit.expected import rows_gone, went_back
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.content import FileFormat
 from holdfast.connectors.kit.files.explanations import FileExplanations
@@ -224,10 +224,10 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     def _check(self, rows: pa.Table) -> None:
         self._staging.check(rows)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Hold the epochs: one entry for all of them."""
         self.sealing.check()
-        super().publish(publications, believed)
+        super().publish(publications, expected)
         if self._is_at_work and self._tending is not None:
             self._tending.start()
 

@@ -81,9 +81,9 @@ def levels_of(
 
 
 def _opened_behind(stages: Stages, number: int) -> frozenset[int]:
-    """Return the targets of a detour right behind a level: its chunks are opened in the level's own task."""
-    detour = stages.stages[number + 1].detour if number + 1 < len(stages.stages) else None
-    return frozenset() if detour is None else frozenset(target for target, _ in detour.heads)
+    """Return the targets of a subplan right behind a level: its chunks are opened in the level's own task."""
+    subplan = stages.stages[number + 1].subplan if number + 1 < len(stages.stages) else None
+    return frozenset() if subplan is None else frozenset(target for target, _ in subplan.heads)
 
 
 def call_bucket(
@@ -132,7 +132,7 @@ def call_bucket(
 
 
 class LevelsHere:
-    """All levels in this process, one after the other: where there is no detour between them that Spark evaluates.
+    """All levels in this process, one after the other: where there is no subplan between them that Spark evaluates.
 
     Parameters
     ----------

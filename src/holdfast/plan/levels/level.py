@@ -97,7 +97,7 @@ class Level:
     parts : SnapshotParts, optional
         Takes the tables of each bucket that is called in a barrier.
     staying : collection of int
-        Targets whose chunks are opened in the task that hosts the level: those of a detour behind it.
+        Targets whose chunks are opened in the task that hosts the level: those of a subplan behind it.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Where each operator of a graph with state stands on the line of levels, and which of them Spark's plan evaluates.
 
 A stateful operator begins a level.  So does, behind state, what only Spark evaluates, unless it follows directly on
-what Spark evaluates anyway: a *detour through Spark's plan* is a level without state.  Each branch gets its places for
+what Spark evaluates anyway: a *subplan of Spark* is a level without state.  Each branch gets its places for
 itself, and branches that need the same level share it, so that there are never more levels with state than a single
 branch has::
 
@@ -28,7 +28,7 @@ from holdfast.plan.stages import Stages
 from holdfast.types.casting import fitted
 
 _Place = tuple[int, int, int]
-"""Levels with state before an operator, detours since then, and where it is evaluated behind these."""
+"""Levels with state before an operator, subplans since then, and where it is evaluated behind these."""
 
 _IN_SPARK, _IN_ARROW = 0, 1
 
@@ -42,7 +42,7 @@ class Line:
     depth : mapping of Node to int
         Node -> the level behind which its rows are; 0 before all state.
     through_spark : mapping of int to tuple of Node
-        Level -> what Spark's plan evaluates in it, for each detour.
+        Level -> what Spark's plan evaluates in it, for each subplan.
     levels : int
         How many levels there are.
     """
@@ -53,7 +53,7 @@ class Line:
 
     @property
     def in_spark(self) -> frozenset[Node]:
-        """Everything that is evaluated in detours."""
+        """Everything that is evaluated in subplans."""
         return frozenset(node for nodes in self.through_spark.values() for node in nodes)
 
 
@@ -70,28 +70,28 @@ def line_of(nodes: Sequence[Node], needs_spark: Collection[Node]) -> Line:
     between = _before(nodes, needs_spark)
     places: dict[Node, _Place] = {}
     for node in nodes:
-        states, detours, side = max((places[each] for each in node.inputs), default=(0, 0, _IN_ARROW))
+        states, subplans, side = max((places[each] for each in node.inputs), default=(0, 0, _IN_ARROW))
         lowering = lowering_of(node)
         if lowering.keeps_state:
             place = (states + 1, 0, _IN_ARROW)
         elif not states:
             place = (0, 0, _IN_ARROW)
         elif node in needs_spark:
-            place = (states, detours + (side == _IN_ARROW), _IN_SPARK)
+            place = (states, subplans + (side == _IN_ARROW), _IN_SPARK)
         elif side == _IN_SPARK and node in between:
-            place = (states, detours, _IN_SPARK)
+            place = (states, subplans, _IN_SPARK)
         else:
-            place = (states, detours, _IN_ARROW)
+            place = (states, subplans, _IN_ARROW)
         places[node] = place
     most = max(states for states, _, _ in places.values())
-    found = {(states, detours) for states, detours, _ in places.values()}
+    found = {(states, subplans) for states, subplans, _ in places.values()}
     levels = {place: number for number, place in enumerate(sorted(found | {(state, 0) for state in range(most + 1)}))}
     through_spark: dict[int, tuple[Node, ...]] = {}
-    for node, (states, detours, side) in places.items():
+    for node, (states, subplans, side) in places.items():
         if side == _IN_SPARK:
-            number = levels[states, detours]
+            number = levels[states, subplans]
             through_spark[number] = (*through_spark.get(number, ()), node)
-    depth = {node: levels[states, detours] for node, (states, detours, _) in places.items()}
+    depth = {node: levels[states, subplans] for node, (states, subplans, _) in places.items()}
     return Line(depth, through_spark, len(levels) - 1)
 
 

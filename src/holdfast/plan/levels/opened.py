@@ -1,4 +1,4 @@
-"""A detour through Spark's plan: chunks opened into typed rows before it, and closed to chunks behind it.
+"""A subplan of Spark: chunks opened into typed rows before it, and closed to chunks behind it.
 
 Opened rows are those of a wide frame (:mod:`holdfast.spark.fanout`): a tag says which head's row it is, and only that
 head's columns are set.  Among them stand chunks, one to a row, which Spark's plan passes on unchanged and in their
@@ -37,7 +37,7 @@ from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
 from holdfast.plan.counts import Counts
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
-from holdfast.plan.stages import Detour, Stage
+from holdfast.plan.stages import Stage, Subplan
 from holdfast.types.casting import fitted_column, nullable_type
 
 CHUNK = "__holdfast_chunk"
@@ -144,7 +144,7 @@ class Opening:
 
     Parameters
     ----------
-    detour : Detour
+    subplan : Subplan
         Whose chunks are opened.
     schema : pa.Schema
         Of what comes out: that of :func:`opened_schema`, as Spark has it.
@@ -152,13 +152,13 @@ class Opening:
         What goes through the plan.
     """
 
-    detour: Detour
+    subplan: Subplan
     schema: pa.Schema
     through: ThroughPlan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of this task's chunks, in their order."""
-        tags = {target: tag for tag, (target, _) in enumerate(self.detour.heads)}
+        tags = {target: tag for tag, (target, _) in enumerate(self.subplan.heads)}
         with crossing():
             for batch in batches:
                 passing: list[bytes] = []
@@ -279,9 +279,9 @@ class _Closed:
     """What one task has taken and not given yet: the rows of one chunk, and those of one rank that were computed."""
 
     def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan) -> None:
-        assert stage.detour is not None
+        assert stage.subplan is not None
         assert stage.program is not None
-        self._routes = stage.detour.routes
+        self._routes = stage.subplan.routes
         self._program = stage.program
         self._relays = stage.relays
         self._routing = routing

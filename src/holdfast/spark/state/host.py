@@ -30,7 +30,7 @@ from holdfast.spark import private
 from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
-    from holdfast.spark.state.detour import PlacedDetour
+    from holdfast.spark.state.subplan import PlacedSubplan
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
@@ -159,9 +159,9 @@ def with_levels(
     routing: Routing,
     checkpoint: str,
     below: str,
-    detours: Callable[[int], Sequence[PlacedDetour]] = lambda number: (),
+    subplans: Callable[[int], Sequence[PlacedSubplan]] = lambda number: (),
 ) -> DataFrame:
-    """Return a frame of chunks after all levels; ``detours`` gives what Spark's plan evaluates behind each.
+    """Return a frame of chunks after all levels; ``subplans`` gives what Spark's plan evaluates behind each.
 
     What a task gives is opened in the same task: rows go into the JVM once, and not first as chunks.
     """
@@ -169,10 +169,10 @@ def with_levels(
         task: BatchTask = LevelTask(level, level.number, routing, checkpoint, below)
         frame = frame.repartition(routing.partitions, "operator", "label")
         with private.workers_apart(frame, POOL_VARIABLE, f"level-{level.number}"):
-            behind = detours(level.number)
+            behind = subplans(level.number)
             frame = frame.mapInArrow(task, CHUNKS) if not behind else behind[0].opened(frame, task)
-        for detour, following in pairwise(behind):
-            frame = following.opened(frame, detour.closing)
+        for subplan, following in pairwise(behind):
+            frame = following.opened(frame, subplan.closing)
         if behind:
             frame = frame.mapInArrow(behind[-1].closing, CHUNKS)
     return frame

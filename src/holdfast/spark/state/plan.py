@@ -37,9 +37,9 @@ from holdfast.ports import Bounded
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.read import SourceReader, timestamp_of
-from holdfast.spark.state.detour import Detours, PlacedDetour
 from holdfast.spark.state.host import with_levels
 from holdfast.spark.state.shape import StateShape
+from holdfast.spark.state.subplan import PlacedSubplan, Subplans
 
 log = logging.getLogger("holdfast.run")
 
@@ -124,11 +124,11 @@ def compile_stateful(
     """What ``compiled`` ends in."""
     analysis: dict[str, Unchanged] = {}
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
-    detours = Detours(reader.session, token)
+    subplans = Subplans(reader.session, token)
 
     def through_spark(part: SparkPart) -> Sequence[pa.Schema]:
         if part.heads:
-            found = detours.compiled(part)
+            found = subplans.compiled(part)
             analysis.update(found.analysis)
             return found.schemas
         # A graph that is cut again has the same stage 0, under other numbers; but its rows may be needed further down.
@@ -171,23 +171,23 @@ def compile_stateful(
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
         looks_up = any(node.kind == TableLookup.kind for node in pipeline.nodes)  # in the version that its epoch sees
         packed = each
-        if stages.detours or not has_small_epochs:  # of a detour Spark's plan is part
+        if stages.subplans or not has_small_epochs:  # of a subplan Spark's plan is part
             each = {}  # else small epochs are read without it
         if looks_up or each:
             reader = replace(reader, prefetch_bytes=0)  # nothing is read by planning processes before
         chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
 
-    def detours_behind(number: int) -> list[PlacedDetour]:
+    def subplans_behind(number: int) -> list[PlacedSubplan]:
         found = []
-        while (part := stages.detours.get(number := number + 1)) is not None:
-            found.append(PlacedDetour(detours.compiled(part), number, stages.stages[number], stages.routing))
+        while (part := stages.subplans.get(number := number + 1)) is not None:
+            found.append(PlacedSubplan(subplans.compiled(part), number, stages.stages[number], stages.routing))
         return found
 
-    if stages.detours:
-        evaluated = ", ".join(repr(node.name) for part in stages.detours.values() for node in part.nodes)
+    if stages.subplans:
+        evaluated = ", ".join(repr(node.name) for part in stages.subplans.values() for node in part.nodes)
         log.info("pipeline %r: Spark's plan evaluates %s, downstream of state", pipeline.name, evaluated)
     directory, below = str(reader.directory), reader.spark_directory
-    frame = with_levels(chunks, levels, stages.routing, directory, below, detours_behind)
+    frame = with_levels(chunks, levels, stages.routing, directory, below, subplans_behind)
     return StatefulPlan(frame, stages, levels, each)
 
 

@@ -17,9 +17,9 @@ from holdfast.errors import HoldfastError
 from holdfast.store.objects.client import open_client
 from holdfast.store.objects.errors import (
     FailedRequest,
-    Perseverance,
     Refusal,
     Requests,
+    RetryPolicy,
     StoreAnswer,
     failure_of,
     in_doubt,
@@ -31,14 +31,14 @@ _TOKEN = "holdfast"
 """Name of the attribute that says which call created an object; letters only, as Azure wants them."""
 
 
-def open_objects(address: str, perseverance: Perseverance | None = None) -> ObjectStore:
+def open_objects(address: str, retry_policy: RetryPolicy | None = None) -> ObjectStore:
     """Open the objects at an address; nothing is asked of the server yet.
 
     Parameters
     ----------
     address : str
         ``s3://bucket/path``, ``gs://bucket/path`` or ``az://container/path``.
-    perseverance : Perseverance, optional
+    retry_policy : RetryPolicy, optional
         How long it tries.
 
     Raises
@@ -46,7 +46,7 @@ def open_objects(address: str, perseverance: Perseverance | None = None) -> Obje
     InvalidPipeline
         If the library is not installed, or the address or a variable is not understood.
     """
-    store = ObjectStore(address, perseverance or Perseverance())
+    store = ObjectStore(address, retry_policy or RetryPolicy())
     store.open()
     return store
 
@@ -66,7 +66,7 @@ class ObjectStore:
     ----------
     address : str
         Where the objects are.
-    perseverance : Perseverance
+    retry_policy : RetryPolicy
         How long it tries.
 
     Notes
@@ -80,12 +80,12 @@ class ObjectStore:
     and what can be removed.
     """
 
-    def __init__(self, address: str, perseverance: Perseverance) -> None:
+    def __init__(self, address: str, retry_policy: RetryPolicy) -> None:
         self.address = address.rstrip("/")
-        self._perseverance = perseverance
+        self._retry_policy = retry_policy
         self._requests = Requests(
             self.address,
-            perseverance,
+            retry_policy,
             lambda timeout_s: open_client(self.address, timeout_s=timeout_s),
             of_server,
             failure_of,
@@ -97,7 +97,7 @@ class ObjectStore:
         return f"ObjectStore({self.address!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectStore, (self.address, self._perseverance)
+        return ObjectStore, (self.address, self._retry_policy)
 
     def open(self) -> Any:
         """Return the client of this process."""

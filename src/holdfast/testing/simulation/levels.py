@@ -221,7 +221,7 @@ class StatefulEvaluation:
 
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate here, or run every task and gather the rows of each sink."""
-        if self._first is None and not self._stages.detours and self._random.random() < 0.5:
+        if self._first is None and not self._stages.subplans and self._random.random() < 0.5:
             found = [self._all_here(epoch, start, end, sinks)]
         else:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
@@ -374,7 +374,7 @@ class StatefulEvaluation:
             elif change is not None:
                 return self._attempt(number, chunks, at, held)
         behind = number + 1
-        while behind in self._stages.detours:  # in the same task
+        while behind in self._stages.subplans:  # in the same task
             made = self._plan.led_through(self._stages, behind, made)
             behind += 1
         return made, reports

@@ -23,7 +23,7 @@ from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import DONE, KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
 from holdfast.connectors.files.objects.place import OWN, BucketPlace, each, tag_at
 from holdfast.connectors.files.objects.staging import OpenUpload, UploadedFile, UploadStaging, files_of
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.rows import RowsForm
 from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast import faults
-from holdfast.connectors.kit.believed import went_back
+from holdfast.connectors.kit.expected import went_back
 from holdfast.errors import Diverged, InDoubt
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions

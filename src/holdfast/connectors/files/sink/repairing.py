@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from holdfast import faults
 from holdfast.connectors.files.sink.compaction import Joining
 from holdfast.connectors.files.sink.log import LogEntry
-from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.compared_columns import FoundRows, Moved
+from holdfast.connectors.kit.expected import is_moved
 from holdfast.connectors.kit.files.content import BATCH_ROWS, FileFormat, parsed_place
 from holdfast.connectors.kit.files.own_files import EpochFiles, OwnFile, joined_name, own_file, visible_paths
 from holdfast.connectors.kit.files.rows import ROW_GROUP_BYTES, ROW_GROUP_ROWS

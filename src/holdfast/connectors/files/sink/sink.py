@@ -27,7 +27,7 @@ from holdfast.connectors.files.sink.log import (
 )
 from holdfast.connectors.files.sink.repairing import repaired
 from holdfast.connectors.files.sink.view import viewed
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files import staged
 from holdfast.connectors.kit.files.content import FileFormat, FilesContent, check_format
@@ -165,9 +165,9 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
     def _check(self, rows: pa.Table) -> None:
         self._staging.check(rows)
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""
-        super().publish(publications, believed)
+        super().publish(publications, expected)
         if self._tending is not None:
             self._tending.start()
 

@@ -30,7 +30,7 @@ from holdfast.connectors.kafka.sink.topics import limits_of
 from holdfast.connectors.kafka.sink.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection
 from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import fresh
+from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.explained import lacking
 from holdfast.connectors.kit.handle_rows import HandleWriterFactory, batches_of
 from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
@@ -224,22 +224,22 @@ class KafkaSink:
             self._form.check(self._node, batch, self._limits)
         return False
 
-    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def publish(self, publications: Sequence[Publication], expected: Held) -> None:
         """Write rows and ledger in one transaction; then commit what tasks left open, and note that that is done."""
         for _ in range(_TRIES):
             try:
-                self._publish(publications, believed)
+                self._publish(publications, expected)
                 return
             except ProducerGone as gone:
                 self._drop()
                 taken = gone
         raise staging.replaced(self._names, taken) from taken
 
-    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
+    def _publish(self, publications: Sequence[Publication], expected: Held) -> None:
         found = self._current()
         if found.unfinished is not None and not self._complete(found.unfinished):
             found = self._ledger
-        new = fresh(self._node, self._pipeline, publications, self._ledger.row.held(), believed)
+        new = unpublished(self._node, self._pipeline, publications, self._ledger.row.held(), expected)
         if not new:
             return
         staged = [name for part in _staged(new) for name in _names([part])]

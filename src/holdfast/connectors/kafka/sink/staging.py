@@ -24,7 +24,7 @@ from holdfast.connectors.kafka.sink.form import Limits, MessageForm
 from holdfast.connectors.kafka.sink.ledger import KafkaNames, Unfinished
 from holdfast.connectors.kafka.sink.refusals import ProducerGone
 from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.errors import Diverged, InDoubt, Unavailable
 from holdfast.ports import Staged, Task
 from holdfast.types.casting import declared

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.connectors.kit import json_lines
-from holdfast.connectors.kit.believed import rows_gone
+from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.files.rows import EncodedRows, PartitionedRows, RowsForm, file_name
 from holdfast.connectors.kit.staging import Staging
 from holdfast.errors import invariant

@@ -11,8 +11,8 @@ from psycopg import sql as pg
 
 from holdfast import faults
 from holdfast.connectors.kit import sql
-from holdfast.connectors.kit.believed import is_moved
 from holdfast.connectors.kit.compared_columns import Moved
+from holdfast.connectors.kit.expected import is_moved
 from holdfast.connectors.postgres.comparing import content
 from holdfast.connectors.postgres.comparing.hashing import own_losses
 from holdfast.connectors.postgres.epochs import PostgresEpochs

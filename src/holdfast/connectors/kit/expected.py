@@ -53,8 +53,8 @@ def rows_gone(
     return error
 
 
-def fresh(
-    node: str, pipeline: str, publications: Sequence[Publication], held: Held, believed: Held
+def unpublished(
+    node: str, pipeline: str, publications: Sequence[Publication], held: Held, expected: Held
 ) -> list[Publication]:
     """Return the epochs that a sink still lacks.
 
@@ -68,7 +68,7 @@ def fresh(
         What it must publish, ascending.
     held : Held
         What its own ledger says, read under its lock.  The generation is ignored.
-    believed : Held
+    expected : Held
         What it last reported: when it was opened, or by publishing.
 
     Raises
@@ -77,12 +77,12 @@ def fresh(
         If it holds less than it is believed to, or something else under the same number.  Ahead it may be: a COMMIT
         whose reply was lost was kept.
     """
-    ends = {believed.epoch: believed.positions} | {each.record.epoch: each.record.positions for each in publications}
-    is_behind = held.epoch < believed.epoch
+    ends = {expected.epoch: expected.positions} | {each.record.epoch: each.record.positions for each in publications}
+    is_behind = held.epoch < expected.epoch
     if is_behind or not _is_same(held.positions, ends.get(held.epoch, held.positions)):
         other = "" if is_behind else ", up to other positions"
         raise went_back(
-            f"{node} holds epoch {held.epoch}, and this run had published epoch {max(believed.epoch, held.epoch)} "
+            f"{node} holds epoch {held.epoch}, and this run had published epoch {max(expected.epoch, held.epoch)} "
             f"there{other}.",
             pipeline=pipeline,
             participant=node,

@@ -37,7 +37,7 @@ from holdfast.spark.plans.traced import Trace, over_arrays
 
 
 @dataclass(frozen=True)
-class CompiledDetour:
+class CompiledSubplan:
     """A part between two levels, on its stand-in.
 
     Parameters
@@ -61,7 +61,7 @@ class CompiledDetour:
     through: ThroughPlan
 
     @staticmethod
-    def of(part: SparkPart, session: SparkSession, token: str) -> CompiledDetour:
+    def of(part: SparkPart, session: SparkSession, token: str) -> CompiledSubplan:
         """Compile a part.
 
         Raises
@@ -85,14 +85,14 @@ class CompiledDetour:
                 [], private.spark_schema(opened_schema(list(part.heads.values()), in_arrays))
             )
             if (gathered := over_arrays(frame, stand_in, arrays, CHUNK)) is not None:
-                return CompiledDetour(arrays, gathered, schemas, analysis, in_arrays)
-        return CompiledDetour(stand_in, frame, schemas, analysis, through)
+                return CompiledSubplan(arrays, gathered, schemas, analysis, in_arrays)
+        return CompiledSubplan(stand_in, frame, schemas, analysis, through)
 
     def behind(self, chunks: DataFrame, task: BatchTask, stage: Stage) -> DataFrame:
         """Return what the part makes of the rows of a task's chunks: they are opened in the same task."""
-        assert stage.detour is not None
-        spark_schema = private.spark_schema(opened_schema([schema for _, schema in stage.detour.heads], self.through))
-        opening = Opening(stage.detour, private.arrow_schema(spark_schema), self.through)
+        assert stage.subplan is not None
+        spark_schema = private.spark_schema(opened_schema([schema for _, schema in stage.subplan.heads], self.through))
+        opening = Opening(stage.subplan, private.arrow_schema(spark_schema), self.through)
         rows = chunks.mapInArrow(InOneTask(task, opening), spark_schema)
         given = set(rows.columns)
         columns = [
@@ -103,12 +103,12 @@ class CompiledDetour:
 
 
 @dataclass(frozen=True)
-class PlacedDetour:
+class PlacedSubplan:
     """A part in its place on the line of levels.
 
     Parameters
     ----------
-    compiled : CompiledDetour
+    compiled : CompiledSubplan
         The part.
     number : int
         The level that it is.
@@ -118,7 +118,7 @@ class PlacedDetour:
         Where chunks go.
     """
 
-    compiled: CompiledDetour
+    compiled: CompiledSubplan
     number: int
     stage: Stage
     routing: Routing
@@ -154,7 +154,7 @@ def _through(frame: DataFrame, stand_in: DataFrame, ends: tuple[StructType, ...]
     return ThroughPlan(frozenset(base[identity] for identity in read) - {STEP, *KEPT}, stays, trace.is_row_for_row)
 
 
-class Detours:
+class Subplans:
     """The parts of one pipeline, compiled when they are first asked for.
 
     Parameters
@@ -168,13 +168,13 @@ class Detours:
     def __init__(self, session: SparkSession, token: str) -> None:
         self._session = session
         self._token = token
-        self._compiled: list[tuple[SparkPart, CompiledDetour]] = []
+        self._compiled: list[tuple[SparkPart, CompiledSubplan]] = []
 
-    def compiled(self, part: SparkPart) -> CompiledDetour:
+    def compiled(self, part: SparkPart) -> CompiledSubplan:
         """Return a part as it was compiled, now or before: a graph may be cut again with more of them."""
         for known, compiled in self._compiled:
             if (known.nodes, known.sinks, dict(known.heads)) == (part.nodes, part.sinks, dict(part.heads)):
                 return compiled
-        made = CompiledDetour.of(part, self._session, self._token)
+        made = CompiledSubplan.of(part, self._session, self._token)
         self._compiled.append((part, made))
         return made
