@@ -156,6 +156,16 @@ def test_what_a_column_would_cut_is_refused_and_nothing_is_written(mysql_url: st
 
 
 @pytest.mark.slow
+def test_spaces_that_a_column_would_cut_are_refused(mysql_url: str) -> None:
+    """To MySQL that is a note, in strict mode too: two keys would be one row."""
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("word",)))
+    with pytest.raises(BadRow, match="truncated for column 'word' at row 2"):
+        publish(sink, pa.table({"id": [1, 2], "word": ["k" * 255, "k" * 255 + " "]}, SCHEMA))
+    assert executed(mysql_url, "SELECT count(*) FROM t") == [(0,)]
+    sink.close()
+
+
+@pytest.mark.slow
 def test_keys_of_a_table_of_ours_are_compared_byte_by_byte(mysql_url: str) -> None:
     spec = mysql_spec(mysql_url, "t", mode="upsert", key=("word",), delete="gone")
     schema = SCHEMA.append(pa.field("gone", pa.bool_()))

@@ -24,9 +24,12 @@ LOCK_TIMEOUT_S = 10
 
 _SETTINGS = """
 SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION',
-    SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {0}, SESSION lock_wait_timeout = {0}
+    SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {0}, SESSION lock_wait_timeout = {0},
+    SESSION sql_notes = 1, SESSION max_error_count = 4096, SESSION unique_checks = 1, SESSION completion_type = 0,
+    SESSION sql_select_limit = 18446744073709551615
 """
-"""Strict: what a column does not keep is an error and no warning."""
+"""Strict: what a column does not keep is an error and no warning (but spaces: see ``send``).  What follows the timeouts is
+as installed; a server may have other defaults, with which rows are not looked at, or not shown."""
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -39,6 +42,7 @@ _AS_TEXT = (
 _CONVERTERS = {kind: convert for kind, convert in converters.conversions.items() if kind not in _AS_TEXT}
 
 _LOCK_WAIT = 1205
+_TRUNCATED = 1265
 _LOST = frozenset({0, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031})
 _BUSY = frozenset({1021, 1040, 1041, 1114, 1180, 1203, _LOCK_WAIT, 1206, 1213, 1226, 1290, 1317, 1792, 1836, 1969})
 """Disk, connections, locks, time, a server that takes no writes: it may be otherwise next time."""
@@ -88,8 +92,19 @@ class MysqlConnection:
         return cursor
 
     def send(self, statement: bytes) -> None:
-        """Run a statement that is complete."""
-        self._raw.query(statement)
+        """Run a statement that is complete.
+
+        Raises
+        ------
+        pymysql.err.DataError
+            Also where a value lost spaces at its end: to MySQL that is a note in any mode, and two keys become one.
+        """
+        cursor = self._raw.cursor()
+        cursor.execute(statement)
+        if cursor.warning_count:
+            for _, code, message in self._raw.show_warnings():
+                if code == _TRUNCATED:
+                    raise err.DataError(code, message)
 
     def stream(self, statement: str) -> Any:
         """Return a cursor whose rows come as they are asked for."""
