@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 import holdfast as hf
@@ -99,6 +100,30 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(
     executed(mysql_url, ddl)
     with pytest.raises(InvalidPipeline, match=message):
         mysql_spec(mysql_url, "t", **arguments).connect("target", "p", SCHEMA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [("CREATE UNIQUE INDEX w ON t (word(9))", "unique index 'w'"), ("ALTER TABLE t ENGINE=MyISAM", "engine MyISAM")],
+)
+def test_a_table_that_is_changed_during_a_run_is_not_written(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch, ddl: str, message: str
+) -> None:
+    monkeypatch.setattr(mysql_session, "LOCK_TIMEOUT_S", 1)
+    sink: Any = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)))
+    publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
+    other = sink._session.beside()
+    with sink._session.rolled_back() as connection:
+        sink._table.dialect.hold(connection, sink._table)
+        with pytest.raises(pymysql.err.OperationalError, match="Lock wait timeout"):
+            other.connection().execute(ddl)
+    other.close()
+    executed(mysql_url, ddl)
+    with pytest.raises(InvalidPipeline, match=message):
+        publish(sink, pa.table({"id": [2], "word": ["one"]}, SCHEMA), epoch=2)
+    assert executed(mysql_url, "SELECT * FROM t") == [(1, "one")]
+    sink.close()
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -146,6 +146,13 @@ class SqlDialect(ABC):
     def check_table(self, connection: Connection, table: SqlTable) -> None:
         """Raise :class:`InvalidPipeline` where the table as a whole is no target: an upsert finds no unique index."""
 
+    def hold(self, connection: Connection, table: SqlTable) -> None:
+        """Raise as :meth:`check_table`, and keep the table so until the transaction ends: it may change in a run.
+
+        Of a system whose statements say themselves what they count on this does nothing.
+        """
+        return
+
     @abstractmethod
     def rules_version(self, connection: Connection, table: SqlTable) -> object:
         """Return what changes with the rules of a table."""

@@ -210,6 +210,11 @@ class MysqlDialect(SqlDialect):
                 do="drop that index, or make it one that is not unique.",
             )
 
+    def hold(self, connection: MysqlConnection, table: SqlTable) -> None:
+        """Raise as :meth:`check_table`; a table that a transaction has read is not altered before its end."""
+        connection.execute(f"SELECT 1 FROM {table.quoted_name} LIMIT 0")
+        self.check_table(connection, table)
+
     def is_in_transaction(self, connection: MysqlConnection) -> bool:
         """Return whether a transaction is open."""
         return connection.is_in_transaction
