@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
+from pymysql import err
 
 import holdfast as hf
 from holdfast.connectors.mysql import session as mysql_session
@@ -116,7 +116,7 @@ def test_a_table_that_is_changed_during_a_run_is_not_written(
     other = sink._session.beside()
     with sink._session.rolled_back() as connection:
         sink._table.dialect.hold(connection, sink._table)
-        with pytest.raises(pymysql.err.OperationalError, match="Lock wait timeout"):
+        with pytest.raises(err.OperationalError, match="Lock wait timeout"):
             other.connection().execute(ddl)
     other.close()
     executed(mysql_url, ddl)
@@ -222,6 +222,47 @@ def test_a_connection_that_broke_while_it_was_idle_is_replaced(mysql_url: str) -
     executed(mysql_url, f"KILL {sink._session.connection().number}")
     publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
     assert executed(mysql_url, "SELECT id FROM t") == [(1,)]
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_doubt"),
+    [
+        (err.OperationalError(1213, "Deadlock found"), False),
+        (err.OperationalError(2013, "Lost connection"), True),
+        (err.OperationalError(1180, "Got error 5 during COMMIT"), True),
+        (err.InternalError("Packet sequence number wrong - got 2 expected 1"), True),
+    ],
+)
+def test_an_answer_to_commit_is_doubted_unless_it_undid_it(error: err.Error, is_doubt: bool) -> None:
+    class Answering:
+        def execute(self, statement: str) -> None:
+            raise error
+
+    session = mysql_session.MysqlSession("sink 'target'", MysqlUrl("mysql://db/shop"), "t", "p", "target")
+    with pytest.raises(InDoubt if is_doubt else Unavailable):
+        session.commit(Answering())  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_rollback_that_failed_leaves_nothing_for_the_next_transaction(mysql_url: str) -> None:
+    """START TRANSACTION commits what is open."""
+    sink: Any = opened(mysql_spec(mysql_url, "t"))
+    session = sink._session
+    connection = session.connection()
+    execute = connection.execute
+
+    def interrupted(statement: str, *values: Any) -> Any:
+        if statement == "ROLLBACK":
+            raise err.OperationalError(1317, "Query execution was interrupted")
+        return execute(statement, *values)
+
+    connection.execute = interrupted
+    with pytest.raises(ZeroDivisionError), session.transaction() as writing:
+        sink._table.write(writing, pa.record_batch({"id": [1], "word": ["half"]}, SCHEMA), 1)
+        raise ZeroDivisionError
+    publish(sink, pa.table({"id": [2], "word": ["whole"]}, SCHEMA))
+    assert executed(mysql_url, "SELECT id FROM t") == [(2,)]
     sink.close()
 
 

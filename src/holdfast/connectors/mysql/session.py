@@ -46,6 +46,8 @@ _TRUNCATED = 1265
 _LOST = frozenset({0, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031})
 _BUSY = frozenset({1021, 1040, 1041, 1114, 1180, 1203, _LOCK_WAIT, 1206, 1213, 1226, 1290, 1317, 1792, 1836, 1969})
 """Disk, connections, locks, time, a server that takes no writes: it may be otherwise next time."""
+_UNDONE = frozenset({_LOCK_WAIT, 1213, 1290, 1792, 1836, 3101})
+"""Answers to a COMMIT that undid it: a deadlock or a conflict between servers, a server that takes no writes."""
 _REFUSED = frozenset({1044, 1045, 1049, 1129, 1130, 1251, 1698, 2026, 2054, 2059})
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1410})
 _OF_A_ROW = frozenset({1153, 1366, 1406, 1264, 1265, 1292, 1301, 1411, 1644, 1690, 3140, 3819, 4025})
@@ -246,8 +248,8 @@ class MysqlSession(SqlSession):
         return f"holdfast:{hashlib.sha256(whose.encode()).hexdigest()[:40]}"
 
     def is_refusal(self, error: Exception) -> bool:
-        """Return whether the server has answered that nothing was kept: a connection that broke says nothing."""
-        return error.args[:1] != () and error.args[0] not in _LOST
+        """Return whether the server has answered that nothing was kept; any other answer is asked about."""
+        return error.args[:1] != () and error.args[0] in _UNDONE
 
     def translate(self, error: Exception) -> HoldfastError:
         """Return the driver's error in our words, its kind chosen by what the user should do."""
