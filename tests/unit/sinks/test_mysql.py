@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -187,6 +188,17 @@ def test_spaces_that_a_column_would_cut_are_refused(mysql_url: str) -> None:
     with pytest.raises(BadRow, match="truncated for column 'word' at row 2"):
         publish(sink, pa.table({"id": [1, 2], "word": ["k" * 255, "k" * 255 + " "]}, SCHEMA))
     assert executed(mysql_url, "SELECT count(*) FROM t") == [(0,)]
+    sink.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_key_that_would_become_null_is_refused(mysql_url: str, value: float) -> None:
+    executed(mysql_url, "CREATE TABLE t (id DOUBLE UNIQUE, word LONGTEXT CHARACTER SET utf8mb4)")
+    rows = pa.table({"id": [value], "word": ["one"]})
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)), rows.schema)
+    with pytest.raises(BadRow, match="key column 'id' holds a number that MySQL has not"):
+        publish(sink, rows)
     sink.close()
 
 
