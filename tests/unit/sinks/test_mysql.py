@@ -13,12 +13,14 @@ import pytest
 from pymysql import err
 
 import holdfast as hf
+from holdfast.connectors.kit.sql_content import TableReader
 from holdfast.connectors.mysql import session as mysql_session
 from holdfast.connectors.mysql.lookup_table import mysql as lookup
 from holdfast.connectors.mysql.spec import MysqlSpec
 from holdfast.connectors.mysql.url import MysqlUrl
 from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
+from holdfast.values import NO_LOSSES
 from tests.mysql_servers import executed
 from tests.specs import mysql_spec
 
@@ -199,6 +201,20 @@ def test_a_key_that_would_become_null_is_refused(mysql_url: str, value: float) -
     sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)), rows.schema)
     with pytest.raises(BadRow, match="key column 'id' holds a number that MySQL has not"):
         publish(sink, rows)
+    sink.close()
+
+
+@pytest.mark.slow
+def test_rows_that_a_repair_has_compared_stay_so(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql_session, "LOCK_TIMEOUT_S", 1)
+    sink: Any = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)))
+    publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
+    other = sink._session.beside()
+    with sink._session.rolled_back() as connection:
+        TableReader(connection, sink._table, NO_LOSSES).at([(1,)])
+        with pytest.raises(err.OperationalError, match="Lock wait timeout"):
+            other.connection().execute("UPDATE t SET word = 'uno'")
+    other.close()
     sink.close()
 
 
