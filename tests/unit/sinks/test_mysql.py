@@ -231,6 +231,21 @@ def test_keys_of_a_table_of_ours_are_compared_byte_by_byte(mysql_url: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DECIMAL(30,2)", "VARCHAR(99) CHARACTER SET utf8mb4"])
+def test_a_decimal_key_is_deleted_without_its_neighbours(mysql_url: str, kind: str) -> None:
+    executed(mysql_url, f"CREATE TABLE t (id BIGINT, k {kind}, word LONGTEXT CHARACTER SET utf8mb4, UNIQUE (k, id))")
+    keys = [Decimal(f"12345678901234567890.{n:02}") for n in range(20)]
+    schema = pa.schema([("id", pa.int64()), ("k", pa.decimal128(30, 2)), ("gone", pa.bool_())])
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("k", "id"), delete="gone"), schema)
+    rows = pa.table({"id": [0] * 20, "k": keys, "gone": [False] * 20}, schema)
+    publish(sink, rows)
+    gone = pa.table({"id": [0, 1], "k": keys[:2], "gone": [True, True]}, schema)
+    publish(sink, gone, epoch=2)
+    assert {Decimal(str(k)) for (k,) in executed(mysql_url, "SELECT k FROM t")} == set(keys[1:])
+    sink.close()
+
+
+@pytest.mark.slow
 def test_a_large_epoch_is_written_in_several_statements(mysql_url: str) -> None:
     schema = SCHEMA.append(pa.field("gone", pa.bool_()))
     sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id", "word"), delete="gone"), schema)

@@ -282,8 +282,18 @@ class MysqlDialect(SqlDialect):
 
     def delete(self, connection: MysqlConnection, table: SqlTable, keys: pa.RecordBatch) -> None:
         """Remove the rows of some keys."""
-        names = [f"{self.quoted(name)} = ".encode() for name in table.mode.key]
-        before = [b"(" + names[0], *(b" AND " + name for name in names[1:])]
+        columns, before, opening = [], [], b"("
+        for field in keys.schema:
+            name = self.quoted(field.name).encode()
+            declared = self.declared_type(field.type)
+            if declared.startswith("DECIMAL"):  # NB MySQL compares a decimal with a text as floats: neighbours are equal
+                columns.append(field)
+                before.append(opening + name + b" = CAST(")
+                opening = f" AS {declared}) AND ".encode()
+            columns.append(field)
+            before.append(opening + name + b" = ")
+            opening = b" AND "
+        keys = pa.RecordBatch.from_arrays([keys.column(field.name) for field in columns], schema=pa.schema(columns))
         head = f"DELETE FROM {table.quoted_name} WHERE ".encode()
         for statement in statements(keys, head, before, b" OR ", rows_max=DELETES_AT_ONCE):
             connection.send(statement)
