@@ -173,6 +173,16 @@ def test_a_value_that_it_cannot_keep_is_a_bad_row(mysql_url: str, value: Any, ki
 
 
 @pytest.mark.slow
+def test_a_row_that_no_statement_can_hold_is_a_bad_row(mysql_url: str) -> None:
+    """The server hangs up on it, which would be tried again forever."""
+    rows = pa.table({name: [b"\\" * 8 * 2**20] for name in "abcdefgh"})
+    sink = opened(mysql_spec(mysql_url, "t"), rows.schema)
+    with pytest.raises(BadRow, match="max_allowed_packet"):
+        publish(sink, rows)
+    sink.close()
+
+
+@pytest.mark.slow
 def test_what_a_column_would_cut_is_refused_and_nothing_is_written(mysql_url: str) -> None:
     executed(mysql_url, "CREATE TABLE t (id BIGINT, word VARCHAR(3) CHARACTER SET utf8mb4)")
     sink = opened(mysql_spec(mysql_url, "t"))

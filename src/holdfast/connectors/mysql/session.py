@@ -43,6 +43,7 @@ _CONVERTERS = {kind: convert for kind, convert in converters.conversions.items()
 
 _LOCK_WAIT = 1205
 _TRUNCATED = 1265
+_TOO_LARGE = 1153
 _LOST = frozenset({0, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031})
 _BUSY = frozenset({1021, 1040, 1041, 1114, 1180, 1203, _LOCK_WAIT, 1206, 1213, 1226, 1290, 1317, 1792, 1836, 1969})
 """Disk, connections, locks, time, a server that takes no writes: it may be otherwise next time."""
@@ -64,12 +65,15 @@ class MysqlConnection:
     """
 
     def __init__(self, parameters: dict[str, Any]) -> None:
+        self._bytes_max = 2**20
         self._raw = pymysql.connect(
             **parameters, charset="utf8mb4", autocommit=True, conv=_CONVERTERS, connect_timeout=10,
             read_timeout=600, write_timeout=600,
         )  # fmt: skip
         self.execute(_SETTINGS.format(LOCK_TIMEOUT_S))
         self.execute(_ISOLATION)
+        ((size,),) = self.execute("SELECT @@max_allowed_packet").fetchall()
+        self._bytes_max = int(size) - 1024
 
     @property
     def number(self) -> int:
@@ -84,7 +88,10 @@ class MysqlConnection:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement whose values are question marks; return a cursor."""
         cursor = self._raw.cursor()
-        cursor.execute(_with_markers(statement) if values else statement, tuple(values) or None)
+        if values:
+            statement = cursor.mogrify(_with_markers(statement), tuple(values))
+            self._check_size(statement)
+        cursor.execute(statement)
         return cursor
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> Any:
@@ -101,12 +108,18 @@ class MysqlConnection:
         pymysql.err.DataError
             Also where a value lost spaces at its end: to MySQL that is a note in any mode, and two keys become one.
         """
+        self._check_size(statement)
         cursor = self._raw.cursor()
         cursor.execute(statement)
         if cursor.warning_count:
             for _, code, message in self._raw.show_warnings():
                 if code == _TRUNCATED:
                     raise err.DataError(code, message)
+
+    def _check_size(self, statement: str | bytes) -> None:
+        """Raise where the server would hang up instead of answering: one row's statement, which no retry makes shorter."""
+        if len(statement) > self._bytes_max:
+            raise err.DataError(_TOO_LARGE, f"{len(statement):,} bytes are more than max_allowed_packet allows")
 
     def stream(self, statement: str) -> Any:
         """Return a cursor whose rows come as they are asked for."""
