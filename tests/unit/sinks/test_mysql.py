@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -19,7 +20,7 @@ from holdfast.connectors.mysql.lookup_table import mysql as lookup
 from holdfast.connectors.mysql.spec import MysqlSpec
 from holdfast.connectors.mysql.url import MysqlUrl
 from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.values import NO_LOSSES
 from tests.mysql_servers import executed
 from tests.specs import mysql_spec
@@ -353,6 +354,27 @@ def test_a_question_about_a_commit_waits_for_it(mysql_url: str) -> None:
     lost.commit(connection)
     assert sink.outcome(1).value == "published"
     lost.close()
+    sink.close()
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_tried_while_another_is_published_reads_its_own_rows(mysql_url: str) -> None:
+    """Two threads on one connection get each other's answers: 500 rows of one epoch were published with another."""
+    sink: Any = opened(mysql_spec(mysql_url, "t"))
+
+    def staged(epoch: int) -> Staged:
+        writer = sink.writer_factory()(Task("p", 1, epoch, 0, 0))
+        for _ in range(8):
+            writer.write(pa.record_batch({"id": [epoch] * 500, "word": ["w" * 40] * 500}, SCHEMA))
+        return writer.stage()  # type: ignore[no-any-return]
+
+    def read(epoch: int) -> set[int]:
+        part = parts[epoch]
+        return {value for _ in range(30) for batch in sink._batches(part) for value in batch.column(0).to_pylist()}
+
+    parts = {epoch: staged(epoch) for epoch in (1, 2)}
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(read, parts)) == [{1}, {2}]
     sink.close()
 
 
