@@ -286,7 +286,7 @@ class MysqlDialect(SqlDialect):
         for field in keys.schema:
             name = self.quoted(field.name).encode()
             declared = self.declared_type(field.type)
-            if declared.startswith("DECIMAL"):  # NB MySQL compares a decimal with a text as floats: neighbours are equal
+            if declared.startswith("DECIMAL"):  # NB with a text MySQL compares it as a float: neighbours are equal
                 columns.append(field)
                 before.append(opening + name + b" = CAST(")
                 opening = f" AS {declared}) AND ".encode()

@@ -28,8 +28,8 @@ SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VAL
     SESSION sql_notes = 1, SESSION max_error_count = 4096, SESSION unique_checks = 1, SESSION completion_type = 0,
     SESSION sql_select_limit = 18446744073709551615
 """
-"""Strict: what a column does not keep is an error and no warning (but spaces: see ``send``).  What follows the timeouts is
-as installed; a server may have other defaults, with which rows are not looked at, or not shown."""
+"""Strict: what a column does not keep is an error and no warning (but spaces: see ``send``).  What follows the timeouts
+is as installed; a server may have other defaults, with which rows are not looked at, or not shown."""
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -117,7 +117,7 @@ class MysqlConnection:
                     raise err.DataError(code, message)
 
     def _check_size(self, statement: str | bytes) -> None:
-        """Raise where the server would hang up instead of answering: one row's statement, which no retry makes shorter."""
+        """Raise where the server would hang up instead of answering: that of one row, which no retry makes shorter."""
         if len(statement) > self._bytes_max:
             raise err.DataError(_TOO_LARGE, f"{len(statement):,} bytes are more than max_allowed_packet allows")
 
