@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pymysql import err
 
 import holdfast as hf
+from holdfast.connectors.kit.sql_content import TableReader
 from holdfast.connectors.mysql import session as mysql_session
 from holdfast.connectors.mysql.lookup_table import mysql as lookup
 from holdfast.connectors.mysql.spec import MysqlSpec
 from holdfast.connectors.mysql.url import MysqlUrl
 from holdfast.errors import BadRow, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.values import NO_LOSSES
 from tests.mysql_servers import executed
 from tests.specs import mysql_spec
 
@@ -101,6 +106,30 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(
         mysql_spec(mysql_url, "t", **arguments).connect("target", "p", SCHEMA)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [("CREATE UNIQUE INDEX w ON t (word(9))", "unique index 'w'"), ("ALTER TABLE t ENGINE=MyISAM", "engine MyISAM")],
+)
+def test_a_table_that_is_changed_during_a_run_is_not_written(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch, ddl: str, message: str
+) -> None:
+    monkeypatch.setattr(mysql_session, "LOCK_TIMEOUT_S", 1)
+    sink: Any = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)))
+    publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
+    other = sink._session.beside()
+    with sink._session.rolled_back() as connection:
+        sink._table.dialect.hold(connection, sink._table)
+        with pytest.raises(err.OperationalError, match="Lock wait timeout"):
+            other.connection().execute(ddl)
+    other.close()
+    executed(mysql_url, ddl)
+    with pytest.raises(InvalidPipeline, match=message):
+        publish(sink, pa.table({"id": [2], "word": ["one"]}, SCHEMA), epoch=2)
+    assert executed(mysql_url, "SELECT * FROM t") == [(1, "one")]
+    sink.close()
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +174,16 @@ def test_a_value_that_it_cannot_keep_is_a_bad_row(mysql_url: str, value: Any, ki
 
 
 @pytest.mark.slow
+def test_a_row_that_no_statement_can_hold_is_a_bad_row(mysql_url: str) -> None:
+    """The server hangs up on it, which would be tried again forever."""
+    rows = pa.table({name: [b"\\" * 8 * 2**20] for name in "abcdefgh"})
+    sink = opened(mysql_spec(mysql_url, "t"), rows.schema)
+    with pytest.raises(BadRow, match="max_allowed_packet"):
+        publish(sink, rows)
+    sink.close()
+
+
+@pytest.mark.slow
 def test_what_a_column_would_cut_is_refused_and_nothing_is_written(mysql_url: str) -> None:
     executed(mysql_url, "CREATE TABLE t (id BIGINT, word VARCHAR(3) CHARACTER SET utf8mb4)")
     sink = opened(mysql_spec(mysql_url, "t"))
@@ -152,6 +191,41 @@ def test_what_a_column_would_cut_is_refused_and_nothing_is_written(mysql_url: st
         with pytest.raises(BadRow, match="Data too long"):
             publish(sink, pa.table({"id": range(len(words)), "word": words}))
     assert executed(mysql_url, "SELECT count(*) FROM t") == [(0,)]
+    sink.close()
+
+
+@pytest.mark.slow
+def test_spaces_that_a_column_would_cut_are_refused(mysql_url: str) -> None:
+    """To MySQL that is a note, in strict mode too: two keys would be one row."""
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("word",)))
+    with pytest.raises(BadRow, match="truncated for column 'word' at row 2"):
+        publish(sink, pa.table({"id": [1, 2], "word": ["k" * 255, "k" * 255 + " "]}, SCHEMA))
+    assert executed(mysql_url, "SELECT count(*) FROM t") == [(0,)]
+    sink.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_key_that_would_become_null_is_refused(mysql_url: str, value: float) -> None:
+    executed(mysql_url, "CREATE TABLE t (id DOUBLE UNIQUE, word LONGTEXT CHARACTER SET utf8mb4)")
+    rows = pa.table({"id": [value], "word": ["one"]})
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)), rows.schema)
+    with pytest.raises(BadRow, match="key column 'id' holds a number that MySQL has not"):
+        publish(sink, rows)
+    sink.close()
+
+
+@pytest.mark.slow
+def test_rows_that_a_repair_has_compared_stay_so(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql_session, "LOCK_TIMEOUT_S", 1)
+    sink: Any = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("id",)))
+    publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
+    other = sink._session.beside()
+    with sink._session.rolled_back() as connection:
+        TableReader(connection, sink._table, NO_LOSSES).at([(1,)])
+        with pytest.raises(err.OperationalError, match="Lock wait timeout"):
+            other.connection().execute("UPDATE t SET word = 'uno'")
+    other.close()
     sink.close()
 
 
@@ -164,6 +238,21 @@ def test_keys_of_a_table_of_ours_are_compared_byte_by_byte(mysql_url: str) -> No
     gone = [False, False, None, False, True, False, False, True]
     publish(sink, pa.table({"id": range(8), "word": words, "gone": gone}, schema))
     assert sorted(executed(mysql_url, "SELECT word, id FROM t")) == [("A", 5), ("a ", 6), ("ä", 3)]
+    sink.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DECIMAL(30,2)", "VARCHAR(99) CHARACTER SET utf8mb4"])
+def test_a_decimal_key_is_deleted_without_its_neighbours(mysql_url: str, kind: str) -> None:
+    executed(mysql_url, f"CREATE TABLE t (id BIGINT, k {kind}, word LONGTEXT CHARACTER SET utf8mb4, UNIQUE (k, id))")
+    keys = [Decimal(f"12345678901234567890.{n:02}") for n in range(20)]
+    schema = pa.schema([("id", pa.int64()), ("k", pa.decimal128(30, 2)), ("gone", pa.bool_())])
+    sink = opened(mysql_spec(mysql_url, "t", mode="upsert", key=("k", "id"), delete="gone"), schema)
+    rows = pa.table({"id": [0] * 20, "k": keys, "gone": [False] * 20}, schema)
+    publish(sink, rows)
+    gone = pa.table({"id": [0, 1], "k": keys[:2], "gone": [True, True]}, schema)
+    publish(sink, gone, epoch=2)
+    assert {Decimal(str(k)) for (k,) in executed(mysql_url, "SELECT k FROM t")} == set(keys[1:])
     sink.close()
 
 
@@ -187,6 +276,48 @@ def test_a_connection_that_broke_while_it_was_idle_is_replaced(mysql_url: str) -
     executed(mysql_url, f"KILL {sink._session.connection().number}")
     publish(sink, pa.table({"id": [1], "word": ["one"]}, SCHEMA))
     assert executed(mysql_url, "SELECT id FROM t") == [(1,)]
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_doubt"),
+    [
+        (err.OperationalError(1213, "Deadlock found"), False),
+        (err.OperationalError(2013, "Lost connection"), True),
+        (err.OperationalError(1180, "Got error 5 during COMMIT"), True),
+        (err.InternalError("Packet sequence number wrong - got 2 expected 1"), True),
+    ],
+)
+def test_an_answer_to_commit_is_doubted_unless_it_undid_it(error: err.Error, is_doubt: bool) -> None:
+    class Answering:
+        def execute(self, statement: str) -> None:
+            raise error
+
+    session = mysql_session.MysqlSession("sink 'target'", MysqlUrl("mysql://db/shop"), "t", "p", "target")
+    with pytest.raises(InDoubt if is_doubt else Unavailable):
+        session.commit(Answering())
+
+
+@pytest.mark.slow
+def test_a_rollback_that_failed_leaves_nothing_for_the_next_transaction(mysql_url: str) -> None:
+    """START TRANSACTION commits what is open."""
+    sink: Any = opened(mysql_spec(mysql_url, "t"))
+    session = sink._session
+    connection = session.connection()
+    execute = connection.execute
+
+    def interrupted(statement: str, *values: Any) -> Any:
+        if statement == "ROLLBACK":
+            raise err.OperationalError(1317, "Query execution was interrupted")
+        return execute(statement, *values)
+
+    connection.execute = interrupted
+    half = pa.record_batch({"id": [1], "word": ["half"]}, SCHEMA)
+    with pytest.raises(InvalidPipeline), session.transaction() as writing:  # noqa: PT012
+        sink._table.write(writing, half, 1)
+        execute("nonsense")
+    publish(sink, pa.table({"id": [2], "word": ["whole"]}, SCHEMA))
+    assert executed(mysql_url, "SELECT id FROM t") == [(2,)]
     sink.close()
 
 
@@ -224,6 +355,27 @@ def test_a_question_about_a_commit_waits_for_it(mysql_url: str) -> None:
     lost.commit(connection)
     assert sink.outcome(1).value == "published"
     lost.close()
+    sink.close()
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_tried_while_another_is_published_reads_its_own_rows(mysql_url: str) -> None:
+    """Two threads on one connection get each other's answers: 500 rows of one epoch were published with another."""
+    sink: Any = opened(mysql_spec(mysql_url, "t"))
+
+    def staged(epoch: int) -> Staged:
+        writer = sink.writer_factory()(Task("p", 1, epoch, 0, 0))
+        for _ in range(8):
+            writer.write(pa.record_batch({"id": [epoch] * 500, "word": ["w" * 40] * 500}, SCHEMA))
+        return writer.stage()  # type: ignore[no-any-return]
+
+    def read(epoch: int) -> set[int]:
+        part = parts[epoch]
+        return {value for _ in range(30) for batch in sink._batches(part) for value in batch.column(0).to_pylist()}
+
+    parts = {epoch: staged(epoch) for epoch in (1, 2)}
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(read, parts)) == [{1}, {2}]
     sink.close()
 
 

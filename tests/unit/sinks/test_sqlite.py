@@ -206,6 +206,18 @@ def test_a_delete_row_removes_its_key_and_a_later_row_brings_it_back(path: str, 
     assert [row[1] for row in query(path, "PRAGMA table_info(words)")] == ["id", "word"]
 
 
+def test_a_key_that_would_become_null_is_refused(path: str) -> None:
+    """A unique index takes any number of nulls: each version of the row would be one more."""
+    query(path, "CREATE TABLE words (id REAL UNIQUE, word TEXT)")
+    rows = pa.table({"id": [math.inf, math.nan], "word": ["one", "two"]})
+    with opened(path, rows.schema, mode="upsert", key=("id",)) as sink:
+        publish(sink, 1, rows.slice(0, 1))
+        for is_staged in (False, True):
+            with pytest.raises(BadRow, match="key column 'id' holds a number that SQLite has not"):
+                publish(sink, 2, rows.slice(1), staged=is_staged)
+    assert query(path, "SELECT * FROM words") == [(math.inf, "one")]
+
+
 def test_keys_alone_can_be_upserted(path: str) -> None:
     rows = pa.table({"id": [1, 1]})
     with opened(path, rows.schema, mode="upsert", key=("id",)) as sink:

@@ -134,8 +134,8 @@ class TableReader:
             count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * chunk.row_count // max(chunk.size_bytes, 1)))
 
     def at(self, places: Sequence[tuple[object, ...]]) -> StoredRows:
-        """Return the rows at some places; none of a place that has no row."""
-        statement = f"{self._select(with_places=False)} WHERE {self.place.condition}"
+        """Return the rows at some places, locked; none of a place that has no row."""
+        statement = f"{self._select(with_places=False)} WHERE {self.place.condition}{self._dialect.lock}"
         found = [self._dialect.read_row(self._connection, statement, place) for place in places]
         columns: list[Sequence[object]] = list(zip(*(row for row in found if row is not None), strict=True))
         return self._chunk(columns or [()] * len(self._columns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 from holdfast.connectors.kit.sql_table import Connection
@@ -150,8 +150,10 @@ class SqlSession(ABC):
                 self._roll_back(connection)
 
     def _roll_back(self, connection: Connection) -> None:
-        with suppress(self.errors):
+        try:
             connection.execute("ROLLBACK")
+        except self.errors:  # what may still be open must not end by the next BEGIN, which in MySQL commits it
+            self.close()
 
     def in_doubt(self, why: str) -> InDoubt:
         """Return the error of a COMMIT of which nobody knows whether it was kept."""

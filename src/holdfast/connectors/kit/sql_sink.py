@@ -197,6 +197,7 @@ class SqlSink:
         with self._session.transaction() as connection:
             row = self._book.own_row(connection, self._generation)
             new = unpublished(self._node, self._pipeline, publications, row.held(), expected)
+            self._table.dialect.hold(connection, self._table)
             for publication in new:
                 self._write(connection, publication)
             self._book.explain(connection, new)
@@ -343,6 +344,7 @@ class SqlSink:
                 row = self._book.own_row(connection, self._generation)
                 if is_moved(row.held(), repair.held):
                     return None
+                self._table.dialect.hold(connection, self._table)
                 count = repair_rows(connection, self._table_now(connection), repair)
                 if self._table.mode.rewindable and repair.written.num_rows:
                     # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.

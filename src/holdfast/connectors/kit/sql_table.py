@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from holdfast.connectors.kit import refusals, rewinds, sql
 from holdfast.connectors.kit.sql import TableMode
 from holdfast.connectors.kit.stored import StoredColumn
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.values import LossKind
 
 Connection = Any
@@ -145,6 +145,13 @@ class SqlDialect(ABC):
     @abstractmethod
     def check_table(self, connection: Connection, table: SqlTable) -> None:
         """Raise :class:`InvalidPipeline` where the table as a whole is no target: an upsert finds no unique index."""
+
+    def hold(self, connection: Connection, table: SqlTable) -> None:
+        """Raise as :meth:`check_table`, and keep the table so until the transaction ends: it may change in a run.
+
+        Of a system whose statements say themselves what they count on this does nothing.
+        """
+        return
 
     @abstractmethod
     def rules_version(self, connection: Connection, table: SqlTable) -> object:
@@ -348,9 +355,27 @@ class SqlTable:
     def check_values(self, batch: pa.RecordBatch) -> None:
         """Raise :class:`BadRow` if a row has a value that the system cannot keep, or no key.  Touches no single row."""
         sql.check_columns(self.node, self.schema, batch)
-        sql.check_keys(self.node, self.mode, batch)
+        self._check_keys(batch)
         for field in self.stored:
             self.dialect.check_values(self.node, batch, field)
+
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        """Raise :class:`BadRow` if a key is null, or would be: floats that the system has not become null."""
+        sql.check_keys(self.node, self.mode, batch)
+        for name in self.mode.key:
+            values = sql.flat(batch.column(name))
+            if not pa.types.is_floating(values.type):
+                continue
+            values = values.cast(pa.float64())
+            lost = pc.is_nan(values)
+            if LossKind.INFINITE in self.dialect.losses_of_floats:
+                lost = pc.or_(lost, pc.is_inf(values))
+            if pc.any(lost).as_py():
+                raise BadRow(
+                    f"{self.node}: the key column {name!r} holds a number that {self.dialect.system} has not.",
+                    why="NaN, or an infinity, would be stored as null, which is equal to nothing: no row would win.",
+                    do="filter such rows out before the sink.",
+                )
 
     def check_required(self, required: tuple[str, ...], rows: pa.Table) -> None:
         """Raise :class:`BadRow` where a row has a null in a column that takes none; rows that delete store nothing."""
@@ -364,7 +389,7 @@ class SqlTable:
         if not batch.num_rows:
             return
         sql.check_columns(self.node, self.schema, batch)
-        sql.check_keys(self.node, self.mode, batch)
+        self._check_keys(batch)
         rows = batch.select(self.stored.names)
         if self.mode.rewindable:
             rows = rows.append_column(rewinds.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))

@@ -24,9 +24,12 @@ LOCK_TIMEOUT_S = 10
 
 _SETTINGS = """
 SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION',
-    SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {0}, SESSION lock_wait_timeout = {0}
+    SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {0}, SESSION lock_wait_timeout = {0},
+    SESSION sql_notes = 1, SESSION max_error_count = 4096, SESSION unique_checks = 1, SESSION completion_type = 0,
+    SESSION sql_select_limit = 18446744073709551615
 """
-"""Strict: what a column does not keep is an error and no warning."""
+"""Strict: what a column does not keep is an error and no warning (but spaces: see ``send``).  What follows the timeouts
+is as installed; a server may have other defaults, with which rows are not looked at, or not shown."""
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -39,9 +42,13 @@ _AS_TEXT = (
 _CONVERTERS = {kind: convert for kind, convert in converters.conversions.items() if kind not in _AS_TEXT}
 
 _LOCK_WAIT = 1205
+_TRUNCATED = 1265
+_TOO_LARGE = 1153
 _LOST = frozenset({0, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031})
 _BUSY = frozenset({1021, 1040, 1041, 1114, 1180, 1203, _LOCK_WAIT, 1206, 1213, 1226, 1290, 1317, 1792, 1836, 1969})
 """Disk, connections, locks, time, a server that takes no writes: it may be otherwise next time."""
+_UNDONE = frozenset({_LOCK_WAIT, 1213, 1290, 1792, 1836, 3101})
+"""Answers to a COMMIT that undid it: a deadlock or a conflict between servers, a server that takes no writes."""
 _REFUSED = frozenset({1044, 1045, 1049, 1129, 1130, 1251, 1698, 2026, 2054, 2059})
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1410})
 _OF_A_ROW = frozenset({1153, 1366, 1406, 1264, 1265, 1292, 1301, 1411, 1644, 1690, 3140, 3819, 4025})
@@ -58,12 +65,15 @@ class MysqlConnection:
     """
 
     def __init__(self, parameters: dict[str, Any]) -> None:
+        self._bytes_max = 2**20
         self._raw = pymysql.connect(
             **parameters, charset="utf8mb4", autocommit=True, conv=_CONVERTERS, connect_timeout=10,
             read_timeout=600, write_timeout=600,
         )  # fmt: skip
         self.execute(_SETTINGS.format(LOCK_TIMEOUT_S))
         self.execute(_ISOLATION)
+        ((size,),) = self.execute("SELECT @@max_allowed_packet").fetchall()
+        self._bytes_max = int(size) - 1024
 
     @property
     def number(self) -> int:
@@ -78,7 +88,10 @@ class MysqlConnection:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement whose values are question marks; return a cursor."""
         cursor = self._raw.cursor()
-        cursor.execute(_with_markers(statement) if values else statement, tuple(values) or None)
+        if values:
+            statement = cursor.mogrify(_with_markers(statement), tuple(values))
+            self._check_size(statement)
+        cursor.execute(statement)
         return cursor
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> Any:
@@ -88,8 +101,25 @@ class MysqlConnection:
         return cursor
 
     def send(self, statement: bytes) -> None:
-        """Run a statement that is complete."""
-        self._raw.query(statement)
+        """Run a statement that is complete.
+
+        Raises
+        ------
+        pymysql.err.DataError
+            Also where a value lost spaces at its end: to MySQL that is a note in any mode, and two keys become one.
+        """
+        self._check_size(statement)
+        cursor = self._raw.cursor()
+        cursor.execute(statement)
+        if cursor.warning_count:
+            for _, code, message in self._raw.show_warnings():
+                if code == _TRUNCATED:
+                    raise err.DataError(code, message)
+
+    def _check_size(self, statement: str | bytes) -> None:
+        """Raise where the server would hang up instead of answering: that of one row, which no retry makes shorter."""
+        if len(statement) > self._bytes_max:
+            raise err.DataError(_TOO_LARGE, f"{len(statement):,} bytes are more than max_allowed_packet allows")
 
     def stream(self, statement: str) -> Any:
         """Return a cursor whose rows come as they are asked for."""
@@ -231,8 +261,8 @@ class MysqlSession(SqlSession):
         return f"holdfast:{hashlib.sha256(whose.encode()).hexdigest()[:40]}"
 
     def is_refusal(self, error: Exception) -> bool:
-        """Return whether the server has answered that nothing was kept: a connection that broke says nothing."""
-        return error.args[:1] != () and error.args[0] not in _LOST
+        """Return whether the server has answered that nothing was kept; any other answer is asked about."""
+        return error.args[:1] != () and error.args[0] in _UNDONE
 
     def translate(self, error: Exception) -> HoldfastError:
         """Return the driver's error in our words, its kind chosen by what the user should do."""

@@ -6,6 +6,7 @@ A task's rows are those of one nonce: two writers of one task have two, so a nam
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,8 @@ class MysqlStaging(Staging):
 
     def __init__(self, session: MysqlSession, url: MysqlUrl, table: SqlTable | None = None) -> None:
         self._session = session
+        self._lock = threading.Lock()
+        """Of a statement and its answer: ``admit`` reads while another thread is in ``publish``, which reads too."""
         self._url = url
         self._table = table
         self._ours = (session.pipeline, session.sink)
@@ -148,7 +151,7 @@ class MysqlStaging(Staging):
     def whole(self, part: Staged) -> Iterator[pa.RecordBatch]:
         """Read all rows of a staged part, piece by piece."""
         for piece in range(int(part.reference["pieces"])):
-            with self._session.explained():
+            with self._lock, self._session.explained():
                 statement = f"SELECT data FROM {STAGED} WHERE {_ONE} AND piece = ?"
                 row = self._session.connection().execute(statement, (*self._key(part), piece)).fetchone()
             if row is None:
@@ -180,7 +183,7 @@ class MysqlStaging(Staging):
         self._session.close()
 
     def _asked(self, statement: str, values: tuple[object, ...]) -> Sequence[tuple[Any, ...]]:
-        with self._session.explained():
+        with self._lock, self._session.explained():
             connection = self._session.connection()
             if not MYSQL.has_table(connection, STAGED):
                 return []
@@ -188,11 +191,12 @@ class MysqlStaging(Staging):
         return found
 
     def _remove(self, keys: Sequence[tuple[object, ...]]) -> int:
-        with self._session.explained():
-            deleted = [
-                self._session.connection().execute(f"DELETE FROM {STAGED} WHERE {_ONE}", key).rowcount for key in keys
-            ]
-        return sum(count > 0 for count in deleted)
+        return sum(self._remove_one(key) > 0 for key in keys)
+
+    def _remove_one(self, key: tuple[object, ...]) -> int:
+        with self._lock, self._session.explained():
+            statement = f"DELETE FROM {STAGED} WHERE {_ONE}"
+            return int(self._session.connection().execute(statement, key).rowcount)
 
     def _key(self, part: Staged) -> tuple[object, ...]:
         generation, epoch, nonce = part.reference["place"].split(".")
