@@ -98,7 +98,7 @@ def test_a_kill_at_each_named_point_in_any_order_leaves_each_sink_at_its_pts(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 def test_kills_at_random_moments_leave_each_sink_at_its_pts(mode: str, tmp_path: Path, postgres_plain: str) -> None:
-    lives = begun(tmp_path, postgres_plain, TIMES)
+    lives = begun(tmp_path, postgres_plain, 4 * TIMES)  # a life goes on for up to 0.3 s, and makes further epochs
     lives.environment |= MODES[mode]
     with watched(tmp_path, postgres_plain) as report:
         for _ in range(20):
