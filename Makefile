@@ -1,7 +1,7 @@
 # The project's commands.  Each makes .venv first when it is missing or out of date.
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
-#   make coverage              which branches of commit/, starts/ and state/ the quick tests take, held to the floors of pyproject.toml
+#   make coverage              which branches of commit/, checkpoint/, starts/ and state/ the quick tests take, held to the floors of pyproject.toml
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)

@@ -27,7 +27,7 @@ from holdfast.starts.inputs import StartInputs
 from holdfast.starts.plan import _stages
 from holdfast.starts.refusals import check_change
 from holdfast.starts.rewind_target import note_rewind
-from holdfast.starts.state_change import StateChange, compared
+from holdfast.starts.state_change import StateChange, compare_graphs
 from holdfast.store.local import LocalStore
 from holdfast.testing.failures import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
@@ -91,7 +91,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     graph, means = remembered(pipeline)
     fingerprint = state_fingerprint(pipeline)
     chosen = find_directory(store, directory, fingerprint)
-    change = compared(store, directory, chosen, graph, means, pipeline)
+    change = compare_graphs(store, directory, chosen, graph, means, pipeline)
     assert change is not None
     check_change(change, "trips", is_forced=False, drop_state=drop_state)
     generation, clock = 2 + len(list(directory.glob("lives*"))), SimulatedClock()

@@ -92,7 +92,7 @@ class Fork:
         began = replace(began, seek=(self._access_points(),))
         return self._with_state(began) if self.begins.state else began
 
-    def foreseen(self) -> GraphChange | None:
+    def foresee(self) -> GraphChange | None:
         """Return what happens to the state of a named checkpoint; None where the pipeline begins with none.
 
         Changes nothing.  What state would be refused for is in the answer (:func:`check_change`).
@@ -115,7 +115,7 @@ class Fork:
             self._check_can_read_on(self.found.manifest.ended.positions, place)
         return self._state_change(self.found)
 
-    def tried(self) -> dict[str, dict[str, int]]:
+    def try_state(self) -> dict[str, dict[str, int]]:
         """Convert the state of a named checkpoint as a start would, and keep nothing of it.
 
         Returns

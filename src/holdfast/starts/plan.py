@@ -39,7 +39,7 @@ from holdfast.starts.graph_diff import GraphChange
 from holdfast.starts.inputs import StartInputs
 from holdfast.starts.rewind_target import check_finished
 from holdfast.starts.start_at import StartAt, still_to_begin
-from holdfast.starts.state_change import compared
+from holdfast.starts.state_change import compare_graphs
 from holdfast.starts.table import ResumeCase, StartWay
 
 if TYPE_CHECKING:
@@ -192,13 +192,13 @@ def plan(
     inputs = StartInputs(
         store, checkpoint, chosen, pipeline, state_schemas, graph, begins, transfer, dropped, rebuild_state
     )
-    change = compared(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
+    change = compare_graphs(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
     if change is not None and change.backfilled:
         inputs.backfill.check(change)
     planned = Plan(chosen, change, bounds_end={} if stages is None else stages.bounds_end)
     fork = None if begins is None else _fork(begins, inputs, transfer)
     if fork is not None:
-        planned = replace(planned, change=fork.foreseen(), begins=_planned_beginning(fork))
+        planned = replace(planned, change=fork.foresee(), begins=_planned_beginning(fork))
     if held is None:
         return planned
     with TemporaryDirectory(prefix="holdfast-plan-") as scratch:
@@ -217,7 +217,7 @@ def plan(
             planned = replace(planned, recovery=recovery)
         if fork is not None and facts.case.way is StartWay.FORK:
             try:
-                planned = replace(planned, begins=_planned_beginning(fork, fork.tried()))
+                planned = replace(planned, begins=_planned_beginning(fork, fork.try_state()))
             except HoldfastError as error:
                 return replace(planned, refusal=error)
         return planned

@@ -38,7 +38,7 @@ from holdfast.starts.in_doubt import coordinator_of, resolve_with_former_columns
 from holdfast.starts.inputs import StartInputs
 from holdfast.starts.refusals import check_change
 from holdfast.starts.rewind_target import check_none_was_resolved
-from holdfast.starts.state_change import StateChange, compared, lines_of
+from holdfast.starts.state_change import StateChange, compare_graphs, lines_of
 from holdfast.starts.table import StartWay
 from holdfast.starts.wiring import OwnedPipeline, Wiring
 from holdfast.status import ComparedSink
@@ -148,15 +148,15 @@ class Starting:
 
     def _change(self, context: StartContext, physical: PhysicalPlan) -> GraphChange | None:
         """Return what happens to each node of the previous graph; refuse what would lose state."""
-        pipeline = self.asked.pipeline
-        change = compared(context.store, context.directory, context.chosen, physical.graph, physical.upgrades, pipeline)
+        pipeline, store, directory = self.asked.pipeline, context.store, context.directory
+        change = compare_graphs(store, directory, context.chosen, physical.graph, physical.upgrades, pipeline)
         if change is not None:
             for line in lines_of(change):
                 log.info("%s", line)
             settings = self.asked.settings
             check_change(change, pipeline.name, is_forced=settings.force_graph_change, drop_state=settings.dropped)
             if change.backfilled:
-                Backfill(pipeline, context.directory, self.asked.is_stateful).check(change)
+                Backfill(pipeline, directory, self.asked.is_stateful).check(change)
         return change
 
     def _given_state(self, context: StartContext, physical: PhysicalPlan) -> dict[str, dict[str, pa.Table]]:
@@ -171,7 +171,7 @@ class Starting:
         named = {node.name: schema for node, schema in zip(pipeline.sinks, schemas, strict=True)}
         resolve_with_former_columns(pipeline, context.store, self.asked.settings, named)
 
-    def _connected(self, context: StartContext, physical: PhysicalPlan) -> dict[str, Sink]:
+    def _connect(self, context: StartContext, physical: PhysicalPlan) -> dict[str, Sink]:
         pipeline = self.asked.pipeline
         sinks: dict[str, Sink] = {}
         for node, schema in zip(pipeline.sinks, physical.compiled.routes.schemas, strict=True):
@@ -184,7 +184,7 @@ class Starting:
     def _own(self, context: StartContext, physical: PhysicalPlan) -> OwnedPipeline:
         """Connect the sinks; return the pipeline, to be taken over."""
         asked, store = self.asked, context.store
-        sinks = self._connected(context, physical)
+        sinks = self._connect(context, physical)
         self._resolve_former(context, physical)
         coordinator = coordinator_of(
             asked.pipeline,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.checkpoint")
 
 
-def compared(
+def compare_graphs(
     store: Store,
     checkpoint: Path,
     chosen: Directory,
