@@ -111,3 +111,15 @@ except hf.InvalidPipeline as error:
     assert "holdfast[postgres]" in error.do, error
 """
     python(program)
+
+
+@pytest.mark.slow
+def test_a_planning_process_loads_neither_graphs_nor_what_evaluates_them():
+    """One is started for each source, and waited for; joined modules bring more along than their readers need."""
+    program = """
+import sys
+import holdfast.spark.datasource
+heavy = {"holdfast.graph.graph", "holdfast.checkpoint.manifest", "holdfast.plan.stages", "holdfast.operators.sync.step"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    assert python(program) == "[]\n"

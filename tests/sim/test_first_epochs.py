@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.rate import RateSpec
-from holdfast.plan.pressure import Ramp, limit_file, read_limit
+from holdfast.plan.operation import limit_file, read_limit
+from holdfast.plan.pressure import Ramp
 from tests.contract.source_contract import Hands
 
 FIRST = 16_000_000

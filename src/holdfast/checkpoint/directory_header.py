@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.manifest import Manifest
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
 from holdfast.positions import Positions, is_not_before
@@ -21,7 +20,6 @@ from holdfast.store import sealed
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.manifest import Manifest
-
 
 FILE_NAME = "origin.json"
 LEFT = "left.json"

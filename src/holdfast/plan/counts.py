@@ -14,19 +14,21 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connectors.reading import row_batches
 from holdfast.errors import invariant
-from holdfast.graph.graph import Graph
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.mask import GivenRows
 from holdfast.state.bucket_report import BucketReport
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
 
 Tally = Mapping[str, Mapping[str, int]]
 """Operator -> what was counted of its rows (:mod:`holdfast.plan.audit`) -> how many."""

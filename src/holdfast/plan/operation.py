@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from holdfast.limits import ReadLimit
+
 Batches = list[pa.RecordBatch]
 
 
@@ -42,12 +44,13 @@ class Choosing(Protocol):
         """Return the columns of its inputs that it uses, where some of its own are wanted."""
 
 
-FILE_NAME = "held"
+ROW_SIZE = 80
+"""Bytes that a row counts at least: compressed columns say little about the memory and the time that rows take."""
 
 
 def hold_file(stop_file: str) -> str:
     """Return the path of the file that names held sources: beside the one that stops a run."""
-    return beside(stop_file, FILE_NAME)
+    return beside(stop_file, "held")
 
 
 def write_held(path: str, held: Iterable[str]) -> None:
@@ -58,6 +61,29 @@ def write_held(path: str, held: Iterable[str]) -> None:
 def is_held(path: str, source: str) -> bool:
     """Return whether a source is to deliver nothing in the next epoch."""
     return source in read_note(path, ())
+
+
+def limit_file(stop_file: str) -> str:
+    """Return the path of the file that says how much an epoch takes: beside the one that stops a run."""
+    return beside(stop_file, "limit")
+
+
+def read_limit(path: str) -> ReadLimit | None:
+    """Return how much the next epoch takes of each source at most; None: there is no limit."""
+    size_bytes = read_note(path, None)
+    return None if size_bytes is None else ReadLimit(max(1, size_bytes // ROW_SIZE), size_bytes)
+
+
+def due_file(stop_file: str) -> str:
+    """Return the path of the file that says when the next epoch is needed: beside the one that stops a run."""
+    return beside(stop_file, "due")
+
+
+def is_due(path: str, now_us: int) -> bool:
+    """Return whether an epoch is needed now; true also before the first epoch of a run has written anything."""
+    due_us = read_note(path, 0)
+    # Spark's batch time is cut to milliseconds: what is due within this one would not be released yet.
+    return due_us is not None and now_us // 1000 * 1000 >= due_us
 
 
 def beside(stop_file: str, name: str) -> str:

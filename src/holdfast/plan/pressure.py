@@ -31,7 +31,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import invariant
-from holdfast.limits import ReadLimit
 from holdfast.operators.join.side import known
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.gate_step import GateStep, bounds_in, waiting_for
@@ -39,7 +38,7 @@ from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits import merge_fullness
-from holdfast.plan.operation import beside, read_note, write_held, write_note
+from holdfast.plan.operation import write_held, write_note
 from holdfast.plan.stages import Stages
 from holdfast.state import tables
 from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
@@ -331,22 +330,8 @@ class BackPressure:
         log.info("back-pressure holds %s", ", ".join(sorted(held)) or "no source any more")
 
 
-FILE_NAME = "limit"
-ROW_SIZE = 80
-"""Bytes that a row counts at least: compressed columns say little about the memory and the time that rows take."""
 _ENOUGH = 10**12
 """Bytes beyond which there is no limit any more."""
-
-
-def limit_file(stop_file: str) -> str:
-    """Return the path of the file that says how much an epoch takes: beside the one that stops a run."""
-    return beside(stop_file, FILE_NAME)
-
-
-def read_limit(path: str) -> ReadLimit | None:
-    """Return how much the next epoch takes of each source at most; None: there is no limit."""
-    size_bytes = read_note(path, None)
-    return None if size_bytes is None else ReadLimit(max(1, size_bytes // ROW_SIZE), size_bytes)
 
 
 class Ramp:

@@ -38,9 +38,7 @@ from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
-from holdfast.plan.levels.parts import due_file, is_due
-from holdfast.plan.operation import hold_file, is_held
-from holdfast.plan.pressure import limit_file, read_limit
+from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable

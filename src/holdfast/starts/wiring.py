@@ -28,11 +28,10 @@ from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.graph.nodes import late_rows_read
 from holdfast.plan.audit import Auditor, kept_book
 from holdfast.plan.levels.journal import StateJournal
-from holdfast.plan.levels.parts import due_file
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookup_versions import LookupVersions, look_ups_of
-from holdfast.plan.operation import hold_file
-from holdfast.plan.pressure import BackPressure, Ramp, limit_file, limited_operators
+from holdfast.plan.operation import due_file, hold_file, limit_file
+from holdfast.plan.pressure import BackPressure, Ramp, limited_operators
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions

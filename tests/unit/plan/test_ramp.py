@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.connectors.files.source.log import Block
 from holdfast.limits import EpochRoom, ReadLimit
-from holdfast.plan.pressure import ROW_SIZE, Ramp, read_limit
+from holdfast.plan.operation import ROW_SIZE, read_limit
+from holdfast.plan.pressure import Ramp
 
 FIRST = 16_000_000
 

@@ -176,7 +176,7 @@ def test_epochs_without_rows_are_planned_when_they_can_release_something_and_the
     lines(tmp_path, "0.json", 3)
     reader = planner(tmp_path, ticks=True)
     offset = plan(reader, reader.initialOffset())
-    file = parts.due_file(reader.reading.stop_file)
+    file = operation.due_file(reader.reading.stop_file)
 
     def planned(seconds: int) -> int:
         """Return how many epochs are planned while time passes; nothing is heard of them."""
@@ -208,7 +208,7 @@ def test_epochs_without_rows_are_planned_when_they_can_release_something_and_the
 def test_what_is_due_within_a_millisecond_of_batch_time_waits_for_the_next_one(tmp_path: Path) -> None:
     file = str(tmp_path / "due")
     parts.write_due(file, 5_000_500)
-    assert [parts.is_due(file, now) for now in (5_000_499, 5_000_999, 5_001_000)] == [False, False, True]
+    assert [operation.is_due(file, now) for now in (5_000_499, 5_000_999, 5_001_000)] == [False, False, True]
 
 
 def test_a_bucket_knows_the_silence_of_an_input_from_all_its_sources() -> None:
@@ -256,10 +256,10 @@ def test_what_is_due_in_a_bucket_is_not_forgotten_in_an_epoch_that_does_not_call
     }
     assert dues.take(reports) == {"seen/0": BucketReport({"late": 1}), "seen/1": BucketReport({"late": 0})}
     dues.take({"seen/0": BucketReport({"late": 0})})
-    assert [parts.is_due(file, now) for now in (29_999_999, 30_000_000)] == [False, True]
+    assert [operation.is_due(file, now) for now in (29_999_999, 30_000_000)] == [False, True]
     dues.take({"seen/1": BucketReport({"late": 0}, due_us=70_000_000)})
-    assert [parts.is_due(file, now) for now in (69_999_999, 70_000_000)] == [False, True]
+    assert [operation.is_due(file, now) for now in (69_999_999, 70_000_000)] == [False, True]
     dues.take({"seen/1": BucketReport({"late": 0})})
-    assert not parts.is_due(file, 900_000_000)
+    assert not operation.is_due(file, 900_000_000)
     dues.forget()
-    assert parts.is_due(file, 0), "one epoch finds out"
+    assert operation.is_due(file, 0), "one epoch finds out"

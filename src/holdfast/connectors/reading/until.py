@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +33,11 @@ from holdfast.connectors.reading.partitioned import BoundingSpec, beneath
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import end_at
-from holdfast.graph.graph import Graph
 from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
 from holdfast.positions import SourcePositions
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from holdfast.checkpoint.snapshot import Bucket, write_part
-from holdfast.plan.operation import beside, read_note, write_note
+from holdfast.plan.operation import write_note
 from holdfast.ports import Store
 from holdfast.state.bucket_report import BucketReport
 from holdfast.store.paths import open_store
@@ -102,14 +102,6 @@ def _write() -> None:
         del bucket
 
 
-FILE_NAME = "due"
-
-
-def due_file(stop_file: str) -> str:
-    """Return the path of the file: beside the one that stops a run."""
-    return beside(stop_file, FILE_NAME)
-
-
 class DueTimes:
     """When rows are released next, by bucket: an epoch need not call all of them."""
 
@@ -164,10 +156,3 @@ def write_due(path: str, due_us: int | None) -> None:
     """Write when the next epoch is needed, with or without rows; None: when rows arrive."""
     with suppress(OSError):  # a full disk: the epochs that it asks for come late, or find nothing
         write_note(path, due_us)
-
-
-def is_due(path: str, now_us: int) -> bool:
-    """Return whether an epoch is needed now; true also before the first epoch of a run has written anything."""
-    due_us = read_note(path, 0)
-    # Spark's batch time is cut to milliseconds: what is due within this one would not be released yet.
-    return due_us is not None and now_us // 1000 * 1000 >= due_us
