@@ -43,6 +43,17 @@ def test_a_module_begins_with_its_definition():
     assert wrong == []
 
 
+def test_what_a_module_runs_as_a_program_is_its_last_statement():
+    """A statement after it defines names that the program does not have yet."""
+    wrong = [
+        shown(path)
+        for path in MODULES
+        for node in tree_of(path).body[:-1]
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    ]
+    assert wrong == []
+
+
 def test_no_name_is_vague():
     named = [(path, path.stem) for path in MODULES] + [
         (path, node.name)

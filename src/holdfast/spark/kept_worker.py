@@ -111,10 +111,6 @@ def _answer(call: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
         return False, (error if isinstance(error, HoldfastError) else None, traceback.format_exc())
 
 
-if __name__ == "__main__":
-    main()
-
-
 T = TypeVar("T")
 
 LONG_S = 0.5
@@ -300,3 +296,7 @@ class _Process:
             elif self._process.poll() is not None:  # its pipe is held open by a process that it has started
                 raise EOFError
         return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

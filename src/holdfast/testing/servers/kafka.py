@@ -374,10 +374,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
@@ -460,3 +456,7 @@ def _pom(wanted: list[tuple[str, str, str]]) -> str:
         "<groupId>holdfast</groupId><artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>"
         f"<dependencies>{''.join(needs)}</dependencies></project>"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
