@@ -1,13 +1,9 @@
-"""DDL schemas (``"a INT, b STRUCT<x: DOUBLE> NOT NULL"``) as Arrow fields, read without a JVM.
-
-``${VARIABLE}`` in addresses and secrets: filled in on the driver when a run starts, so that no graph has them.
-"""
+"""DDL schemas (``"a INT, b STRUCT<x: DOUBLE> NOT NULL"``) as Arrow fields, read without a JVM."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -230,45 +226,3 @@ def _number(tokens: _Tokens, column: str) -> int:
 def _expect(tokens: _Tokens, mark: str, column: str) -> None:
     if not tokens.take(mark):
         raise tokens.wrong(column, f"{tokens.next!r} stands where {mark!r} is expected")
-
-
-VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-
-def filled_in(
-    text: str, what: str, encode: Callable[[str], str] = str, environment: Mapping[str, str] = os.environ
-) -> str:
-    """Return a text with the variables that it names filled in.
-
-    Parameters
-    ----------
-    text : str
-        May hold secrets.
-    what : str
-        What it is, for the error.
-    encode : callable
-        Makes of a variable's value what may stand in the text.
-    environment : mapping of str to str
-        The variables.
-
-    Raises
-    ------
-    InvalidPipeline
-        If one is not set.
-
-    Examples
-    --------
-    >>> filled_in("https://${HOST}/rows", "the address", environment={"HOST": "api.example"})
-    'https://api.example/rows'
-    """
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise InvalidPipeline(
-                f"{what} names the environment variable {match[1]}, which is not set.",
-                why="it is filled in when the run starts, on the driver.",
-                do=f"set it: export {match[1]}=...",
-            )
-        return encode(environment[match[1]])
-
-    return VARIABLE.sub(value, text)

@@ -21,7 +21,7 @@ from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Sink
 from holdfast.types import units
-from holdfast.types.ddl import filled_in
+from holdfast.types.variables import filled_in
 
 Auth = str | tuple[str, str] | Mapping[str, str]
 """The value of ``Authorization``; user and password; or headers by name."""

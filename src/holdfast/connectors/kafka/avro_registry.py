@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import masked
-from holdfast.types.ddl import filled_in
+from holdfast.types.variables import filled_in
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
-from holdfast.types.ddl import filled_in
+from holdfast.types.variables import filled_in
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

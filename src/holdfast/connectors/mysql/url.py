@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types.ddl import VARIABLE, filled_in
+from holdfast.types.variables import VARIABLE, filled_in_url
 
 _SCHEMES = ("mysql", "mariadb")
 _OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket")
@@ -49,9 +49,7 @@ class MysqlUrl:
 
     def expanded(self, environment: Mapping[str, str] = os.environ) -> MysqlUrl:
         """Return it with the variables filled in; raise :class:`InvalidPipeline` where one is not set."""
-        is_whole = VARIABLE.fullmatch(self.text) is not None
-        encode = str if is_whole else lambda text: quote(text, safe="")
-        url = MysqlUrl(filled_in(self.text, "write.mysql: the address", encode, environment))
+        url = MysqlUrl(filled_in_url(self.text, "write.mysql: the address", environment))
         url.check()
         return url
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types.ddl import VARIABLE, filled_in
+from holdfast.types.variables import VARIABLE, filled_in_url
 
 _SCHEMES = ("redis", "rediss", "unix")
 
@@ -45,9 +45,7 @@ class RedisUrl:
 
     def expanded(self, environment: Mapping[str, str] = os.environ) -> RedisUrl:
         """Return it with the variables filled in; raise :class:`InvalidPipeline` where one is not set."""
-        is_whole = VARIABLE.fullmatch(self.text) is not None
-        encode = str if is_whole else lambda text: quote(text, safe="")
-        url = RedisUrl(filled_in(self.text, "write.redis: the address", encode, environment))
+        url = RedisUrl(filled_in_url(self.text, "write.redis: the address", environment))
         url.check()
         return url
 
