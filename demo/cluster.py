@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from demo.processes import kill_one
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 
 WORKER_COUNT = 2
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"

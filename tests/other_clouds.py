@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 from tests.http_servers import Quiet, serving_with
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -22,7 +22,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.testing.servers.postgres import NoPostgres, free_port, postgres_server
+from holdfast.testing.servers.ports import free_port
+from holdfast.testing.servers.postgres import NoPostgres, postgres_server
 
 _SETTINGS = {
     "shared_buffers": "32MB",

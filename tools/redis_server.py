@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.testing.servers.postgres import free_port, is_free
+from holdfast.testing.servers.ports import free_port, is_free
 
 SETTINGS: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 """Durable: what was answered survives a kill, and a loss of power."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 """Variables with which the server is asked: it takes any."""

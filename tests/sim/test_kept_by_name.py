@@ -23,7 +23,7 @@ from holdfast.plan.stages import Stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.starts.graph_diff import compare
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, Event, KeptState, StatefulWorkload
 from holdfast.testing.stand_in import StandInPlan
 from holdfast.testing.store import SimulatedStore

@@ -29,7 +29,7 @@ from holdfast.starts.refusals import check_change
 from holdfast.starts.rewind_target import note_rewind
 from holdfast.starts.state_change import StateChange, compare_graphs
 from holdfast.store.local import LocalStore
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.starts import begun

@@ -18,7 +18,7 @@ from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, KeptState, StatefulWorkload
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.stand_in import StandInPlan

@@ -14,7 +14,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.progress import chain, read
 from holdfast.checkpoint.snapshot import FILES, good_snapshots, read_manifest, snapshot_keys, write_bucket
 from holdfast.ports import Store
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore, SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, bucket, ended

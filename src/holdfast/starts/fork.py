@@ -35,7 +35,7 @@ from holdfast.starts.refusals import check_change
 from holdfast.starts.start_at import StartAt
 from holdfast.starts.state_change import lines_of
 from holdfast.store.local import LocalStore
-from holdfast.store.paths import UnwrittenStore
+from holdfast.store.unwritten import UnwrittenStore
 
 log = logging.getLogger("holdfast.checkpoint")
 

@@ -4,8 +4,6 @@ Objects of a store that are named by a number, ``<prefix><digits>.json``: they a
 
 The digits are padded for readability.  As text they are in order only while the padding lasts: ``100000000`` sorts
 before ``99999999``, and the older object would be mistaken for the newest.
-
-A store as it is, for a trial: what is written to it goes nowhere.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import InvalidPipeline
@@ -106,45 +103,3 @@ def numbered(store: Store, prefix: str) -> dict[int, str]:
     """Return number -> key of every such object, in ascending order; other keys are left out."""
     names = ((path, path.rpartition("/")[2].removesuffix(".json")) for path in store.keys(prefix))
     return dict(sorted((int(name), path) for path, name in names if name.isdigit()))
-
-
-@dataclass(frozen=True)
-class UnwrittenStore:
-    """Reads another store, and leaves it as it is.
-
-    Parameters
-    ----------
-    store : Store
-        The other one.
-
-    Examples
-    --------
-    >>> from holdfast.testing.store import SimulatedStore
-    >>> store = SimulatedStore()
-    >>> store.put("a", b"1")
-    >>> trial = UnwrittenStore(store)
-    >>> trial.put("b", b"2"), trial.put_if_absent("a", b"3"), trial.delete("a")
-    (None, False, None)
-    >>> trial.keys(""), trial.get("a"), trial.get("b")
-    (['a'], b'1', None)
-    """
-
-    store: Store
-
-    def get(self, key: str) -> bytes | None:
-        """Return what the other store has."""
-        return self.store.get(key)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Write nothing."""
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write nothing; tell whether the object would have been created."""
-        return self.store.get(key) is None
-
-    def delete(self, key: str) -> None:
-        """Remove nothing."""
-
-    def keys(self, prefix: str) -> list[str]:
-        """Return the keys of the other store."""
-        return self.store.keys(prefix)

@@ -5,9 +5,10 @@ Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your 
 """
 
 from holdfast.testing import step_contract
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
 from holdfast.testing.drive import drive
-from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures, SimulatedClock
+from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
 from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.given import bound, close, malformed
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers

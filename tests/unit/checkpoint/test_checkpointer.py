@@ -16,7 +16,7 @@ from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.store import sealed
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, bucket, ended, snapshot
 

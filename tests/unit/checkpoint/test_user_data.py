@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint.user_data import SIZE_MAX, Recovered, UserData, decoded, encoded, recovered
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.flips import flipped
 

@@ -25,7 +25,7 @@ from holdfast.spark.state.plan import state_schemas_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.starts.plan import _stages
 from holdfast.store.paths import open_store
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 
 SCRIPT = """
     import holdfast as hf

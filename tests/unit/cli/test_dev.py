@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.testing.servers import kafka, postgres
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 
 
 @pytest.mark.postgres

@@ -15,7 +15,7 @@ from holdfast.connectors.rate import RateSpec
 from holdfast.connectors.reading.from_time import from_time, obstacle
 from holdfast.connectors.reading.until import is_from
 from holdfast.ports import REJECT_COLUMN, Source
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 
 SECOND = 1_000_000
 

@@ -23,7 +23,7 @@ from holdfast.connectors.reading.identified import IdentifiedSpec
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.limits import ReadLimit
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from tests.contract.source_contract import drain, rows_between
 from tests.everyday import examples
 from tests.unit.byte_streams import Writing

@@ -40,7 +40,7 @@ from holdfast.starts.state_change import StateChange
 from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedCrash
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from holdfast.types.schema import to_arrow
 from tests.starts import inputs_of

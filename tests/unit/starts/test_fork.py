@@ -29,7 +29,7 @@ from holdfast.starts.inputs import StartInputs
 from holdfast.starts.start_at import StartAt
 from holdfast.starts.table import Spark
 from holdfast.store.local import LocalStore
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.starts import begun, inputs_of, start_of

@@ -28,7 +28,7 @@ from holdfast.starts.state_change import StateChange, is_backfill, left_to_repla
 from holdfast.starts.table import Spark
 from holdfast.store import sealed
 from holdfast.store.local import LocalStore
-from holdfast.testing.failures import SimulatedClock
+from holdfast.testing.clock import SimulatedClock
 from tests.starts import inputs_of
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Lines of ``group:artifact:version sha256``: the broker and what it needs."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.servers.postgres import free_port
+from holdfast.testing.servers.ports import free_port
 
 SETTINGS: Mapping[str, str] = {
     "innodb_buffer_pool_size": "128M",

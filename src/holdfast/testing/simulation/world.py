@@ -19,7 +19,8 @@ from holdfast.commit.transaction import Transition
 from holdfast.errors import Diverged
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink, Store
-from holdfast.testing.failures import Failures, NoFailures, SimulatedClock
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine, Workers
 from holdfast.testing.simulation.process import CrashAt, Process, SteppedLane
