@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from holdfast.capabilities import offers, optional
 from holdfast.graph import checks
 from holdfast.graph.graph import Graph
-from holdfast.graph.nodes import Node, SinkNode, is_stateful
+from holdfast.graph.nodes import Node, OperatorSpec, SinkNode, is_stateful
 from holdfast.graph.row_ids import Identifying
 from holdfast.graph.shape import Shape
 from holdfast.plan.cutting import in_arrow_behind_state
@@ -37,7 +38,7 @@ def explain(pipeline: Graph, unchecked: Sequence[Node] = ()) -> str:
     return "\n".join((*_lines(pipeline), *_unchecked_lines(unchecked))) + "\n"
 
 
-@runtime_checkable
+@optional(OperatorSpec)
 class Stated(Protocol):
     """What an operator's declaration may be: a statement, which by its text and its types is Arrow's or Spark's."""
 
@@ -68,7 +69,7 @@ def ways_behind_state(pipeline: Graph) -> dict[str, str]:
     in_arrow = in_arrow_behind_state(pipeline)
     said = {True: _IN_ARROW, False: _IN_SPARK, None: _UNDECIDED}
     ways = {node: in_arrow.get(node.name) for node in behind}
-    return {node.name: said[way] for node, way in ways.items() if way is False or isinstance(node.spec, Stated)}
+    return {node.name: said[way] for node, way in ways.items() if way is False or offers(node.spec, Stated)}
 
 
 def _is_behind_state(node: Node) -> bool:
@@ -81,7 +82,7 @@ def _is_behind_state(node: Node) -> bool:
     return False
 
 
-@runtime_checkable
+@optional(OperatorSpec)
 class BoundsDeciding(Protocol):
     """What an operator's declaration may say: that only Spark's plan shows what happens to the timestamp."""
 
@@ -94,9 +95,9 @@ def bounds_line(node: Node) -> str | None:
     shapes = [before.shape for before in node.inputs]
     if all(shape.timestamp is None for shape in shapes):
         return None
-    if isinstance(node.spec, BoundsDeciding) and not node.spec.bounds_decided(shapes):
+    if offers(node.spec, BoundsDeciding) and not node.spec.bounds_decided(shapes):
         return "whether bounds hold downstream of it is decided at the start, by Spark's plan of it"
-    why = node.spec.bounds_end(shapes) if isinstance(node.spec, BoundsEnding) else None
+    why = node.spec.bounds_end(shapes) if offers(node.spec, BoundsEnding) else None
     return None if why is None else f"bounds end here, but for the end itself: {why}"
 
 
@@ -241,7 +242,7 @@ def _sink_lines(sink: SinkNode) -> Iterator[str]:
 
 
 def _id_column(sink: SinkNode) -> str | None:
-    return sink.spec.id_column if isinstance(sink.spec, Identifying) else None
+    return sink.spec.id_column if offers(sink.spec, Identifying) else None
 
 
 def _head(node: Node | SinkNode) -> str:

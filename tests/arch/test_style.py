@@ -68,9 +68,9 @@ def test_no_name_is_vague():
 
 
 def narrows_a_type(node):
-    """Whether an assert is ``x is not None`` or ``isinstance(x, T)``, without a message, for the type checker."""
-    is_isinstance = isinstance(node.test, ast.Call) and ast.unparse(node.test.func) == "isinstance"
-    return node.msg is None and (is_isinstance or ast.unparse(node.test).endswith(" is not None"))
+    """Whether an assert is ``x is not None``, ``isinstance(x, T)`` or ``offers(x, P)``: for the type checker."""
+    asks = isinstance(node.test, ast.Call) and ast.unparse(node.test.func) in ("isinstance", "offers")
+    return node.msg is None and (asks or ast.unparse(node.test).endswith(" is not None"))
 
 
 def test_what_holdfast_promises_itself_is_an_invariant_and_no_assert():

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import faults
+from holdfast.capabilities import offers
 from holdfast.errors import Fenced
 from holdfast.ports import (
     HASH_COLUMN,
@@ -141,7 +142,7 @@ class Opened:
         self.expected = Held(self.epoch, self.generation, record.positions)
 
     def content(self) -> Any:
-        assert isinstance(self.sink, Comparable)
+        assert offers(self.sink, Comparable)
         return self.sink.content()
 
     def close(self) -> None:
@@ -351,7 +352,7 @@ class ComparableTablesContract:
         opened.publish(table_of([simple(1)]))
         opened.publish(table_of([simple(2)]))
         assert repaired(opened, table_of([simple(1), simple(3)])) == 2
-        assert isinstance(opened.sink, Rewindable)
+        assert offers(opened.sink, Rewindable)
         assert opened.sink.withdrawal({"source": {"": 1}}).obstacle
         opened.publish(table_of([simple(4)]))
         back = EpochRecord(PIPELINE, 4, 1, {"source": {"": 2}}, rewound_to=2)

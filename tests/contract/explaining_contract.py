@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast import faults
+from holdfast.capabilities import offers
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.ports import EpochRecord, Explaining, Explanation, Held, Inspectable, Publication, RunIdentity, Sink
 from tests.contract.sink_contract import PIPELINE, Target
@@ -147,7 +148,7 @@ class ExplainingContract:
     def test_inspecting_a_sink_changes_nothing_of_it(self, target: Target) -> None:
         sink = opened(target)
         sink.publish([epoch(1, told("lines", 1, 2))], Held())
-        if isinstance(sink, Inspectable):
+        if offers(sink, Inspectable):
             held, _ = sink.inspect()
             assert held.epoch == 1
         assert kept(sink) == {"lines": texts("lines", 2)}
@@ -215,7 +216,7 @@ def epoch(
 
 def kept(sink: Sink) -> dict[str, list[str]]:
     """Return source -> what is kept, and see that it is dense and in order."""
-    assert isinstance(sink, Explaining)
+    assert offers(sink, Explaining)
     found: dict[str, list[Explanation]] = {}
     for each in sink.explanations():
         found.setdefault(each.source, []).append(each)

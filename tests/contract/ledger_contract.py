@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from holdfast.capabilities import offers
 from holdfast.ports import Held, Inspectable, LedgerSpec, RunIdentity, Sink
 from tests.contract.explaining_contract import epoch, told
 from tests.contract.sink_contract import PIPELINE
@@ -26,7 +27,7 @@ class LedgerContract:
     """The promises."""
 
     def test_where_nothing_was_written_there_is_no_ledger_and_none_is_made(self, target: AskedTarget) -> None:
-        assert isinstance(target.spec, LedgerSpec)
+        assert offers(target.spec, LedgerSpec)
         assert target.spec.ledger("target", PIPELINE) is None
         assert not target.is_there()
 
@@ -40,7 +41,7 @@ class LedgerContract:
             assert found is not None
             assert found.explanations == (*told("lines", 1, 2, 3), *told("marks", 1))
             assert found.held == Held(2, 3, {"lines": {"log": 20}}, None)
-            assert isinstance(sink, Inspectable)
+            assert offers(sink, Inspectable)
             assert sink.inspect()[0] == found.held
         sink.publish([epoch(3, generation=3)], Held())  # it was not fenced
         sink.close()

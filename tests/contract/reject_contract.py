@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
+from holdfast.capabilities import offers
 from holdfast.errors import BadRow
 from holdfast.ports import (
     Carried,
@@ -138,7 +139,7 @@ def part(sink: Sink, staged: bool, task: int, rows: Sequence[Row]) -> Part:
 
 
 def rejected(sink: Sink, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
-    assert isinstance(sink, Rejecting)
+    assert offers(sink, Rejecting)
     return sink.reject(publication)
 
 

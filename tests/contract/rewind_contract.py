@@ -7,6 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
+from holdfast.capabilities import offers
 from holdfast.errors import Diverged, Fenced
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Rewindable, RunIdentity, Sink, Task
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row
@@ -29,7 +30,7 @@ class RewindContract:
         self, rewindable: RewindableTarget
     ) -> None:
         sink = filled(rewindable, 5)
-        assert isinstance(sink, Rewindable)
+        assert offers(sink, Rewindable)
         asked = sink.withdrawal(positions(3))
         assert (asked.epoch, asked.epoch_count, asked.row_count, asked.obstacle) == (3, 2, 4, "")
         sink.publish([back(6, 3)], Held())

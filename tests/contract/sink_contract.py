@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
+from holdfast.capabilities import offers
 from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError
 from holdfast.ports import (
     Carried,
@@ -387,7 +388,7 @@ class SinkContract:
     def test_a_sink_that_was_never_opened_holds_nothing(self, target: Target) -> None:
         sink = target.connect()
         assert sink.outcome(1) is Outcome.ABSENT
-        if isinstance(sink, Inspectable):
+        if offers(sink, Inspectable):
             assert sink.inspect() == (Held(), [])
         sink.close()
 
@@ -397,7 +398,7 @@ class SinkContract:
         decided = stage_rows(owner, 2, [(2, "two")], generation=2)
         stage_rows(owner, 2, [(2, "two")], generation=2, attempt=1)
         sink = target.connect()
-        if isinstance(sink, Inspectable):
+        if offers(sink, Inspectable):
             held = Held(epoch=1, generation=2, positions=_positions(1), pts=5)
             names = [f"{PIPELINE}/2/2/0/0", f"{PIPELINE}/2/2/0/1"]
             assert sink.inspect() == (held, names)
@@ -406,7 +407,7 @@ class SinkContract:
         owner.publish([_publication(2, [decided], generation=2)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         owner.sweep(below_epoch=3)
-        if isinstance(owner, Inspectable):
+        if offers(owner, Inspectable):
             assert owner.inspect()[1] == []
         owner.close()
 
@@ -506,20 +507,20 @@ class SinkContract:
     def test_a_sink_says_which_staged_rows_are_gone_and_a_start_is_told_to_mend_it(self, target: Target) -> None:
         """Somebody removes what he does not know: the decision that names it is revoked (design/0002, "Expiry")."""
         dead = _opened(target, 1)
-        if not isinstance(dead, Expiring):
+        if not offers(dead, Expiring):
             dead.close()
             pytest.skip("its handles hold the rows")
         dropped = stage_rows(dead, 2, [(2, "dropped"), (3, "dropped")], task=1)
         dead.close()
         sink = _opened(target, 2)
-        assert isinstance(sink, Expiring)
+        assert offers(sink, Expiring)
         kept = stage_rows(sink, 2, [(1, "kept")], generation=2, task=0)
         empty = sink.writer_factory()(Task(PIPELINE, 2, 2, 2, 0)).stage()
         assert sink.expired([kept, dropped, empty]) == []
         sink.sweep(below_epoch=1)
         left = target.leftovers()
         unopened = target.connect()
-        assert isinstance(unopened, Expiring)
+        assert offers(unopened, Expiring)
         for asked in (sink, unopened, sink):
             assert asked.expired([kept, dropped, empty]) == [dropped.name]
             assert asked.expired([kept, empty]) == asked.expired([]) == []

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from holdfast.capabilities import offers
 from holdfast.connectors.reading.identified import (
     IdentifiedSource,
     IdentifiedSpec,
@@ -156,7 +157,7 @@ class SourceContract:
     def test_a_row_has_one_id_wherever_epochs_and_tasks_end(self, origin: Origin) -> None:
         """Where the declaration says that rows have numbers (design/0022)."""
         spec = IdentifiedSpec(origin.spec, "row_id", origin.spec.timestamp)
-        assert isinstance(spec.given, NumberedSpec)
+        assert offers(spec.given, NumberedSpec)
         source: Any = IdentifiedSource(origin.open(), spec, "numbered")
         origin.grow()
         positions = drain(source, source.initial())
@@ -176,7 +177,7 @@ class SourceContract:
         spec = IdentifiedSpec(origin.spec, "row_id", origin.spec.timestamp)
         source: Any = IdentifiedSource(origin.open(), spec, "numbered")
         positions = drain(source, source.initial())
-        assert isinstance(spec.given, TraceableSpec)
+        assert offers(spec.given, TraceableSpec)
         places = list(spec.given.places(source.source.name, source.source.workspace, positions[-1]))
         for start, end in pairwise(positions):
             for row in rows_between(source, start, end):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.capabilities import offers
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, EpochRecord, LineageSpec, Publication, RunIdentity
@@ -36,7 +37,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkNode]:
 
 
 def asked(node: SinkNode) -> LineageSpec:
-    assert isinstance(node.spec, LineageSpec)
+    assert offers(node.spec, LineageSpec)
     return node.spec
 
 

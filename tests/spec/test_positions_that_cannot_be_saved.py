@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.capabilities import offers
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
 from holdfast.connectors.byte_stream.messages import MessageColumns
@@ -253,5 +254,5 @@ def test_a_segment_whose_positions_cannot_be_saved_stops_the_run_after_ten_attem
 
 
 def explained(sink: Sink) -> list[Explanation]:
-    assert isinstance(sink, Explaining)
+    assert offers(sink, Explaining)
     return list(sink.explanations())

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from holdfast.capabilities import offers
 from holdfast.connectors.kit.explained import differing
 from holdfast.graph.nodes import Node
 from holdfast.ports import ExplainedSpec, Explaining, Explanation, Held, Sink, SinkLedger
@@ -43,7 +44,7 @@ class Explanations:
         durable = {
             node.name: partial(node.spec.explanations, node.name, workspace(checkpoint, node.name))
             for node in sources
-            if isinstance(node.spec, ExplainedSpec)
+            if offers(node.spec, ExplainedSpec)
         }
         return cls(durable, kept)
 
@@ -87,7 +88,7 @@ def lost_pasts(sources: Sequence[Node], checkpoint: Path, held: Iterable[Held], 
             known[source] = max(number, known.get(source, 0))
     lost = []
     for node in sources:
-        if isinstance(node.spec, ExplainedSpec) and node.name in known:
+        if offers(node.spec, ExplainedSpec) and node.name in known:
             own = node.spec.explanations(node.name, workspace(checkpoint, node.name), 0)
             # One may be there already: a start that was refused has noted what the log is of.
             if len(own) < known[node.name] and (len(own) <= 1 or not has_begun):
@@ -97,7 +98,7 @@ def lost_pasts(sources: Sequence[Node], checkpoint: Path, held: Iterable[Held], 
 
 def told_by(sinks: Mapping[str, Sink]) -> dict[str, list[Explanation]]:
     """Return source -> its explanations, from all sinks that keep any; raises as :func:`agreed`."""
-    return agreed({name: sink.explanations() for name, sink in sinks.items() if isinstance(sink, Explaining)})
+    return agreed({name: sink.explanations() for name, sink in sinks.items() if offers(sink, Explaining)})
 
 
 def agreed(told: Mapping[str, Iterable[Explanation]]) -> dict[str, list[Explanation]]:

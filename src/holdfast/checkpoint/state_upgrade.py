@@ -11,6 +11,7 @@ from enum import Enum
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import invariant
 from holdfast.graph.evolution import NOTHING, Evolution, Migration
@@ -42,7 +43,7 @@ class StateUpgrade:
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table of an earlier version under the present schema; None where that is impossible."""
-        return self.step.grown(table, known, at) if isinstance(self.step, Growable) else None
+        return self.step.grown(table, known, at) if offers(self.step, Growable) else None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
@@ -116,7 +117,7 @@ def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int, epochs: Col
         earlier: list[tuple[Sink, Publication]] = []
         for sink in sinks:
             parts = content.parts.get(sink.name, ())
-            if not parts or not isinstance(sink, Rejecting) or sink.outcome(entry.key.epoch) is not Outcome.ABSENT:
+            if not parts or not offers(sink, Rejecting) or sink.outcome(entry.key.epoch) is not Outcome.ABSENT:
                 continue
             publication, found = sink.reject(Publication(content.record, parts), earlier)
             earlier.append((sink, publication))

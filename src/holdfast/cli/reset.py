@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
@@ -66,7 +67,7 @@ def reset(
         # 1. that they have taken part, also where the checkpoint is lost, or a rewind has left one out: from here on a
         # start with it is refused.
         for node in nodes:
-            if isinstance(node.spec, ResettableSpec):
+            if offers(node.spec, ResettableSpec):
                 note_part(open_store(str(directory)), node.name)
         # 2. each sink.  A crash leaves some: a start says that they hold nothing, and this is repeated.
         for node in nodes:
@@ -132,7 +133,7 @@ def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -
 
 def _reset(pipeline: Graph, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
     """Reset a sink; None where it keeps nothing of a pipeline."""
-    if not isinstance(node.spec, ResettableSpec):
+    if not offers(node.spec, ResettableSpec):
         return None
     return node.spec.reset(node.name, pipeline.name, rows=rows, is_dry_run=is_dry_run)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from holdfast.capabilities import offers
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
@@ -141,7 +142,7 @@ class Delivery:
             If one does not answer, or its target is in use, after the last attempt.
         """
         for name, sink in self._sinks.items():
-            if isinstance(sink, Evolving):
+            if offers(sink, Evolving):
                 doing = f"add columns to the target of sink {name!r}"
                 added = self._patience.call(sink.add_columns, doing)
                 if added:
@@ -230,7 +231,7 @@ class Delivery:
     def expired(self, name: str, parts: Sequence[Part]) -> Sequence[str]:
         """Return the names of the parts of an epoch, which a sink lacks, whose staged rows it no longer has."""
         sink, staged = self._sinks[name], [part for part in parts if isinstance(part, Staged)]
-        if not staged or not isinstance(sink, Expiring):
+        if not staged or not offers(sink, Expiring):
             return ()
         return self._patience.call(lambda: sink.expired(staged), f"ask sink {name!r} what is staged there")
 
@@ -272,7 +273,7 @@ class Delivery:
             If one does not answer, after the last attempt.
         """
         for name, sink in self._sinks.items():
-            if name not in publications or not isinstance(sink, Early) or not sink.is_early:
+            if name not in publications or not offers(sink, Early) or not sink.is_early:
                 continue
 
             def send(name: str = name, sink: Early = sink) -> None:
@@ -284,7 +285,7 @@ class Delivery:
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
         """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot say."""
         sink = self._sinks[name]
-        if not isinstance(sink, Rejecting):
+        if not offers(sink, Rejecting):
             return publication, ()
         doing = f"find what sink {name!r} refuses of epoch {publication.record.epoch}"
         return self._patience.call(lambda: sink.reject(publication), doing)
@@ -422,7 +423,7 @@ class Delivery:
 
 def remembers(sink: Sink) -> bool:
     """Return whether a sink knows what another process published: not one that lives in a process, or never knows."""
-    return sink.guarantee is Guarantee.EXACTLY_ONCE and not (isinstance(sink, Volatile) and sink.is_volatile)
+    return sink.guarantee is Guarantee.EXACTLY_ONCE and not (offers(sink, Volatile) and sink.is_volatile)
 
 
 def _decided(refusal: BadRow, record: EpochRecord) -> BadRow:

@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers, optional
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.naming import Origin
-from holdfast.ports import StatefulSpec
+from holdfast.ports import SinkSpec, StatefulSpec
 
 
 class Named(Protocol):
@@ -189,7 +190,7 @@ def no_such_attribute(name: str) -> str:
     return f'a Stream has no attribute {name!r}: operators follow |, for instance stream | hf.filter("a > 1")'
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class Ordered(Protocol):
     """What a sink's declaration may say: which of its columns holds commands, whose place among the rows counts."""
 
@@ -199,10 +200,10 @@ class Ordered(Protocol):
 
 def check_row_order(spec: Any, node: Placed) -> None:
     """Raise :class:`InvalidPipeline` if a sink with commands is behind an operator with state."""
-    if not isinstance(spec, Ordered) or spec.control is None:
+    if not offers(spec, Ordered) or spec.control is None:
         return
     for above in upwards(node):
-        if isinstance(above.spec, StatefulSpec):
+        if offers(above.spec, StatefulSpec):
             raise InvalidPipeline(
                 f"control={spec.control.control!r} behind {above.kind} {above.name!r}, built at {above.origin}.",
                 why="rows wait in an operator with state, by key and time: a command would overtake those before it.",

@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.building import Ordered, by_this_thread, called, upwards
@@ -115,7 +116,7 @@ def _warn_of_varying(pipeline: str, nodes: Sequence[Node]) -> None:
     reaching: dict[Node, tuple[Node, str]] = {}
     for node in nodes:
         found = next((reaching[before] for before in node.inputs if before in reaching), None)
-        if found is not None and isinstance(node.spec, StatefulSpec):
+        if found is not None and offers(node.spec, StatefulSpec):
             logger.warning(
                 "pipeline %r: %s() of %s %r varies, and %s %r keeps state of it: where its journal is lost, a replay "
                 "computes other values than sinks hold.  Use it downstream of the last operator with state.",
@@ -153,7 +154,7 @@ user's, and none is Spark's own source."""
 def _check_early(pipeline: str, sinks: Sequence[SinkNode]) -> None:
     """Raise :class:`InvalidPipeline` if a sink is to have rows early that might not be there when it is replayed."""
     for sink in sinks:
-        if not isinstance(sink.spec, EarlySpec) or sink.spec.send != EARLY:
+        if not offers(sink.spec, EarlySpec) or sink.spec.send != EARLY:
             continue
         for node in upwards(sink.stream.node) if sink.stream is not None else ():
             if (why := _not_again(node)) is not None:
@@ -197,7 +198,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _check_overlaps(pipeline: str, sink: SinkNode, others: Sequence[SinkNode]) -> None:
     for one, other in (pair for each in others for pair in ((sink, each), (each, sink))):
-        why = one.spec.overlap(other.spec) if isinstance(one.spec, OverlappingSpec) else ""
+        why = one.spec.overlap(other.spec) if offers(one.spec, OverlappingSpec) else ""
         if why:
             raise InvalidPipeline(
                 f"rows of sink {one.name!r}, built at {one.origin}, may go where sink {other.name!r}, built at "
@@ -304,7 +305,7 @@ def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
 def check_boundary(sinks: tuple[SinkNode, ...], pipeline: str) -> None:
     """Raise :class:`InvalidPipeline` if rows of a sink with commands would wait for their time."""
     for sink in sinks:
-        if isinstance(sink.spec, Ordered) and sink.spec.control is not None:
+        if offers(sink.spec, Ordered) and sink.spec.control is not None:
             raise InvalidPipeline(
                 f"sink {sink.name!r} of pipeline {pipeline!r}, built at {sink.origin}, has control="
                 f"{sink.spec.control.control!r}, and the pipeline commits at pts.",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
+from holdfast.capabilities import capabilities, offers
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph import drawing, naming
 from holdfast.graph.building import (
@@ -97,6 +98,7 @@ class Node:
     """Side outputs in use, by name: asking twice returns the same node."""
 
     def __post_init__(self) -> None:
+        capabilities(self.spec)  # checked here, and not when one is first needed
         register(self)
 
     @property
@@ -112,12 +114,12 @@ class Node:
     @property
     def guarantee(self) -> Guarantee:
         """What it promises for each row; an operator keeps the guarantee of its input."""
-        return self.spec.guarantee if isinstance(self.spec, Guaranteeing) else Guarantee.EXACTLY_ONCE
+        return self.spec.guarantee if offers(self.spec, Guaranteeing) else Guarantee.EXACTLY_ONCE
 
     @property
     def watches_clock(self) -> bool:
         """Whether it decides something by batch time."""
-        return isinstance(self.spec, ClockDriven) and self.spec.watches_clock
+        return offers(self.spec, ClockDriven) and self.spec.watches_clock
 
     @property
     def source_spec(self) -> SourceSpec:
@@ -128,7 +130,7 @@ class Node:
     @property
     def stateful_spec(self) -> StatefulSpec:
         """The declaration of an operator that keeps state; only such an operator has one."""
-        is_stateful = isinstance(self.spec, StatefulSpec)
+        is_stateful = offers(self.spec, StatefulSpec)
         invariant(is_stateful, f"{self} is asked for the declaration of its state.", participant=self.name)
         return cast("StatefulSpec", self.spec)
 
@@ -292,7 +294,7 @@ def _rejects(stream: Stream) -> Stream:
 
 def is_stateful(node: Node | SinkNode) -> bool:
     """Return whether a node's operator keeps state: whether its declaration has a step."""
-    return isinstance(node.spec, StatefulSpec)
+    return offers(node.spec, StatefulSpec)
 
 
 def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
@@ -428,6 +430,7 @@ class SinkNode:
     pace: SinkPace | None = None
 
     def __post_init__(self) -> None:
+        capabilities(self.spec)
         if self.stream is not None:
             register(self)
 
@@ -462,7 +465,7 @@ class SinkNode:
             self.spec.check_columns(stream.columns)
             check_row_order(self.spec, stream.node)
             spec = self.spec
-            if isinstance(spec, Identifying):
+            if offers(spec, Identifying):
                 spec = spec.identified(stream.columns, stream.shape.ids)
         return replace(self, spec=spec, stream=stream)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from holdfast.capabilities import optional
 from holdfast.errors import InvalidPipeline
-
-if TYPE_CHECKING:
-    from holdfast.ports import SinkSpec
+from holdfast.ports import SinkSpec
 
 DEFAULT_COLUMN = "row_id"
 AUTO = "auto"
@@ -50,7 +49,7 @@ def united(several: Sequence[RowIds | None]) -> RowIds | None:
     return RowIds(columns.pop(), origins, "; ".join(dict.fromkeys(ids.made_of for ids in known)))
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class Identifying(Protocol):
     """What a sink's declaration may say beyond :class:`~holdfast.ports.SinkSpec`: that its rows must have ids."""
 
@@ -61,7 +60,7 @@ class Identifying(Protocol):
         """Return the declaration for a stream; raise InvalidPipeline where the stream has no ids that it could use."""
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class EarlySpec(Protocol):
     """What a sink's declaration may say beyond :class:`Identifying`: when rows are given to it."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
@@ -70,7 +71,7 @@ def ask_ledgers(pipeline: Graph) -> AskedLedgers:
 def ledger_of(node: SinkNode, pipeline: str) -> SinkLedger | None:
     """Return what a sink's ledger says; None where there is none, or it cannot be asked so."""
     spec = node.spec
-    return spec.ledger(node.name, pipeline) if isinstance(spec, LedgerSpec) else None
+    return spec.ledger(node.name, pipeline) if offers(spec, LedgerSpec) else None
 
 
 def first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.spark_log import newest_positions
 from holdfast.config import OTHER_VARIABLES, SECRET_VARIABLES, Settings, mistaken_variables, variable
 from holdfast.connectors.reading.partitioned import beneath
@@ -52,7 +53,7 @@ def inspect_sources(
     return tuple(
         _report(node, spec, inspection, planned.get(node.name, {}), clock.now_us())
         for node in pipeline.sources
-        if isinstance(spec := beneath(node.source_spec), MeasuredSpec)
+        if offers(spec := beneath(node.source_spec), MeasuredSpec)
     )
 
 
@@ -133,7 +134,7 @@ def examined(pipeline: Graph) -> Targets:
     misfits: list[HoldfastError] = []
     new_columns: dict[str, tuple[str, ...]] = {}
     for node in pipeline.sinks:
-        if node.name in schemas and isinstance(node.spec, ExaminedSpec):
+        if node.name in schemas and offers(node.spec, ExaminedSpec):
             try:
                 added = node.spec.examine(node.name, pipeline.name, schemas[node.name])
             except HoldfastError as error:

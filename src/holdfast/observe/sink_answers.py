@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.participation import has_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
@@ -219,7 +220,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
             answers=tuple(answers),
             expired=expired,
             **_open_in(sink, held, inspection),
-            controls=sink.control_counts() if isinstance(sink, Controlled) else {},
+            controls=sink.control_counts() if offers(sink, Controlled) else {},
         )
     except Exception as error:
         return replace(report, staging=sink.staging, problem=first_line(error))
@@ -238,7 +239,7 @@ def _with_backlog(inspection: Inspection, report: SinkReport, **said: Any) -> Si
 
 
 def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] | None]:
-    if isinstance(sink, Inspectable):
+    if offers(sink, Inspectable):
         held, staged = sink.inspect()
         return held, tuple(sorted(name for name in staged if _is_orphan(name, held, inspection)))
     epoch = highest_held(sink, inspection.last_done)
@@ -248,7 +249,7 @@ def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] 
 
 def _open_in(sink: Sink, held: Held, inspection: Inspection) -> dict[str, Any]:
     """Return what is open in the sink's system, and who waits for it."""
-    if not isinstance(sink, Transactional):
+    if not offers(sink, Transactional):
         return {}
     found = [TransactionReport(each, _standing(each, held, inspection)) for each in sink.open_transactions()]
     return {"transactions": tuple(found), "waiting_readers": tuple(sink.waiting_readers())}
@@ -298,7 +299,7 @@ def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answ
 def _revoked(sink: Sink, store: Store, answers: Sequence[Answer]) -> tuple[list[Answer], tuple[str, ...]]:
     """Return the answers, where staged rows of a decision are gone, and the names of those rows."""
     lacks = [each.epoch for each in answers if (each.decision, each.outcome) == (Decision.COMMIT, Outcome.ABSENT)]
-    if not lacks or not isinstance(sink, Expiring):
+    if not lacks or not offers(sink, Expiring):
         return list(answers), ()
     for entry in survey(store, lacks):
         content, epoch = entry.content, entry.key.epoch

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.explained import workspace
 from holdfast.connectors.files.source.log import FileLog
 from holdfast.connectors.reading.bounds import unmarked
@@ -180,7 +181,7 @@ def ids_where(pipeline: Graph, where: str, sink: str | None, *, limit: int) -> l
     InvalidPipeline
         If no sink can be asked, several could be, or the condition is refused.
     """
-    nodes = [node for node in _choose(pipeline, sink) if isinstance(node.spec, LineageSpec)]
+    nodes = [node for node in _choose(pipeline, sink) if offers(node.spec, LineageSpec)]
     identified = [(node, ids.column) for node in nodes if node.stream and (ids := node.stream.shape.ids) is not None]
     if len(identified) != 1:
         raise InvalidPipeline(
@@ -192,7 +193,7 @@ def ids_where(pipeline: Graph, where: str, sink: str | None, *, limit: int) -> l
             pipeline=pipeline.name,
         )
     ((node, column),) = identified
-    assert isinstance(node.spec, LineageSpec)
+    assert offers(node.spec, LineageSpec)
     return [str(row[column]) for row in node.spec.find(node.name, where, limit=limit)]
 
 
@@ -295,7 +296,7 @@ def read_at(
     until : mapping of str to int or str
         Positions before which the row is.
     """
-    for place in spec.given.places(name, workspace, until) if isinstance(spec.given, TraceableSpec) else ():
+    for place in spec.given.places(name, workspace, until) if offers(spec.given, TraceableSpec) else ():
         number = read.number(position_key(name, place.place))
         if number is not None and place.begin <= number < place.end and _is_read_at(place, read, spec):
             return place, number, number if place.position is None else place.position
@@ -333,7 +334,7 @@ def _past(
             [each for each in ledger.explanations if each.source == node.name] for ledger in ledgers.values()
         ]  # each sink has a beginning of the same list
         longest = max(told, key=len, default=[])
-        if longest and isinstance(spec.given, ExplainedSpec):
+        if longest and offers(spec.given, ExplainedSpec):
             spec.restore(node.name, scratch, longest)
         yield scratch, until
 
@@ -362,7 +363,7 @@ class _Asked:
     def _published(self, sink: SinkNode) -> PublishedEpoch | None:
         """Return the first epoch whose end is behind the position; None where that may be an earlier one."""
         spec = sink.spec
-        known = spec.history(sink.name, self.pipeline) if isinstance(spec, LineageSpec) else ()
+        known = spec.history(sink.name, self.pipeline) if offers(spec, LineageSpec) else ()
         behind = [each for each in known if self._is_before(each.positions)]
         is_first = bool(behind) and (behind[0] is not known[0] or known[0].epoch == 1)
         return behind[0] if is_first else None
@@ -371,7 +372,7 @@ class _Asked:
         return self.position < int(positions.get(self.source, {}).get(self.segment, 0))
 
     def _count(self, sink: SinkNode) -> int | None:
-        if not isinstance(sink.spec, LineageSpec):
+        if not offers(sink.spec, LineageSpec):
             return None
         try:
             return len(sink.spec.find(sink.name, (self.id_column, self.row_id), limit=COUNTED_MAX))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from holdfast.capabilities import offers
 from holdfast.graph.nodes import Node, is_stateful
 from holdfast.ports import PartitionedSpec
 from holdfast.types import units
@@ -82,7 +83,7 @@ def _is_strict(node: Node, name: str) -> bool:
 
 def _of_partitions(node: Node, name: str, source: Node) -> str:
     spec = source.source_spec
-    assert isinstance(spec, PartitionedSpec)
+    assert offers(spec, PartitionedSpec)
     return (
         f"{node.kind} {node.name!r} ({node.origin}): rows of {name} that come in time can be late, and go nowhere "
         f"else: source {source.name!r} reads its {spec.partitions} one after the other, and rows are held to the order "
@@ -127,7 +128,7 @@ _UNCONCERNED = ("apply", "lookup_as_of", "limit_in_flight")
 def _partitioned(node: Node) -> Node | None:
     """Return a source of rows that reads partitions, and gives no bounds of them."""
     for source in _sources(node):
-        if isinstance(source.spec, PartitionedSpec) and source.spec.partitions and not source.arguments().get("bounds"):
+        if offers(source.spec, PartitionedSpec) and source.spec.partitions and not source.arguments().get("bounds"):
             return source
     return None
 

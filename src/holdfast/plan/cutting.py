@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.nodes import Node, OperatorSpec, SinkNode
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
 from holdfast.operators.lookup.spec import TableLookup
 from holdfast.operators.lowering import InArrow, lowering_of
@@ -53,13 +54,12 @@ Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
 
 
-@runtime_checkable
+@optional(OperatorSpec)
 class OnFrames(Protocol):
     """What an operator's declaration may say: that Spark alone evaluates it, whatever the types are."""
 
-    @property
-    def is_of_frames(self) -> bool:
-        """Whether it does."""
+    is_of_frames: bool
+    """Whether it does."""
 
 
 def has_state(pipeline: Graph) -> bool:
@@ -152,7 +152,7 @@ def in_arrow_behind_state(pipeline: Graph) -> dict[str, bool]:
 
 def _of_frames(pipeline: Graph) -> set[Node]:
     """Return what Arrow does not evaluate, whatever the types are."""
-    return {node for node in pipeline.nodes if isinstance(node.spec, OnFrames) and node.spec.is_of_frames}
+    return {node for node in pipeline.nodes if offers(node.spec, OnFrames) and node.spec.is_of_frames}
 
 
 class _NotInArrow(Exception):
@@ -411,9 +411,9 @@ class _Cutting:
         schemas = [self._schema[before] for before in node.inputs]
         with _at(node.kind, node.name, node.origin):
             step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
-            if isinstance(step, Selective):
+            if offers(step, Selective):
                 step = step.giving(self._outputs_read(node))
-            if isinstance(step, Promising):
+            if offers(step, Promising):
                 step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
             checks.require_distinct_columns(step)
         targets = {}
@@ -455,7 +455,7 @@ class _Cutting:
 
 
 def _wakes(node: Node) -> bool:
-    return isinstance(node.spec, ClockDriven) and node.spec.wakes
+    return offers(node.spec, ClockDriven) and node.spec.wakes
 
 
 def _keeps_state(node: Node) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.expressions.text import Item
-from holdfast.graph.nodes import Node, is_stateful
+from holdfast.graph.nodes import Node, OperatorSpec, is_stateful
 from holdfast.graph.shape import Shape
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
@@ -34,7 +35,7 @@ _OF_FUNCTIONS = frozenset({"apply", "stateful"})
 _BY_TIME = frozenset({"tumbling", "sliding", "session"})
 
 
-@runtime_checkable
+@optional(OperatorSpec)
 class BoundsEnding(Protocol):
     """What an operator's declaration may have: why bounds of its inputs, except the end, do not hold after it."""
 
@@ -126,7 +127,7 @@ def inputs_by_bounds(nodes: Sequence[Node], analysis: Analysis = None) -> dict[s
 
 
 def _ends_bounds(node: Node) -> bool:
-    return isinstance(node.spec, BoundsEnding) and node.spec.bounds_end([one.shape for one in node.inputs]) is not None
+    return offers(node.spec, BoundsEnding) and node.spec.bounds_end([one.shape for one in node.inputs]) is not None
 
 
 def with_key(feed: Feed, key: Sequence[str]) -> str:

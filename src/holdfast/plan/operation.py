@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import optional
 from holdfast.limits import ReadLimit
 
 Batches = list[pa.RecordBatch]
@@ -36,7 +37,7 @@ class Operation(Protocol):
         """Return the step's output, and how many rows it must have."""
 
 
-@runtime_checkable
+@optional(Operation)
 class Choosing(Protocol):
     """What an operation may say: which columns it uses.  One that does not uses all of them."""
 

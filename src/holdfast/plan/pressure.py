@@ -24,12 +24,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import offers, optional
 from holdfast.errors import invariant
 from holdfast.operators.join.side import known
 from holdfast.operators.join.step import JoinStep
@@ -81,7 +82,7 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
         return _pressure_of_gate(step, state)
     if isinstance(step, JoinStep):
         return _pressure_of_join(step, state)
-    if isinstance(step, KeepsRows):
+    if offers(step, KeepsRows):
         return _pressure_of_one(step, state)
     assert isinstance(step, SyncStep)
     assert step.max_waiting_rows is not None
@@ -101,10 +102,12 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
 
 def limit_of(step: Step) -> int | None:
     """Return how many rows may wait under one key of an operator; None: it has no limit."""
-    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | JoinStep | GateStep | KeepsRows) else None
+    if isinstance(step, SyncStep | MergeStep | JoinStep | GateStep):
+        return step.max_waiting_rows
+    return step.max_waiting_rows if offers(step, KeepsRows) else None
 
 
-@runtime_checkable
+@optional(Step)
 class KeepsRows(Protocol):
     """A step that keeps rows of one input until others of the same input have come: ``aggregate``, ``distinct``.
 

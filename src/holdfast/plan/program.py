@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import offers
 from holdfast.expressions.logic import Columnar
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.counts import Counts
@@ -96,7 +97,7 @@ class Program:
         for number in reversed(range(len(self.steps))):  # inputs have lower numbers
             step = self.steps[number]
             for before in step.inputs:
-                if isinstance(step.operation, Choosing):
+                if offers(step.operation, Choosing):
                     wanted[before] |= step.operation.reads(wanted[number])
                 else:
                     wanted[before] |= frozenset(self.steps[before].schema.names)

@@ -5,7 +5,8 @@ Specs (:class:`SourceSpec`, :class:`SinkSpec`, :class:`StatefulSpec`) are frozen
 graph; they open nothing until a run starts.  The values that cross them are those of :mod:`holdfast.values`,
 and are imported from here; those of a step are with it in :mod:`holdfast.state.step`.
 
-What one of them *may* do is a protocol of its own, and is asked in one way: ``isinstance(sink, Rewindable)``.
+What one of them *may* do is a protocol of its own, declared ``@optional(Sink)``, and is asked in one way:
+``offers(sink, Rewindable)`` (:mod:`holdfast.capabilities`).
 """
 
 from __future__ import annotations

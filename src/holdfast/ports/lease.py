@@ -6,7 +6,10 @@ A lease elects; it protects nothing.  That at most one run writes is the fence's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+from holdfast.capabilities import optional
+from holdfast.ports.sinks import SinkSpec
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class LeasePlace(Protocol):
         """Release connections.  Must not raise."""
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class LeasedSpec(Protocol):
     """What a sink's declaration may offer beyond ``SinkSpec``: to keep the lease of a pipeline."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import optional
 from holdfast.values import SideRows
 
 if TYPE_CHECKING:
     from holdfast.state.step import Step
 
 
-@runtime_checkable
+@optional()
 class StatefulSpec(Protocol):
     """What the declaration of an operator that keeps state has besides that of a stateless one."""
 
@@ -30,7 +31,7 @@ class StatefulSpec(Protocol):
         """Return the step for inputs of these schemas; raise InvalidPipeline where a column is missing or unfit."""
 
 
-@runtime_checkable
+@optional(StatefulSpec)
 class ClockDriven(Protocol):
     """What the declaration of a stateful operator may say beyond :class:`StatefulSpec`: what it does by batch time."""
 

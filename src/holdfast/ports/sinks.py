@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import optional
 from holdfast.positions import Positions
 from holdfast.types.canonical import Digests
 from holdfast.values import (
@@ -156,7 +157,7 @@ class Sink(Protocol):
         """Release connections.  Must not raise."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Inspectable(Protocol):
     """What a sink may offer beyond :class:`Sink`, to say more about itself than ``outcome`` does."""
 
@@ -168,7 +169,7 @@ class Inspectable(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Transactional(Protocol):
     """What a sink may offer beyond :class:`Sink`: to show what is open in its system, and who waits for that.
 
@@ -182,7 +183,7 @@ class Transactional(Protocol):
         """Return the parts of its target of which readers do not see all, whoever holds them back."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Expiring(Protocol):
     """What a sink may offer beyond :class:`Sink`: to say which staged rows it no longer has (design/0002, "Expiry").
 
@@ -197,7 +198,7 @@ class Expiring(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Evolving(Protocol):
     """What a sink may offer beyond :class:`Sink`: to add the columns that its target lacks (design/0035).
 
@@ -221,7 +222,7 @@ class Evolving(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Early(Protocol):
     """What a sink may offer beyond :class:`Sink`: to be given an epoch before it is decided (design/0025).
 
@@ -237,7 +238,7 @@ class Early(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Rejecting(Protocol):
     """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
 
@@ -258,7 +259,7 @@ class Rejecting(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Rewindable(Protocol):
     """What a sink may offer beyond :class:`Sink`: to take back what it published.
 
@@ -273,7 +274,7 @@ class Rewindable(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Sink)
 class Explaining(Protocol):
     """What a sink may offer beyond :class:`Sink`: to keep what its positions mean (design/0018).
 
@@ -284,7 +285,7 @@ class Explaining(Protocol):
         """Return all of them, for each source in order.  Asked of a sink opened or not: changes nothing."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Volatile(Protocol):
     """What a sink may say beyond :class:`Sink`: that it ends with its process."""
 
@@ -292,7 +293,7 @@ class Volatile(Protocol):
     """Whether what the ledger calls done is not looked for in it."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Idempotent(Protocol):
     """What a sink may say beyond :class:`Sink`: that it recognises rows that it was given before (design/0023)."""
 
@@ -300,7 +301,7 @@ class Idempotent(Protocol):
     """Whether rows may be sent early and again, also cut into other epochs: by their ids none is doubled."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Bindable(Protocol):
     """What a sink may need beyond :class:`Sink`: what only the engine has.  Provided before it is opened."""
 
@@ -308,7 +309,7 @@ class Bindable(Protocol):
         """Take what makes DataFrames, and a directory below the checkpoint that belongs to this sink alone."""
 
 
-@runtime_checkable
+@optional(Sink)
 class Comparable(Protocol):
     """What a sink may offer beyond :class:`Sink`: to be compared with what it should hold (design/0024)."""
 
@@ -407,7 +408,7 @@ class SinkSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class LineageSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: which of its rows came when (design/0022)."""
 
@@ -438,7 +439,7 @@ class LineageSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class ExaminedSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to look at its target before anything runs."""
 
@@ -449,7 +450,7 @@ class ExaminedSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class RewindableSpec(Protocol):
     """What the declaration of a sink has whose sinks are :class:`Rewindable`."""
 
@@ -460,7 +461,7 @@ class RewindableSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class LedgerSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to be asked where the rows' schema is unknown."""
 
@@ -471,7 +472,7 @@ class LedgerSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class OverlappingSpec(Protocol):
     """What a sink's declaration may say beyond :class:`SinkSpec`: that a row may go where another sink's rows are."""
 
@@ -479,7 +480,7 @@ class OverlappingSpec(Protocol):
         """Return how rows of this sink and of another one could have one place; empty: they cannot."""
 
 
-@runtime_checkable
+@optional(SinkSpec)
 class ResettableSpec(Protocol):
     """What a sink's declaration may offer beyond :class:`SinkSpec`: to begin as if it had never been (design/0042)."""
 

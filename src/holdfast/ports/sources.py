@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import optional
 from holdfast.limits import ReadLimit
+from holdfast.ports.sinks import SinkSpec
 from holdfast.positions import SourcePositions
 from holdfast.values import Explanation, Guarantee, SegmentLag, Span
 
@@ -106,7 +108,7 @@ class SourceSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Source)
 class Exhaustible(Protocol):
     """What a source may offer beyond :class:`Source`, if its declaration is :class:`Bounded`: to know its end."""
 
@@ -114,7 +116,7 @@ class Exhaustible(Protocol):
         """Return whether nothing follows these positions."""
 
 
-@runtime_checkable
+@optional(Source)
 class Backlogged(Protocol):
     """What a source may offer beyond :class:`Source`, where positions do not show it: whether it is behind."""
 
@@ -122,7 +124,7 @@ class Backlogged(Protocol):
         """Return whether there is something after these positions that an epoch could have taken."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class Bounded(Protocol):
     """What a source's declaration may say beyond :class:`SourceSpec`; without it a source never ends."""
 
@@ -130,7 +132,7 @@ class Bounded(Protocol):
     """Whether it ends."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class Guaranteeing(Protocol):
     """What a source's declaration may say beyond :class:`SourceSpec`; without it a source is exactly-once."""
 
@@ -138,7 +140,7 @@ class Guaranteeing(Protocol):
     """What it promises for each row."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class SeekableSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to begin at a time."""
 
@@ -148,7 +150,7 @@ class SeekableSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class NarrowedSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to read fewer columns."""
 
@@ -159,7 +161,7 @@ class NarrowedSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class ExplainedSpec(Protocol):
     """What a source's declaration offers beyond :class:`SourceSpec` where its positions mean nothing by themselves."""
 
@@ -170,7 +172,7 @@ class ExplainedSpec(Protocol):
         """Make these durable where they are not; raise Diverged where a number says something else."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class RecordedStartSpec(Protocol):
     """What a declaration may offer beyond :class:`SourceSpec`, if reading need not begin with the first row there is:
     to know where it began.
@@ -183,7 +185,7 @@ class RecordedStartSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class MeasuredSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to tell how far positions are behind."""
 
@@ -204,7 +206,7 @@ class Follower(Protocol):
         """Pass the newest on, in bounded time.  Must not raise."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class FollowedSpec(Protocol):
     """What a source's declaration may offer beyond :class:`SourceSpec`: to let others watch how far sinks are."""
 
@@ -212,7 +214,7 @@ class FollowedSpec(Protocol):
         """Return who is told during a run; None where nobody wants to know."""
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class PartitionedSpec(Protocol):
     """What a declaration says whose source reads partitions side by side: there is no order between their rows."""
 
@@ -221,7 +223,7 @@ class PartitionedSpec(Protocol):
         """What users call them, in the plural; empty where there are none."""
 
 
-@runtime_checkable
+@optional(SourceSpec, SinkSpec)
 class PreparedSpec(Protocol):
     """What the declaration of a source or a sink may do besides: begin what takes time on this machine."""
 
@@ -232,7 +234,7 @@ class PreparedSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(SourceSpec, SinkSpec)
 class Confidential(Protocol):
     """What the declaration of a source or a sink may say besides: that executors are sent a secret."""
 

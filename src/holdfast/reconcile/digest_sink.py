@@ -19,6 +19,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.capabilities import offers
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
@@ -210,7 +211,7 @@ class DigestSink:
             return NO_LOSSES
         sink = self._spec.of.connect(self.name, self._pipeline, self._schema)
         try:
-            assert isinstance(sink, Comparable)
+            assert offers(sink, Comparable)
             with sink.content() as content:
                 return content.losses
         finally:

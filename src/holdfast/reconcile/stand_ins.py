@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from holdfast.capabilities import offers
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.kit.sql import APPEND, TableMode
@@ -73,7 +74,7 @@ def known_by(node: SinkNode, key: Sequence[str]) -> tuple[str, ...]:
 def followed(pipeline: Graph) -> list[SinkNode]:
     """Return the sinks whose ledgers say where a pipeline is: those that a replica's shadow stands in for."""
     exact = [node for node in pipeline.sinks if node.guarantee is Guarantee.EXACTLY_ONCE]
-    return [node for node in exact if isinstance(node.spec, LedgerSpec)]
+    return [node for node in exact if offers(node.spec, LedgerSpec)]
 
 
 def _mode(node: SinkNode) -> TableMode:
@@ -156,7 +157,7 @@ def can_be_rebuilt(node: SinkNode, pipeline: str) -> bool:
 
 def obstacle(node: SinkNode) -> str:
     """Return why a sink cannot be compared with what it should hold; empty where it can."""
-    if node.kind not in COMPARABLE or not isinstance(node.spec, LedgerSpec):
+    if node.kind not in COMPARABLE or not offers(node.spec, LedgerSpec):
         return "it does not say which rows it holds."
     if node.guarantee is not Guarantee.EXACTLY_ONCE:
         return "it is at-least-once: its ledger does not say which rows it should hold."

@@ -9,6 +9,7 @@ import logging
 import threading
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import LeasedSpec, LeasePlace, SeenLease
@@ -131,7 +132,7 @@ def lease_of(pipeline: Graph) -> LeasePlace:
         If none can.
     """
     for node in pipeline.sinks:
-        if isinstance(node.spec, LeasedSpec):
+        if offers(node.spec, LeasedSpec):
             return node.spec.lease(node.name, pipeline.name)
     raise InvalidPipeline(
         f"no sink of pipeline {pipeline.name!r} can keep a lease.",

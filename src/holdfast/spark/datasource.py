@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import read_origin
 from holdfast.checkpoint.retention import held_by_all, read_floor, read_named_floor
 from holdfast.checkpoint.spark_log import MARKS, has_more, plain
@@ -428,7 +429,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if not self.reading.notes_silence:
             return {}
         source = innermost(self.source)
-        is_behind = source.has_more(end) if isinstance(source, Backlogged) else bool(lag_between(end, known))
+        is_behind = source.has_more(end) if offers(source, Backlogged) else bool(lag_between(end, known))
         if is_behind == has_more(start):
             return {}
         now_us = time.time_ns() // 1000
@@ -445,8 +446,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def _has_ended(self, positions: SourcePositions) -> bool:
         """Return whether a source that was declared bounded has delivered everything."""
         spec, source = self.reading.spec, innermost(self.source)
-        is_bounded = isinstance(spec, Bounded) and spec.bounded
-        return is_bounded and isinstance(source, Exhaustible) and source.has_ended(positions)
+        is_bounded = offers(spec, Bounded) and spec.bounded
+        return is_bounded and offers(source, Exhaustible) and source.has_ended(positions)
 
     def _end(self, start: Mapping[str, Any], end: SourcePositions) -> dict[str, Any]:
         size, rows = self._size(start["positions"], end)

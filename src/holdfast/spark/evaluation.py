@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.capabilities import offers
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program import Program
@@ -261,7 +262,7 @@ class ColumnarEvaluation:
         """Return how the sources are opened where all that is read is given to the program."""
         return {
             name: replace(reader, spec=reader.spec.narrowed(self._program.reads(name)))
-            if isinstance(reader.spec, NarrowedSpec)
+            if offers(reader.spec, NarrowedSpec)
             else reader
             for name, reader in self._readers.items()
         }

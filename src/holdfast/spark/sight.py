@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.spark_log import MARKS
 from holdfast.commit.coordinator import Coordinator
@@ -256,7 +257,7 @@ class Followers:
         self._by_source: dict[str, Follower] = {}
         for node in pipeline.sources:
             spec = beneath(node.source_spec)
-            follower = spec.follower(node.name) if isinstance(spec, FollowedSpec) else None
+            follower = spec.follower(node.name) if offers(spec, FollowedSpec) else None
             if follower is not None:
                 self._by_source[node.name] = follower
 

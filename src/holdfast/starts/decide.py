@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.source_history import last_positions
@@ -317,7 +318,7 @@ def why_not_rebuilt(inputs: StartInputs, end: Positions) -> str:
     obstacles = []
     for node in [node for node in inputs.sources if node.name in end]:
         start: SourcePositions | None = {}
-        if isinstance(node.spec, RecordedStartSpec):
+        if offers(node.spec, RecordedStartSpec):
             start = node.spec.recorded_start(node.name, inputs.workspace(node.name))
         if start is None:
             obstacles.append(f"where reading of source {node.name!r} began is not known any more.")

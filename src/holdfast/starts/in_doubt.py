@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.graph_record import read_graph
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
@@ -128,7 +129,7 @@ def _is_in_doubt(store: Store, sinks: Mapping[str, Sink]) -> bool:
 
 def _has_staged(sink: Sink) -> bool:
     """Return whether a sink has staged rows: orphans, or of an epoch that it is in the middle of publishing."""
-    if not isinstance(sink, Inspectable):
+    if not offers(sink, Inspectable):
         return False
     held, staged = sink.inspect()
     return bool(staged) or (held.epoch > 0 and sink.outcome(held.epoch) is Outcome.STAGED)

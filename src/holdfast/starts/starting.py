@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint import explained, named
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.graph_record import note_description, state_fingerprint, write_graph
@@ -176,7 +177,7 @@ class Starting:
         sinks: dict[str, Sink] = {}
         for node, schema in zip(pipeline.sinks, physical.compiled.routes.schemas, strict=True):
             sink = node.spec.connect(node.name, pipeline.name, schema)
-            if isinstance(sink, Bindable):  # foreach_batch: the only sink that wants a DataFrame
+            if offers(sink, Bindable):  # foreach_batch: the only sink that wants a DataFrame
                 sink.bind(_to_dataframe(context.session), str(context.directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import GRAPH, GraphRecord, read_graph, state_fingerprint
@@ -204,10 +205,10 @@ def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
     """Return whether a bounded source is read to its end, which is not logged without state."""
     place = Path(workspace(checkpoint, node.name))
     spec = node.source_spec
-    if not (isinstance(spec, Bounded) and spec.bounded) or node.name not in positions or not place.is_dir():
+    if not (offers(spec, Bounded) and spec.bounded) or node.name not in positions or not place.is_dir():
         return False
     source = innermost(spec.open(node.name, str(place)))
-    return isinstance(source, Exhaustible) and source.has_ended(plain(positions[node.name])[0])
+    return offers(source, Exhaustible) and source.has_ended(plain(positions[node.name])[0])
 
 
 def left_to_replay(checkpoint: Path, below: str, graph: str) -> Replay | None:

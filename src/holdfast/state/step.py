@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.capabilities import optional
 from holdfast.state.timeline import CLOSED as CLOSED
 from holdfast.state.timeline import UNBOUNDED as UNBOUNDED
 from holdfast.types.casting import by_name
@@ -183,7 +184,7 @@ class Step(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Step)
 class CountsHeld(Protocol):
     """What a step may offer for the audit, where rows of its inputs wait in its state."""
 
@@ -191,7 +192,7 @@ class CountsHeld(Protocol):
         """Return how many wait."""
 
 
-@runtime_checkable
+@optional(Step)
 class Timed(Protocol):
     """What a step may say that goes by event time: rows that several buckets send to it are interleaved by that."""
 
@@ -199,7 +200,7 @@ class Timed(Protocol):
         """Return the timestamp column of an input."""
 
 
-@runtime_checkable
+@optional(Step)
 class Selective(Protocol):
     """What a step may offer: an output that it gives only where the graph reads it, as it costs something."""
 
@@ -207,7 +208,7 @@ class Selective(Protocol):
         """Return the step that gives these of its side outputs, besides those that cost nothing."""
 
 
-@runtime_checkable
+@optional(Step)
 class Promising(Protocol):
     """What a step offers for whose rows something is promised about those to come, by which some of them are late."""
 
@@ -215,7 +216,7 @@ class Promising(Protocol):
         """Return the step for which rows of these inputs promise nothing: only the bounds that they receive count."""
 
 
-@runtime_checkable
+@optional(Step)
 class Growable(Protocol):
     """What a step may offer for the day on which its tables get columns (:mod:`holdfast.state.growth`)."""
 
@@ -226,7 +227,7 @@ class Growable(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Step)
 class Broadcasting(Protocol):
     """What a step may say for the day on which the number of buckets changes: which rows are in every bucket."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.capabilities import offers
 from holdfast.ports import (
     Early,
     Expiring,
@@ -74,22 +75,22 @@ class FaultySink:
     ) -> tuple[Publication, Sequence[Refused]]:
         """Ask the real one, if it can tell."""
         self._process.check()
-        return self._inner.reject(publication, earlier) if isinstance(self._inner, Rejecting) else (publication, ())
+        return self._inner.reject(publication, earlier) if offers(self._inner, Rejecting) else (publication, ())
 
     def expired(self, parts: Sequence[Staged]) -> Sequence[str]:
         """Ask the real one, if it keeps what is staged."""
         self._process.check()
-        return self._inner.expired(parts) if isinstance(self._inner, Expiring) else ()
+        return self._inner.expired(parts) if offers(self._inner, Expiring) else ()
 
     @property
     def is_early(self) -> bool:
         """As the real one."""
-        return isinstance(self._inner, Early) and self._inner.is_early
+        return offers(self._inner, Early) and self._inner.is_early
 
     def send(self, publication: Publication) -> None:
         """Send to the real one."""
         inner = self._inner
-        assert isinstance(inner, Early)
+        assert offers(inner, Early)
         label = f"sink {self.name} send {publication.record.epoch}"
         failure = self._failures(self.name, "publish")
         failing(failure, self.name, "publish", lambda: self._process.write(label, lambda: inner.send(publication)))
@@ -124,7 +125,7 @@ class FaultySink:
     def explanations(self) -> Sequence[Explanation]:
         """Ask the real one, if it keeps any."""
         self._process.check()
-        return self._inner.explanations() if isinstance(self._inner, Explaining) else ()
+        return self._inner.explanations() if offers(self._inner, Explaining) else ()
 
     def close(self) -> None:
         """Close the real one, also after the process's death: then its connections are gone."""

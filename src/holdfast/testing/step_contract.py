@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Stream
 from holdfast.ports import StatefulSpec
@@ -68,7 +69,7 @@ def step_of(stream: Stream) -> Step:
         If the operator has no state, or takes anything but the rows of sources, whose schemas are known.
     """
     node = stream.node
-    if not isinstance(node.spec, StatefulSpec) or not all(before.is_source for before in node.inputs):
+    if not offers(node.spec, StatefulSpec) or not all(before.is_source for before in node.inputs):
         raise InvalidPipeline(
             f"{node.kind} {node.name!r} is no step over the rows of sources.",
             why="a step needs state, and the schemas of its inputs.",

@@ -30,6 +30,10 @@ from holdfast.testing import (
 PIPELINE = "trips"
 
 
+class VolatileSink(SimulatedSink):
+    is_volatile = True
+
+
 class Bench:
     """A store, targets and failures that outlive coordinators."""
 
@@ -730,13 +734,13 @@ def test_a_number_that_the_sinks_know_does_not_hide_rows_that_they_have_never_se
     assert ids(bench, "table") == [1, 2, 3, 4]
 
 
-def test_a_sink_that_is_volatile_is_not_asked_for_positions(bench):
+def test_a_sink_that_is_volatile_is_not_asked_for_positions(bench, monkeypatch):
     coordinator = bench.open("table", "memory")
     for epoch in (1, 2):
         commit(coordinator, epoch)
     bench.targets["memory"] = SimulatedTarget()
     coordinator = bench.coordinator("table", "memory")
-    coordinator.sinks_for_tests["memory"].is_volatile = True
+    monkeypatch.setattr(coordinator.sinks_for_tests["memory"], "__class__", VolatileSink)
     coordinator.open()
     assert coordinator.missing(1, at(1), at(0)).sinks == frozenset()
     assert coordinator.missing(2, at(2), at(1)).sinks == frozenset()
@@ -769,11 +773,11 @@ def test_by_positions_a_sink_may_neither_lack_what_lies_before_nor_hold_a_part(b
         bench.open("table").missing(5, at(9), at(start))
 
 
-def test_a_sink_that_is_volatile_is_not_blamed_for_forgetting(bench):
+def test_a_sink_that_is_volatile_is_not_blamed_for_forgetting(bench, monkeypatch):
     commit(bench.open("table", "memory"), 1)
     bench.targets["memory"] = SimulatedTarget()
     coordinator = bench.coordinator("table", "memory")
-    coordinator.sinks_for_tests["memory"].is_volatile = True
+    monkeypatch.setattr(coordinator.sinks_for_tests["memory"], "__class__", VolatileSink)
     coordinator.open()
     assert coordinator.missing(1).sinks == frozenset()
 

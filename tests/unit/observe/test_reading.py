@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.commit.owner import Owner
 from holdfast.errors import Unavailable
 from holdfast.observe.inspection import Inspection, SegmentReport, SinkReport, SourceReport, SparkHeads
@@ -65,7 +66,7 @@ def planned(tmp_path: Path, **positions: int) -> None:
 def test_a_segment_is_behind_by_what_the_slowest_sink_lacks(tmp_path: Path) -> None:
     planned(tmp_path, a=9, b=4)
     spec = Spec({"a": (12, NOW_US - 2_500_000), "b": (4, None), "new": (7, None)})
-    assert isinstance(spec, MeasuredSpec)
+    assert offers(spec, MeasuredSpec)
     found = inspection(trips={"a": 7, "b": 4, "@bound": 3}, log={"a": 5, "b": 4})
     graph: Any = Graph((Node("events", spec), Node("other", object())))
     (report,) = inspect_sources(graph, found, tmp_path, Clock())

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.given_state import given_states
 from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
@@ -159,7 +160,7 @@ def test_rows_that_lie_in_every_bucket_are_known_by_the_kind_of_the_operator() -
     for case in CASES:
         kind = case.name.partition(" ")[0]
         assert kind in LOWERINGS
-        found[kind] = case.step.for_all_keys if isinstance(case.step, Broadcasting) else {}
+        found[kind] = case.step.for_all_keys if offers(case.step, Broadcasting) else {}
     for kind, flags in found.items():
         assert dict(editing._FOR_ALL_KEYS.get(kind, {})) == dict(flags), kind
 

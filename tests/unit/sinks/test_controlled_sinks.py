@@ -15,6 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import segments
+from holdfast.capabilities import offers
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.postgres.spec import PostgresSpec
 from holdfast.connectors.segments.policies import Segment
@@ -207,7 +208,7 @@ def test_what_is_refused_is_left_out_with_its_reason_and_the_rest_is_published(t
     whole = publication(1, staged(sink, 1, items) if is_staged else carried(items))
     with pytest.raises(BadRow):
         sink.admit(whole)
-    assert isinstance(sink, Rejecting)
+    assert offers(sink, Rejecting)
     left, refused = sink.reject(whole)
     assert [each.number for each in refused] == [0, 2, 4, 5]
     assert "does not have at this place" in refused[0].error.what

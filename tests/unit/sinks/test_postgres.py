@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 import holdfast.connectors.postgres.sink as sink_module
 import holdfast.connectors.postgres.staging as staging_module
 from holdfast import faults
+from holdfast.capabilities import offers
 from holdfast.connectors.postgres.ledger import PostgresLedger
 from holdfast.connectors.postgres.staging import GID_BYTES, Label
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
@@ -881,7 +882,7 @@ def test_a_staging_table_that_somebody_has_emptied_has_expired(postgres_plain: s
     with opened(postgres_plain) as sink:
         part = staged(sink)
         query(postgres_plain, f"TRUNCATE {part.reference['table']}")
-        assert isinstance(sink, Expiring)
+        assert offers(sink, Expiring)
         assert sink.expired([part]) == [part.name]
 
 
@@ -1003,7 +1004,7 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
             record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
             sink.publish([Publication(record, (Carried(rows),))], Held())
     with opened(postgres_plain, generation=4, rewindable=True) as sink:
-        assert isinstance(sink, Rewindable)
+        assert offers(sink, Rewindable)
         assert "are between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
         assert sink.withdrawal({"given": {"log": 2}}).row_count == 1
 
@@ -1016,11 +1017,11 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plai
             record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
             sink.publish([Publication(record, (Carried(rows),))], Held())
     unopened = postgres_spec(postgres_plain, "words", rewindable=True).connect("words_table", "words", SCHEMA)
-    assert isinstance(unopened, Rewindable)
+    assert offers(unopened, Rewindable)
     said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
     unopened.close()
     with opened(postgres_plain, generation=3, rewindable=True) as sink:
-        assert isinstance(sink, Rewindable)
+        assert offers(sink, Rewindable)
         assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said
     assert "are between 2 and 2" in said[0].obstacle
     assert said[1].epoch == 2

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import holdfast.connectors.postgres
+from holdfast.capabilities import offers
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, RunIdentity, Sink, Task
 from tests.specs import postgres_spec
 
@@ -186,7 +187,7 @@ def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: 
     sink.open(RunIdentity("words", 1))
     publish(sink, 1, rows(SCHEMA, "a"), way)
     publish(sink, 2, rows(SCHEMA, "b", "c"), way)
-    assert isinstance(sink, Rewindable)
+    assert offers(sink, Rewindable)
     withdrawal = sink.withdrawal({"s": {"a": 1}})
     assert (withdrawal.epoch, withdrawal.row_count) == (1, 2)
     orphan = sink.writer_factory()(Task("words", 1, 3, 0, 0))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast.connectors.sqlite.file as module
+from holdfast.capabilities import offers
 from holdfast.connectors.sqlite.spec import sqlite
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
@@ -370,7 +371,7 @@ def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: s
     query(path, 'ALTER TABLE words ADD COLUMN "__holdfast_epoch" INTEGER')
     sink = sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     sink.open(RunIdentity("words", 2))
-    assert isinstance(sink, Rewindable)
+    assert offers(sink, Rewindable)
     assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
     assert "are between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
     sink.close()
@@ -394,7 +395,7 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
         publish_epoch(sink, generation)
         sink.close()
     sink = words_sink(path, 4, rewindable=True)
-    assert isinstance(sink, Rewindable)
+    assert offers(sink, Rewindable)
     assert "are between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
     with pytest.raises(Diverged):
         sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 1}}, rewound_to=1), ())], Held())
@@ -424,7 +425,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(path: str) ->
         publish_epoch(sink, generation)
         sink.close()
     unopened = sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
-    assert isinstance(unopened, Rewindable)
+    assert offers(unopened, Rewindable)
     said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
     unopened.close()
     sink = words_sink(path, 3, rewindable=True)

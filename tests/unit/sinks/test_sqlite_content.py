@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.capabilities import offers
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import HASH_COLUMN, Comparable
 from holdfast.types import canonical
@@ -142,7 +143,7 @@ def test_a_row_that_was_changed_since_is_not_removed(opened: Opened, path: Path)
     opened.publish(pa.concat_tables([ROWS, ROWS]))
     repair = repair_of(opened, ROWS)
     changed(path, "UPDATE rows SET word = 'other'")
-    assert isinstance(opened.sink, Comparable)
+    assert offers(opened.sink, Comparable)
     assert opened.sink.repair(repair) is None
     with opened.content() as content:
         assert [batch.column("word").to_pylist() for batch in content.rows(0, [0])] == [["other", "other"]]

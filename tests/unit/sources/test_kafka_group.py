@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from holdfast import read
+from holdfast.capabilities import offers
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source import group
 from holdfast.connectors.kafka.source.group import GroupFollower
@@ -88,7 +89,7 @@ def test_one_that_is_told_nothing_asks_nobody(client):
 
 def test_a_source_is_followed_where_a_group_is_named():
     rows = read.kafka("nowhere:9092", "t", format="bytes", name="rows").node.spec
-    assert isinstance(rows, FollowedSpec)
+    assert offers(rows, FollowedSpec)
     assert rows.follower("rows") is None
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.capabilities import offers
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.from_time import ClippedSource, from_time
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec, innermost
+from holdfast.connectors.rows import RowsSpec
 from holdfast.ports import Backlogged, Bounded, Confidential, Exhaustible, ExplainedSpec, Guarantee, Guaranteeing
 from holdfast.quarantine.mask import LetteredSource
 
@@ -37,18 +39,18 @@ def test_whatever_is_around_it_the_source_tells_its_end_and_its_backlog(plain):
     source = spec.open("s", workspace)
     around = ClippedSource(LetteredSource(source), "t", 5)
     assert innermost(around) is source
-    assert isinstance(innermost(around), Exhaustible)
-    assert isinstance(innermost(around), Backlogged)
+    assert offers(innermost(around), Exhaustible)
+    assert offers(innermost(around), Backlogged)
 
 
 def test_a_declaration_around_another_is_bounded_as_that_is(tmp_path: Path):
     for bounded in (True, False):
         given = hf.read.rows([], schema=SCHEMA, timestamp="t", bounds="is_bound", bounded=bounded, name="s")
         spec = given.node.source_spec
-        assert isinstance(spec, Bounded)
+        assert offers(spec, Bounded)
         assert spec.bounded is bounded
     rate = hf.read.rate(1, name="r").node.source_spec
-    assert not isinstance(rate, Bounded)
+    assert not offers(rate, Bounded)
     assert isinstance(from_time(rate, None), type(rate))
 
 
@@ -95,7 +97,7 @@ def test_what_positions_mean_is_told_and_restored_whatever_is_around_the_declara
     start = source.initial()
     end = source.latest(start, bounded=False)
     assert end != start
-    assert isinstance(spec, ExplainedSpec)
+    assert offers(spec, ExplainedSpec)
     told = spec.explanations("s", lost, 0)
     assert told
     spec.restore("s", new, told)
@@ -104,11 +106,14 @@ def test_what_positions_mean_is_told_and_restored_whatever_is_around_the_declara
 
 
 def test_a_declaration_around_another_promises_and_hides_what_that_does(tmp_path: Path):
-    given = replace(hf.read.rows([], schema=SCHEMA, timestamp="t", name="s").node.source_spec)
-    object.__setattr__(given, "guarantee", Guarantee.AT_LEAST_ONCE)
-    object.__setattr__(given, "sends_secret", True)
-    spec = MarkedSpec(given, "is_bound")
-    assert isinstance(spec, Guaranteeing)
+    class Promising(RowsSpec):
+        guarantee = Guarantee.AT_LEAST_ONCE
+        sends_secret = True
+
+    spec = MarkedSpec(
+        Promising((), pa.schema({"k": pa.string(), "t": pa.int64(), "is_bound": pa.bool_()}), "t"), "is_bound"
+    )
+    assert offers(spec, Guaranteeing)
     assert spec.guarantee is Guarantee.AT_LEAST_ONCE
-    assert isinstance(spec, Confidential)
+    assert offers(spec, Confidential)
     assert spec.sends_secret

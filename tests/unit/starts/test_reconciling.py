@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.capabilities import offers
 from holdfast.config import Settings
 from holdfast.ports import Carried, Comparable, Content, EpochRecord, Publication, RunIdentity
 from holdfast.starts.shadows import reconciling
@@ -53,7 +54,7 @@ class FakeShadow:
 
     @contextmanager
     def content(self, name: str) -> Iterator[Content]:
-        assert isinstance(self.sink, Comparable)
+        assert offers(self.sink, Comparable)
         with self.sink.content() as content:
             yield content
 

@@ -11,12 +11,13 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import optional
 from holdfast.connectors.control.commands import (
     AddColumn,
     Command,
@@ -29,7 +30,7 @@ from holdfast.connectors.control.commands import (
 )
 from holdfast.connectors.kit.sql import RESERVED_PREFIX, TableMode
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.ports import Carried, Part, Publication
+from holdfast.ports import Carried, Part, Publication, Sink
 from holdfast.types.from_text import from_text
 
 EXTRA_TYPE = pa.map_(pa.string(), pa.string())
@@ -365,7 +366,7 @@ def _loses_sign(old: pa.DataType, new: pa.DataType) -> bool:
 Piece: TypeAlias = pa.RecordBatch | Command
 
 
-@runtime_checkable
+@optional(Sink)
 class Controlled(Protocol):
     """What a sink may offer beyond :class:`~holdfast.ports.Sink`: to carry out commands among its rows."""
 

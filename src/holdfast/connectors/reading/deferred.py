@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.connectors.formats.texts import of_rows
 from holdfast.connectors.reading.bounds import bounds_for_all
 from holdfast.connectors.reading.deferred_log import FIRST, LoggedPiece, Owed, OwingLog
@@ -127,7 +128,7 @@ class OwingSource:
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether nothing follows these positions, of any time."""
         log, ordinal = self._log, self._at(positions) - FIRST
-        if not isinstance(self.source, Exhaustible):
+        if not offers(self.source, Exhaustible):
             return False
         if log.is_new:
             return self.source.has_ended(positions)
@@ -142,7 +143,7 @@ class OwingSource:
             return self.has_ended(positions)
         if at - FIRST < log.end or self._due() or self._epoch(log.next, bounded=False) > log.next:
             return False
-        is_over = isinstance(self.source, Exhaustible) and self.source.has_ended({self.segment: log.next})
+        is_over = offers(self.source, Exhaustible) and self.source.has_ended({self.segment: log.next})
         return is_over or (log.reached is not None and log.reached >= self.before)
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:

@@ -14,6 +14,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import offers
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.partitioned import beneath
 from holdfast.connectors.reading.until import is_from
@@ -24,7 +25,7 @@ from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
 def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot begin at a time; empty when it can."""
     given = beneath(spec)
-    if not isinstance(given, SeekableSpec):
+    if not offers(given, SeekableSpec):
         return f"a source of kind {spec.kind!r} has no positions that belong to a time."
     if spec.timestamp is None:
         return "it declares no timestamp, so it is unknown which of its rows are before that time."
@@ -37,7 +38,7 @@ def from_time(spec: SourceSpec, at_us: int | None) -> SourceSpec:
         return spec
     if isinstance(spec, MarkedSpec):
         return cast("SourceSpec", replace(spec, given=from_time(spec.given, at_us)))
-    assert isinstance(spec, SeekableSpec)
+    assert offers(spec, SeekableSpec)
     return cast("SourceSpec", ClippedSpec(spec.from_time(at_us), at_us))
 
 

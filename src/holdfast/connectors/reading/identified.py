@@ -18,17 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import (
     REJECT_COLUMN,
     SeekableSpec,
     Source,
+    SourceSpec,
     Span,
 )
 from holdfast.positions import SourcePositions
@@ -58,7 +60,7 @@ class Numbered(NamedTuple):
     batch: pa.RecordBatch
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class NumberedSpec(Protocol):
     """What a source's declaration says beyond :class:`~holdfast.ports.SourceSpec` if its rows have numbers."""
 
@@ -95,7 +97,7 @@ class KnownPlace(NamedTuple):
     before: int | None = None
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class TraceableSpec(Protocol):
     """What the declaration of a :class:`NumberedSpec` offers besides: to tell its places."""
 
@@ -148,7 +150,7 @@ class IdentifiedSpec(WrappedSpec):
 
     def from_time(self, at_us: int) -> IdentifiedSpec:
         """Return the declaration of the same source that begins at a time; the ids stay."""
-        assert isinstance(self.given, SeekableSpec)
+        assert offers(self.given, SeekableSpec)
         return replace(self, given=self.given.from_time(at_us))
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import OWN, MarkedSpec, unmarked
 from holdfast.connectors.reading.identified import (
     IdentifiedSpec,
@@ -69,7 +70,7 @@ def bound_row(schema: pa.Schema, timestamp: str | None, bound: int) -> pa.Record
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-@runtime_checkable
+@optional(Source)
 class Partitioned(Protocol):
     """What a source offers beside :class:`~holdfast.ports.Source` that knows the times of its partitions."""
 
@@ -116,17 +117,17 @@ class BoundingSpec(WrappedSpec):
     @property
     def numbering(self) -> str:
         """What of a row its number is."""
-        assert isinstance(self.given, NumberedSpec)
+        assert offers(self.given, NumberedSpec)
         return self.given.numbering
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the places of its rows."""
-        assert isinstance(self.given, TraceableSpec)
+        assert offers(self.given, TraceableSpec)
         return self.given.places(name, workspace, of_partitions(until))
 
     def from_time(self, at_us: int) -> BoundingSpec:
         """Return the declaration of the same source that begins at a time."""
-        assert isinstance(self.given, SeekableSpec)
+        assert offers(self.given, SeekableSpec)
         return replace(self, given=self.given.from_time(at_us))
 
 
@@ -155,7 +156,7 @@ class BoundingSource(WrappedSource):
         """End of the next epoch, with the bound that holds after it."""
         found = self.source.latest(of_partitions(start), bounded=bounded, limit=limit)
         knows = innermost(self.source)
-        assert isinstance(knows, Partitioned)
+        assert offers(knows, Partitioned)
         return with_bound(found, start, knows.bound_after(found, self.spec.disorder))
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from holdfast.capabilities import offers
 from holdfast.connectors.reading.bounds import MarkedSpec, unmarked
 from holdfast.connectors.reading.identified import IdentifiedSpec, NumberedSpec
 from holdfast.connectors.reading.partitioned import beneath
@@ -98,7 +99,7 @@ class RowId:
                 do="write hf.row_id() once.",
                 participant=node.name,
             )
-        if not isinstance(beneath(spec), NumberedSpec):
+        if not offers(beneath(spec), NumberedSpec):
             raise InvalidPipeline(
                 f"rows of {node.kind} {node.name!r}, built at {node.origin}, have no position that an id could be "
                 "made of.",

@@ -22,11 +22,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.identified import IdentifiedSpec, Numbered
 from holdfast.connectors.reading.partitioned import BoundingSpec, beneath
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.graph.graph import Graph
 
 
-@runtime_checkable
+@optional(SourceSpec)
 class LimitableSpec(Protocol):
     """What a source's declaration may offer beyond :class:`~holdfast.ports.SourceSpec`: to be read up to a time."""
 
@@ -55,7 +56,7 @@ class LimitableSpec(Protocol):
         """
 
 
-@runtime_checkable
+@optional(Source)
 class LimitedSource(Protocol):
     """What a source that is read up to a time knows."""
 
@@ -66,7 +67,7 @@ class LimitedSource(Protocol):
 def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot be read up to a time; empty when it can."""
     given = beneath(spec)
-    if not isinstance(given, LimitableSpec):
+    if not offers(given, LimitableSpec):
         return f"a source of kind {spec.kind!r} cannot leave rows for a later run."
     if given.timestamp is None:
         return "it declares no timestamp, so it is unknown which of its rows are at or above that time."
@@ -92,7 +93,7 @@ def _limit(spec: SourceSpec, before: int, marker: str | None) -> SourceSpec:
         return cast("SourceSpec", replace(spec, given=_limit(spec.given, before, None if spec.is_own else spec.marker)))
     if isinstance(spec, IdentifiedSpec | BoundingSpec):
         return cast("SourceSpec", replace(spec, given=_limit(spec.given, before, marker)))
-    assert isinstance(spec, LimitableSpec)
+    assert offers(spec, LimitableSpec)
     return spec.up_to(before, marker)
 
 
@@ -137,7 +138,7 @@ def check_timestamp(spec: Timestamped, name: str, owed_by: str) -> None:
 def has_passed(source: Source, positions: SourcePositions) -> bool:
     """Return whether a source that is read up to a time has nothing more for this run behind some positions."""
     inner = innermost(source)
-    return isinstance(inner, LimitedSource) and inner.has_passed(positions)
+    return offers(inner, LimitedSource) and inner.has_passed(positions)
 
 
 def rows_between(

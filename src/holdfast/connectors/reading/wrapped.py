@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.ports import (
     Bounded,
     Confidential,
@@ -61,22 +62,22 @@ class WrappedSpec:
     @property
     def bounded(self) -> bool:
         """Whether it ends."""
-        return isinstance(self.given, Bounded) and self.given.bounded
+        return offers(self.given, Bounded) and self.given.bounded
 
     @property
     def guarantee(self) -> Guarantee:
         """What it promises for each row."""
-        return self.given.guarantee if isinstance(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
+        return self.given.guarantee if offers(self.given, Guaranteeing) else Guarantee.EXACTLY_ONCE
 
     @property
     def partitions(self) -> str:
         """What users call its partitions; empty where it has none."""
-        return self.given.partitions if isinstance(self.given, PartitionedSpec) else ""
+        return self.given.partitions if offers(self.given, PartitionedSpec) else ""
 
     @property
     def sends_secret(self) -> bool:
         """Whether a secret travels to executors."""
-        return isinstance(self.given, Confidential) and self.given.sends_secret
+        return offers(self.given, Confidential) and self.given.sends_secret
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -94,15 +95,15 @@ class WrappedSpec:
 
     def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
         """Return where reading began."""
-        return self.given.recorded_start(name, workspace) if isinstance(self.given, RecordedStartSpec) else {}
+        return self.given.recorded_start(name, workspace) if offers(self.given, RecordedStartSpec) else {}
 
     def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
         """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
-        return self.given.explanations(name, workspace, after) if isinstance(self.given, ExplainedSpec) else ()
+        return self.given.explanations(name, workspace, after) if offers(self.given, ExplainedSpec) else ()
 
     def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
         """Make these durable."""
-        assert isinstance(self.given, ExplainedSpec)
+        assert offers(self.given, ExplainedSpec)
         self.given.restore(name, workspace, explanations)
 
 

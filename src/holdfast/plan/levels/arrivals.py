@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.capabilities import offers
 from holdfast.errors import invariant
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided, is_of_operator
@@ -108,9 +109,7 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
         row_schema = schema.append(pa.field(PLACE, pa.int64()))
         bound_schema = tables.bounds_schema(step.key).append(pa.field(PLACE, pa.int64()))
         found[name] = Arrivals(
-            _interleaved(
-                rows[name], row_schema, senders[name], step.time_of(name) if isinstance(step, Timed) else None
-            ),
+            _interleaved(rows[name], row_schema, senders[name], step.time_of(name) if offers(step, Timed) else None),
             _unite(bounds[name], bound_schema),
         )
     return found

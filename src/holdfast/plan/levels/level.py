@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.snapshot import Bucket
 from holdfast.errors import invariant
 from holdfast.operators.waits import longest_waits
@@ -227,7 +228,7 @@ class Level:
         if feeds.has_moved and feeds.has_ended:
             yield from self._ends(bucket, packer)
         report = self._report(bucket, result, record, state)
-        if isinstance(hosted.step, CountsHeld) and result.fates is not None:
+        if offers(hosted.step, CountsHeld) and result.fates is not None:
             report = replace(report, held=(flow["held before"], flow["held after"]))
         if self._snapshot_parts is not None:
             kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
@@ -339,7 +340,7 @@ def _flow(
     flow = {f"in.{name}": count for name, count in came.items()} | {"in": sum(came.values())}
     if result.fates is None:
         return flow
-    held = step.held if isinstance(step, CountsHeld) else lambda state: 0
+    held = step.held if offers(step, CountsHeld) else lambda state: 0
     due = {f"due.{name}": count for name, count in result.fates.items() if name in step.outputs}
     fates = {f"fate.{name}": count for name, count in result.fates.items() if name not in step.outputs and count}
     sums = {"held before": held(before), "held after": held(after), "fates": sum(result.fates.values())}

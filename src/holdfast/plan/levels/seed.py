@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import FILE_NAME, read_origin
 from holdfast.checkpoint.manifest import BucketState, Manifest, StateSchema, TableFile, decode
 from holdfast.checkpoint.snapshot import checked, from_parquet
@@ -176,7 +177,7 @@ class StateDivision:
     @classmethod
     def of(cls, operator: str, schema: StateSchema, step: Step | None, pipeline: str) -> StateDivision:
         """Return that of an operator whose step is known, or is not."""
-        return cls(operator, schema, step.for_all_keys if isinstance(step, Broadcasting) else {}, pipeline)
+        return cls(operator, schema, step.for_all_keys if offers(step, Broadcasting) else {}, pipeline)
 
     def united(self, name: str, table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:
         """Return the rows of all buckets; those that hold for all keys once each, with the greatest values."""

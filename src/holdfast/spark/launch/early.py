@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from holdfast.capabilities import offers
 from holdfast.config import Settings
 from holdfast.connectors.reading.partitioned import beneath
 from holdfast.errors import HoldfastError
@@ -33,7 +34,7 @@ def begin(pipeline: Graph, options: Mapping[str, Any]) -> None:
     """
     _begin_jvm(pipeline, options)
     for spec in (*(beneath(node.source_spec) for node in pipeline.sources), *(node.spec for node in pipeline.sinks)):
-        if isinstance(spec, PreparedSpec):
+        if offers(spec, PreparedSpec):
             with suppress(HoldfastError):
                 spec.prepare()
 

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from holdfast.capabilities import offers
 from holdfast.config import Settings
 from holdfast.errors import Unavailable
 from holdfast.graph.graph import Graph
@@ -286,7 +287,7 @@ def exposed(pipeline: Graph, master: str, is_on: Ask) -> str:
     if is_on("spark.ssl.rpc.enabled") or (is_on("spark.authenticate") and is_on("spark.network.crypto.enabled")):
         return ""
     ends: list[Node | SinkNode] = [*pipeline.sources, *pipeline.sinks]
-    nodes = [node.name for node in ends if isinstance(node.spec, Confidential) and node.spec.sends_secret]
+    nodes = [node.name for node in ends if offers(node.spec, Confidential) and node.spec.sends_secret]
     if not nodes:
         return ""
     return (

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline, crossing
@@ -161,7 +162,7 @@ def compile_stateful(
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         task = PackTask(plan_packing(stages, compiled[0].routes))
         chunks = compiled[0].frame.mapInArrow(task, CHUNKS)
-        ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
+        ending = [node.name for node in pipeline.sources if offers(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
             packing = control_packing(stages, len(pipeline.sources), tick_us=tick_us)

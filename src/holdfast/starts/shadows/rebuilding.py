@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Resumption
@@ -82,7 +83,7 @@ class Rebuilding:
                 participant=name,
             )
         asked.tell("writing what the sink lacks")
-        assert isinstance(sink, Comparable)
+        assert offers(sink, Comparable)
         writer = sink.writer_factory()(Task(asked.pipeline.name, resumption.generation, epoch, 0, 0))
         with sink.content() as actual, shadow.content(name) as expected:
             compared = ContentComparison(expected, actual)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import noted_beginning
 from holdfast.checkpoint.explained import agreed
 from holdfast.config import Settings
@@ -308,7 +309,7 @@ class Reconciling:
         return replace(found, repaired_count=count, duration_s=self.duration_s)
 
     def _compared(self, sink: Sink, shadow: Shadow, at: Positions | None = None) -> tuple[Reconciled, Repair | None]:
-        assert isinstance(sink, Comparable)
+        assert offers(sink, Comparable)
         with sink.content() as actual:
             if at is None:
                 self._follow(actual, shadow)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.schemas import noted_schema
@@ -122,7 +123,7 @@ class Shadow:
         """Take what positions mean from a sink, as far as it is not known yet."""
         for node in self.pipeline.sources:
             several = explanations.get(node.name)
-            if several and isinstance(node.spec, ExplainedSpec):
+            if several and offers(node.spec, ExplainedSpec):
                 node.spec.restore(node.name, self._workspace(node.name), several)
 
     def leave_out(self, letters: Store) -> None:
@@ -199,7 +200,7 @@ class Shadow:
         node = self._sinks[sink]
         connected = node.spec.connect(sink, self.pipeline.name, self.schema(sink))
         try:
-            assert isinstance(connected, Comparable)
+            assert offers(connected, Comparable)
             with connected.content() as content:
                 yield content
         finally:

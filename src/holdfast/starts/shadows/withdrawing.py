@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.config import Settings
@@ -131,7 +132,7 @@ class Withdrawing:
 
     def _known(self, sink: Sink | None, to: Positions) -> Withdrawal:
         # One that was added to the graph and never opened holds nothing of this pipeline.
-        return sink.withdrawal(to) if isinstance(sink, Rewindable) else Withdrawal()
+        return sink.withdrawal(to) if offers(sink, Rewindable) else Withdrawal()
 
     def _refuse(self, obstacles: Mapping[str, str], epoch: int | None = None) -> None:
         if not obstacles:
@@ -155,6 +156,6 @@ class Withdrawing:
 
 
 def _declared(node: SinkNode) -> Withdrawal:
-    if isinstance(node.spec, RewindableSpec):
+    if offers(node.spec, RewindableSpec):
         return node.spec.withdrawal()
     return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
