@@ -23,7 +23,7 @@ from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan
-from holdfast.checkpoint.retention import write_floor
+from holdfast.checkpoint.replay_floor import write_floor
 from holdfast.checkpoint.snapshot import commit, prune, read_manifest
 from holdfast.errors import Corrupt, Fenced, HoldfastError, invariant
 from holdfast.ports import Clock, Store

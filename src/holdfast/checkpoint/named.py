@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, decode, encode
-from holdfast.checkpoint.retention import EVERY_PIPELINE, write_named_floor
+from holdfast.checkpoint.replay_floor import EVERY_PIPELINE, write_named_floor
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.positions import Positions, least

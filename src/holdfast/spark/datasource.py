@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import read_origin
-from holdfast.checkpoint.retention import held_by_all, read_floor, read_named_floor
+from holdfast.checkpoint.replay_floor import held_by_all, read_floor, read_named_floor
 from holdfast.checkpoint.spark_log import MARKS, has_more, plain
 from holdfast.checkpoint.targets import read_targets
 from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
@@ -84,8 +84,8 @@ class Reading:
     end_mark : str
         Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: not needed.
     floor_file : str
-        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.retention`); empty: from the last
-        epoch on, or as far as named checkpoints need them.
+        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.replay_floor`); empty: from the
+        last epoch on, or as far as named checkpoints need them.
     named_floor_file, pipeline : str
         The positions that named checkpoints need, and those of which pipeline count; empty: none.
     notes_silence : bool

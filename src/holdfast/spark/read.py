@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.directory_header import FILE_NAME
-from holdfast.checkpoint.retention import KEY as FLOOR
-from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
+from holdfast.checkpoint.replay_floor import KEY as FLOOR
+from holdfast.checkpoint.replay_floor import NAMED_KEY as NAMED_FLOOR
 from holdfast.checkpoint.targets import FILE_NAME as TARGETS
 from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from holdfast.checkpoint.directory_header import FILE_NAME, LEFT, DirectoryHeader, note_beginning, read_origin
 from holdfast.checkpoint.manifest import decode
-from holdfast.checkpoint.retention import lower_floor
+from holdfast.checkpoint.replay_floor import lower_floor
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
 from holdfast.checkpoint.spark_log import CONTROLS, begun_log, last_logged, newest_positions, plain

@@ -12,7 +12,7 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import GATHERED, read
-from holdfast.checkpoint.retention import KEY, NAMED_KEY
+from holdfast.checkpoint.replay_floor import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.store import sealed

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.manifest import encode
-from holdfast.checkpoint.retention import KEY, NAMED_KEY, lower_floor, read_floor, read_named_floor, write_floor
+from holdfast.checkpoint.replay_floor import KEY, NAMED_KEY, lower_floor, read_floor, read_named_floor, write_floor
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.store.local import LocalStore
