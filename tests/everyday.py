@@ -14,8 +14,11 @@ import pytest
 FIRST_SEED = int(os.environ.get("HOLDFAST_FIRST_SEED", "0"))
 """Where the seeds of this run begin: another number every night tries what no other night has tried."""
 
-SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "10000"))
-"""How many seeds there are in a night."""
+SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "2500"))
+"""How many seeds there are in a night: a night of two cores is over in the morning, and the next one has others."""
+
+PAIRS = int(os.environ.get("HOLDFAST_PAIRS", "4"))
+"""In how many nights each pair of crashes is tried; which ones in this night, ``FIRST_SEED`` says.  1: all of them."""
 
 _OF_MODULE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)", re.MULTILINE)
 

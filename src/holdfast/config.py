@@ -49,6 +49,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
+    "HOLDFAST_PAIRS": "in how many nights of tests each pair of crashes is tried; `1`: all of them in one",
     "HOLDFAST_FIRST_SEED": "where the seeds of a night of tests begin; those of its kills and examples, too",
     "HOLDFAST_KAFKA_KILLS": "how often the tests kill each of driver, JVM, worker, executor and broker between topics",
     "HOLDFAST_PAIRS_MINUTES": "how long the tests try pairs of crashes in each set of sinks with Kafka",

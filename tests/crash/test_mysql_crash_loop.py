@@ -23,11 +23,12 @@ from holdfast.connectors.mysql.session import MysqlConnection
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.store.local import LocalStore
-from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
+from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World
 from holdfast.testing.servers.mysql import MysqlServer
 from holdfast.testing.simulation.rows import rows_between
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.mortal import as_killed
+from tests.crash.surviving import survive, survive_pairs
 from tests.everyday import everyday
 from tests.mysql_servers import database_of, executed
 from tests.sim.test_unlike_sinks import sqlite
@@ -192,22 +193,6 @@ def beside(database: Database, new_path: NewPath, **setting: Any) -> World:
     return World(sinks, seed=SEED, setting=Setting(drawn, **setting), store=store)
 
 
-def survive(make_world: Callable[[], World], *dies_at: str, **options: Any) -> None:
-    """Go through the loop, and see that it went where it should."""
-    traces: list[list[str]] = []
-
-    def noted() -> World:
-        world = make_world()
-        traces.append(world.trace)
-        return world
-
-    crash_loop(noted, **options)
-    deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
-    for place in dies_at:
-        for when in ("before", "after"):
-            assert f"crash {when} sink rows {place}" in deaths, (when, place, deaths)
-
-
 def test_a_dead_driver_tells_the_server_nothing(database: Database) -> None:
     sink, process = database.sink("rows"), Process()
     opened: Any = sink.connect(process, lambda *_: None)
@@ -251,7 +236,7 @@ def test_one_table_survives_a_second_crash_during_recovery(database: Database, w
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
 def test_one_table_survives_every_pair_of_crashes(database: Database, way: str) -> None:
-    survive(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
+    survive_pairs(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
 
 
 @pytest.mark.nightly

@@ -26,9 +26,10 @@ from holdfast.store.local import LocalStore
 from holdfast.store.objects.errors import RetryPolicy
 from holdfast.store.objects.multipart import MultipartUploads, Upload
 from holdfast.store.objects.store import ObjectStore
-from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World, crash_loop
+from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.mortal import as_killed
+from tests.crash.surviving import survive, survive_pairs
 from tests.s3_server import S3Bucket
 from tests.sim.test_unlike_sinks import sqlite
 
@@ -144,35 +145,19 @@ def made(address: str, new_path: NewPath, *, beside: bool = False, **setting: An
     return World([*several, sink], seed=SEED, setting=Setting(load, **setting), store=store)
 
 
-def survive(make_world: Callable[[], World], *, places: Sequence[str] = PLACES, **options: Any) -> None:
-    """Go through the loop, and see that it went where it should."""
-    traces: list[list[str]] = []
-
-    def noted() -> World:
-        world = make_world()
-        traces.append(world.trace)
-        return world
-
-    crash_loop(noted, **options)
-    deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
-    for write in places:
-        for when in ("before", "after"):
-            assert f"crash {when} sink rows {write}" in deaths, (when, write, deaths)
-
-
 def test_one_directory_survives_a_crash_at_some_writes(new_address: Callable[[], str], new_path: NewPath) -> None:
-    survive(lambda: made(new_address(), new_path), places=("complete",), pairs=False, stride=4)
+    survive(lambda: made(new_address(), new_path), "complete", pairs=False, stride=4)
 
 
 def test_beside_another_sink_it_survives_a_crash_at_fewer_writes(
     new_address: Callable[[], str], new_path: NewPath
 ) -> None:
-    survive(lambda: made(new_address(), new_path, beside=True), places=(), pairs=False, stride=17)
+    survive(lambda: made(new_address(), new_path, beside=True), pairs=False, stride=17)
 
 
 @pytest.mark.nightly
 def test_one_directory_survives_a_crash_at_every_write(new_address: Callable[[], str], new_path: NewPath) -> None:
-    survive(lambda: made(new_address(), new_path), pairs=False)
+    survive(lambda: made(new_address(), new_path), *PLACES, pairs=False)
 
 
 @pytest.mark.nightly
@@ -180,16 +165,16 @@ def test_one_directory_survives_a_crash_at_every_write(new_address: Callable[[],
 def test_the_commit_thread_and_grouping_change_nothing(
     new_address: Callable[[], str], new_path: NewPath, setting: dict[str, Any]
 ) -> None:
-    survive(lambda: made(new_address(), new_path, beside=True, **setting), places=(), pairs=False)
+    survive(lambda: made(new_address(), new_path, beside=True, **setting), pairs=False)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_one_directory_survives_every_other_pair_of_crashes(new_address: Callable[[], str], new_path: NewPath) -> None:
-    survive(lambda: made(new_address(), new_path), stride=2, second_stride=2)
+    survive_pairs(lambda: made(new_address(), new_path), *PLACES, stride=2, second_stride=2)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_beside_another_sink_it_survives_pairs_of_crashes(new_address: Callable[[], str], new_path: NewPath) -> None:
-    survive(lambda: made(new_address(), new_path, beside=True), stride=3, second_stride=5)
+    survive_pairs(lambda: made(new_address(), new_path, beside=True), *PLACES, stride=3, second_stride=5)

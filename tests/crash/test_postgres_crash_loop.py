@@ -19,8 +19,9 @@ import pytest
 from holdfast.connectors.postgres import sink as postgres_sink
 from holdfast.graph.trigger import SinkPace
 from holdfast.store.local import LocalStore
-from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
+from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World
 from tests.crash.mortal import Database, as_killed
+from tests.crash.surviving import survive, survive_pairs
 from tests.everyday import everyday
 from tests.sim.test_unlike_sinks import files, sqlite
 
@@ -99,21 +100,6 @@ def several(database: Database, names: str, new_path: NewPath, load: dict[str, A
     sinks = [make[name]() for name in names.split(" + ")]
     drawn = Load(**{"carried_share": 0.0, "task_failure_rate": 0.2, **load})
     return World(sinks, seed=SEED, setting=Setting(drawn, **setting), store=LocalStore(os.fspath(new_path())))
-
-
-def survive(make_world: Callable[[], World], *dies_at: str, **options: Any) -> None:
-    """Go through the loop, and see that it went where it should."""
-    traces: list[list[str]] = []
-
-    def noted() -> World:
-        world = make_world()
-        traces.append(world.trace)
-        return world
-
-    crash_loop(noted, **options)
-    deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
-    for place in [f"{when} sink rows {statement}" for statement in dies_at for when in ("before", "after")]:
-        assert any(line.startswith(f"crash {place} ") or line == f"crash {place}" for line in deaths), (place, deaths)
 
 
 def test_a_dead_driver_tells_the_server_nothing(database: Database) -> None:
@@ -198,11 +184,11 @@ def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database,
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
 def test_one_table_survives_every_pair_of_crashes(database: Database, way: str) -> None:
-    survive(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
+    survive_pairs(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("names", UNLIKE)
 def test_unlike_sinks_survive_every_pair_of_crashes(database: Database, new_path: NewPath, names: str) -> None:
-    survive(lambda: several(database, names, new_path, SHORT))
+    survive_pairs(lambda: several(database, names, new_path, SHORT))

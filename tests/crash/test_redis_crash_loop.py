@@ -25,10 +25,11 @@ from holdfast.connectors.redis.url import RedisUrl
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.store.local import LocalStore
-from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
+from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SimulatedCrash, SinkUnderTest, World
 from holdfast.testing.simulation.rows import rows_between
 from holdfast.testing.simulation.world import PIPELINE
 from tests.crash.mortal import as_killed
+from tests.crash.surviving import survive, survive_pairs
 from tests.sim.test_unlike_sinks import sqlite
 from tools.redis_server import RedisServer
 
@@ -114,22 +115,6 @@ def made(url: str, way: str, new_path: NewPath, *, beside: bool = False, **setti
     return World([*several, target(url, way)], seed=SEED, setting=Setting(load, **setting), store=store)
 
 
-def survive(make_world: Callable[[], World], *dies_at: str, **options: Any) -> None:
-    """Go through the loop, and see that it went where it should."""
-    traces: list[list[str]] = []
-
-    def noted() -> World:
-        world = make_world()
-        traces.append(world.trace)
-        return world
-
-    crash_loop(noted, **options)
-    deaths = {line for trace in traces for line in trace if line.startswith("crash ")}
-    for place in dies_at:
-        for when in ("before", "after"):
-            assert f"crash {when} sink rows {place}" in deaths, (when, place, deaths)
-
-
 @pytest.mark.parametrize("way", [pytest.param(w, marks=[] if w in EVERYDAY else [pytest.mark.nightly]) for w in WAYS])
 def test_one_target_survives_a_crash_at_every_write(
     reset: Callable[[], str], new_path: NewPath, in_steps: Callable[[str], None], way: str
@@ -171,7 +156,7 @@ def test_one_target_survives_every_pair_of_crashes(
     reset: Callable[[], str], new_path: NewPath, in_steps: Callable[[str], None], way: str
 ) -> None:
     in_steps(way)
-    survive(lambda: made(reset(), way, new_path))
+    survive_pairs(lambda: made(reset(), way, new_path))
 
 
 @pytest.mark.nightly
@@ -180,7 +165,7 @@ def test_beside_another_sink_it_survives_every_pair_of_crashes(
     reset: Callable[[], str], new_path: NewPath, in_steps: Callable[[str], None]
 ) -> None:
     in_steps("stream in steps")
-    survive(lambda: made(reset(), "stream in steps", new_path, beside=True), stride=2, second_stride=2)
+    survive_pairs(lambda: made(reset(), "stream in steps", new_path, beside=True), stride=2, second_stride=2)
 
 
 # --- the server dies ------------------------------------------------------------------------------------------------

@@ -22,7 +22,12 @@ class CrashLoopReport:
 
 
 def crash_loop(
-    make_world: Callable[[], World], *, pairs: bool = True, stride: int = 1, second_stride: int = 1
+    make_world: Callable[[], World],
+    *,
+    pairs: bool = True,
+    stride: int = 1,
+    second_stride: int = 1,
+    second_offset: int = 0,
 ) -> CrashLoopReport:
     """Crash a pipeline at every durable write, and at every pair of them.
 
@@ -35,6 +40,8 @@ def crash_loop(
         Also crash during recovery.
     stride, second_stride : int
         Take only every n-th place, where sinks are slow: for the first crash, for the second one.
+    second_offset : int
+        Which of them, for the second one: loops with ``second_stride`` successive offsets take every place.
 
     Raises
     ------
@@ -54,16 +61,16 @@ def crash_loop(
         run_count += 1
         _finish(world, first)
         if not survived and pairs:
-            run_count += _second_crashes(make_world, first, second_stride)
+            run_count += _second_crashes(make_world, first, second_stride, second_offset)
         if survived and first.when == "after":
             break
         place_count = max(place_count, first.n)
     return CrashLoopReport(run_count, place_count)
 
 
-def _second_crashes(make_world: Callable[[], World], first: CrashAt, stride: int) -> int:
+def _second_crashes(make_world: Callable[[], World], first: CrashAt, stride: int, offset: int) -> int:
     count = 0
-    for second in _places(stride):
+    for second in _places(stride, offset):
         world = make_world()
         _live(world, first)
         survived = _live(world, second)
@@ -74,8 +81,8 @@ def _second_crashes(make_world: Callable[[], World], first: CrashAt, stride: int
     return count
 
 
-def _places(stride: int) -> Iterator[CrashAt]:
-    n = 1
+def _places(stride: int, offset: int = 0) -> Iterator[CrashAt]:
+    n = 1 + offset % stride
     while True:
         yield CrashAt(n, "before")
         yield CrashAt(n, "after")
