@@ -23,8 +23,11 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.values import LossKind
 
 Connection = Any
-"""A connection of the system's driver: ``execute(statement, values)`` returns what has ``fetchone``, ``fetchall`` and
-``rowcount``, and values are question marks."""
+"""A connection of the system's driver: ``execute(statement, values)`` returns what has ``fetchone``, ``fetchall``,
+``rowcount`` and ``description``, and values are question marks; ``executemany(statement, rows)`` returns what has the
+``rowcount`` of all of them.  ``COMMIT``, ``ROLLBACK`` and savepoints are statements; outside of a transaction each
+statement commits itself.  Where there are no savepoints, it takes them in silence, and the dialect says behind one that
+no transaction is open: what must go back then begins anew."""
 
 
 @dataclass(frozen=True)
