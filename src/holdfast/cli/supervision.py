@@ -27,11 +27,11 @@ from typing import Any
 from holdfast.cli.child import Child, ChildEnd, ProcessChild
 from holdfast.cli.spare import Spares
 from holdfast.clock import SystemClock
-from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
+from holdfast.retry import Retry
 from holdfast.spark.launch import stop_directory
 from holdfast.store.paths import checkpoint_directory, open_store
 

@@ -26,7 +26,6 @@ from holdfast.commit.paced import HeldBack, HeldFloor, SinkBacklog
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
 from holdfast.commit.recovery import Verdict
-from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.takeover import (
     OnExpired,
@@ -43,6 +42,7 @@ from holdfast.errors import HoldfastError, invariant
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, RunIdentity, Sink, Store
 from holdfast.positions import Positions
+from holdfast.retry import Patience, PatientStore, Retry
 
 __all__ = [
     "Claim",

@@ -18,7 +18,6 @@ from itertools import pairwise
 
 from holdfast.capabilities import offers
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
-from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable, invariant
@@ -39,6 +38,7 @@ from holdfast.ports import (
     Staged,
     Volatile,
 )
+from holdfast.retry import Patience, one_line
 
 log = logging.getLogger("holdfast.commit")
 

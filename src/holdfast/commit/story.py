@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from holdfast.commit.retry import one_line
 from holdfast.commit.transaction import Event, State, Transition, step
 from holdfast.errors import HoldfastError
 from holdfast.ports import Clock
+from holdfast.retry import one_line
 
 log = logging.getLogger("holdfast.commit")
 

@@ -22,12 +22,12 @@ from holdfast.commit.ledger import Key, Ledger, Takeover
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
-from holdfast.commit.retry import Patience
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt
 from holdfast.ports import Clock, EpochRecord, Held, Outcome, Publication, Refused, RunIdentity
 from holdfast.positions import Positions
+from holdfast.retry import Patience
 
 log = logging.getLogger("holdfast.commit")
 

@@ -21,11 +21,11 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.owner import noted_owner
 from holdfast.commit.records import Decided
-from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
+from holdfast.retry import Retry
 
 log = logging.getLogger("holdfast.run")
 

@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.cli.child import VARIABLE, ChildEnd, is_final, told_to_supervisor
 from holdfast.cli.supervision import Supervisor, finished
-from holdfast.commit.retry import Retry
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
 from holdfast.connectors.kit.expected import unpublished
 from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
+from holdfast.retry import Retry
 
 KILLED = ChildEnd(-9)
 NO_WAIT = Retry(attempts=4, first_s=0, cap_s=0)

@@ -8,11 +8,11 @@ from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.records import Decided
-from holdfast.commit.retry import Patience, Retry
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import Diverged, InternalError, Unavailable
 from holdfast.ports import Carried, EpochRecord
+from holdfast.retry import Patience, Retry
 from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore, SimulatedTarget
 
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.retry import Patience, PatientStore, Retry
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import ObjectStore, open_objects
 from holdfast.testing import SimulatedClock

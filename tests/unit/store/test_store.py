@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.child import is_final
-from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.retry import Patience, PatientStore, Retry
 from holdfast.store import durable
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import open_store

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.retry import Patience, PatientStore, Retry
 from holdfast.testing import Failure, FaultyStore, Process, ScriptedFailures, SimulatedClock, SimulatedStore
 
 
