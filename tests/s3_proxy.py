@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.store.objects.errors import RetryPolicy
+from holdfast.store.objects.errors import RequestLimits
 from tests.http_servers import Quiet, serving_with
 from tests.s3_server import S3Bucket
 
-HASTY = RetryPolicy(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
+HASTY = RequestLimits(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
 """Three attempts of each request, at once."""
 
 

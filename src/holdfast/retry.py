@@ -23,7 +23,7 @@ attempts would then last 38 s on average instead of 70, and a database that is a
 
 
 @dataclass(frozen=True)
-class Retry:
+class RetryPolicy:
     """How a transient failure is tried again.
 
     Parameters
@@ -37,7 +37,7 @@ class Retry:
 
     Examples
     --------
-    >>> retry, sure = Retry(), random.Random(0)
+    >>> retry, sure = RetryPolicy(), random.Random(0)
     >>> sum(retry.wait_s(attempt, sure) for attempt in range(1, retry.attempts)) > 60
     True
     """
@@ -53,8 +53,8 @@ class Retry:
         return float(whole * (1 - _JITTER * random_.random()))
 
 
-class Patience:
-    """A :class:`Retry` at work: with a clock, a random number generator, and a count.
+class Retrier:
+    """A :class:`RetryPolicy` at work: with a clock, a random number generator, and a count.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Patience:
 
     def __init__(
         self,
-        retry: Retry,
+        retry: RetryPolicy,
         clock: Clock,
         *,
         on_retry: Callable[[str, int, HoldfastError], None],
@@ -134,12 +134,12 @@ def one_line(error: HoldfastError) -> str:
     return " ".join(f"{error.what} {error.why}".split())
 
 
-class PatientStore:
+class RetriedStore:
     """A store whose operations are tried again, and whose lost replies are looked up."""
 
-    def __init__(self, store: Store, patience: Patience) -> None:
+    def __init__(self, store: Store, retrier: Retrier) -> None:
         self._store = store
-        self._patience = patience
+        self._retrier = retrier
 
     def get(self, key: str) -> bytes | None:
         """Return the object, or None when absent."""
@@ -188,7 +188,7 @@ class PatientStore:
         return self._call(lambda: self._store.keys(prefix), f"list {prefix}")
 
     def _call(self, call: Callable[[], T], doing: str) -> T:
-        return self._patience.call(call, f"{doing} in the checkpoint")
+        return self._retrier.call(call, f"{doing} in the checkpoint")
 
 
 def _again(doubt: InDoubt) -> Unavailable:

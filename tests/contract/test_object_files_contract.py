@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.connectors.files.objects.spec import ObjectFilesSpec
 from holdfast.ports import Sink
-from holdfast.store.objects.errors import RetryPolicy
+from holdfast.store.objects.errors import RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import open_objects
 from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
@@ -67,7 +67,7 @@ class ObjectTarget:
         return found
 
     def leftovers(self) -> list[str]:
-        return [key for key, _ in MultipartUploads(f"s3://{self.bucket.name}", RetryPolicy()).all()]
+        return [key for key, _ in MultipartUploads(f"s3://{self.bucket.name}", RequestLimits()).all()]
 
     def refuse(self, word: str) -> bool:
         return False

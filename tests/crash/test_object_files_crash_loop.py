@@ -23,7 +23,7 @@ from holdfast.connectors.files.objects.staging import UploadStaging
 from holdfast.connectors.kit.files.rows import RowsForm
 from holdfast.ports import Sink
 from holdfast.store.local import LocalStore
-from holdfast.store.objects.errors import RetryPolicy
+from holdfast.store.objects.errors import RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads, Upload
 from holdfast.store.objects.store import ObjectStore
 from holdfast.testing import SCHEMA, Failures, Load, Process, Setting, SinkUnderTest, World
@@ -84,7 +84,7 @@ class MortalPlace(BucketPlace):
     """What a driver has of a directory."""
 
     def objects(self, *below: str) -> ObjectStore:
-        found = MortalObjects("/".join([self.address, *below]), self.retry_policy)
+        found = MortalObjects("/".join([self.address, *below]), self.limits)
         found.process, found.label = self.process, self.label  # type: ignore[attr-defined]
         return found
 
@@ -105,8 +105,8 @@ def target(name: str, address: str, partition_by: tuple[str, ...] = ()) -> SinkU
     outside = BucketPlace(address)
 
     def connect(process: Process, _: Failures) -> Sink:
-        place = MortalPlace(address, RetryPolicy())
-        uploads = MortalUploads(address, place.retry_policy)
+        place = MortalPlace(address, RequestLimits())
+        uploads = MortalUploads(address, place.limits)
         for each, given in (("process", process), ("label", name)):
             object.__setattr__(place, each, given)
             setattr(uploads, each, given)

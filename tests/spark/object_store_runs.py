@@ -196,8 +196,8 @@ def _read(started: Any) -> int:
 
 def _begin(variables: dict[str, str]) -> None:
     os.environ.update(variables)
-    hasty = partial(object_store.RetryPolicy, first_s=0.01, cap_s=0.1)
-    object_store.RetryPolicy = hasty  # as often as ever, and without long waits
+    hasty = partial(object_store.RequestLimits, first_s=0.01, cap_s=0.1)
+    object_store.RequestLimits = hasty  # as often as ever, and without long waits
 
 
 class RunsElsewhere:

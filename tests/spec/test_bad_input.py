@@ -38,10 +38,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 import holdfast as hf
 from holdfast import faults
 from holdfast.clock import SystemClock
-from holdfast.commit.coordinator import Coordinator, Resumption, Retry
+from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, RunIdentity, Sink
+from holdfast.retry import RetryPolicy
 from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
@@ -69,7 +70,7 @@ class Driver:
     checkpoint: Path
     nodes: Sequence[SinkNode]
     name: str = "p"
-    retry: Retry = field(default_factory=lambda: Retry(attempts=2, first_s=0.001, cap_s=0.001))
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts=2, first_s=0.001, cap_s=0.001))
     clock: Clock = field(default_factory=SystemClock)
     broken: dict[str, Sink] = field(default_factory=dict)
     """Sinks that stand in front of the real ones."""
@@ -255,7 +256,7 @@ def test_a_database_that_is_away_for_a_minute_is_waited_for_with_the_default_set
         absent.append(Away(sink, clock, clock.now_us() + away_s * 1_000_000))
         return absent[-1]
 
-    driver = Driver(tmp_path / "c", [table(tmp_path / "out.db")], retry=Retry(), clock=clock)
+    driver = Driver(tmp_path / "c", [table(tmp_path / "out.db")], retry=RetryPolicy(), clock=clock)
     driver.broken["table"] = wrap  # type: ignore[assignment]
     driver.run(2)
     assert ids_in(tmp_path / "out.db") == ids_of(1, 2)
@@ -265,7 +266,7 @@ def test_a_database_that_is_away_for_a_minute_is_waited_for_with_the_default_set
 def test_a_database_that_stays_away_ends_the_run_with_the_story_and_the_next_run_goes_on(tmp_path: Path) -> None:
     clock = SimulatedClock()
     nodes = [table(tmp_path / "out.db"), archive(tmp_path / "out")]
-    driver = Driver(tmp_path / "c", nodes, retry=Retry(), clock=clock)
+    driver = Driver(tmp_path / "c", nodes, retry=RetryPolicy(), clock=clock)
     driver.broken["archive"] = lambda sink: Away(sink, clock, 2**62)  # type: ignore[assignment]
     with pytest.raises(Unavailable) as caught:
         driver.run(1)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.capabilities import offers
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
 from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
@@ -26,6 +26,7 @@ from holdfast.connectors.segments.policies import Policy, Segment
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import Unavailable
 from holdfast.ports import Carried, EpochRecord, Explaining, Explanation, Outcome, Sink
+from holdfast.retry import RetryPolicy
 from holdfast.testing import SimulatedClock, SimulatedStore
 from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from tests.specs import sqlite_spec
@@ -104,7 +105,7 @@ class Bench:
         self.sink = self.connect()
         clock = SimulatedClock()
         sinks = [SimulatedSink("other", self.other), self.sink]
-        retry = Retry(attempts=ATTEMPTS)
+        retry = RetryPolicy(attempts=ATTEMPTS)
         made = Coordinator(pipeline="words", store=self.store, sinks=sinks, clock=clock, retry=retry)
         made.open()
         return made

@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 from holdfast import faults
 from holdfast.cli.reject_rows import would_reject
 from holdfast.clock import SystemClock
-from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
+from holdfast.commit.coordinator import Coordinator, OnRefused
 from holdfast.commit.ledger import survey
 from holdfast.commit.records import Done
 from holdfast.connectors.files.sink.sink import FilesSink
@@ -30,13 +30,14 @@ from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
+from holdfast.retry import RetryPolicy
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 from tests.specs import postgres_spec, sqlite_spec
 
 PIPELINE = "words"
 OTHER = pa.schema([("id", pa.int64())])
-ONCE = Retry(attempts=1)
+ONCE = RetryPolicy(attempts=1)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ import random
 import pytest
 
 from holdfast.errors import Fenced, InDoubt, Unavailable
-from holdfast.retry import Patience, PatientStore, Retry
+from holdfast.retry import RetriedStore, Retrier, RetryPolicy
 from holdfast.testing import Failure, FaultyStore, Process, ScriptedFailures, SimulatedClock, SimulatedStore
 
 
-def patience(retry=None, clock=None, may_go_on=lambda: True):
+def retrier(policy=None, clock=None, may_go_on=lambda: True):
     told = []
-    made = Patience(
-        retry or Retry(seed=1),
+    made = Retrier(
+        policy or RetryPolicy(seed=1),
         clock or SimulatedClock(),
         on_retry=lambda doing, attempt, error: told.append((doing, attempt, error.what)),
         may_go_on=may_go_on,
@@ -33,19 +33,19 @@ def failing(times, error=None):
 
 def test_a_call_that_succeeds_waits_for_nothing():
     clock = SimulatedClock()
-    assert patience(clock=clock)[0].call(failing(0), "ask") == "there"
+    assert retrier(clock=clock)[0].call(failing(0), "ask") == "there"
     assert clock.slept_s == 0
 
 
 def test_unavailable_is_tried_again_and_told():
-    made, told = patience()
+    made, told = retrier()
     assert made.call(failing(3), "ask") == "there"
     assert told == [("ask", 1, "away"), ("ask", 2, "away"), ("ask", 3, "away")]
 
 
 def test_ten_attempts_outlast_a_minute_and_then_the_last_error_is_raised():
     clock = SimulatedClock()
-    made, told = patience(clock=clock)
+    made, told = retrier(clock=clock)
     with pytest.raises(Unavailable):
         made.call(failing(10), "ask")
     assert len(told) == 9
@@ -54,27 +54,27 @@ def test_ten_attempts_outlast_a_minute_and_then_the_last_error_is_raised():
 
 @pytest.mark.parametrize("error", [InDoubt("?"), Fenced("!"), ValueError()])
 def test_nothing_else_is_tried_again(error):
-    made, told = patience()
+    made, told = retrier()
     with pytest.raises(type(error)):
         made.call(failing(1, error), "ask")
     assert told == []
 
 
 def test_waits_double_up_to_the_cap_with_little_jitter():
-    retry, sure = Retry(first_s=1, cap_s=8), random.Random(5)
+    policy, sure = RetryPolicy(first_s=1, cap_s=8), random.Random(5)
     for attempt, whole in enumerate([1, 2, 4, 8, 8, 8], start=1):
-        assert 0.85 * whole <= retry.wait_s(attempt, sure) <= whole
+        assert 0.85 * whole <= policy.wait_s(attempt, sure) <= whole
 
 
 def test_the_same_seed_waits_the_same():
     clocks = [SimulatedClock(), SimulatedClock()]
     for clock in clocks:
-        patience(Retry(seed=3), clock)[0].call(failing(5), "ask")
+        retrier(RetryPolicy(seed=3), clock)[0].call(failing(5), "ask")
     assert clocks[0].slept_s == clocks[1].slept_s
 
 
-def test_closing_ends_the_patience():
-    made, told = patience(may_go_on=lambda: False)
+def test_closing_ends_the_attempts():
+    made, told = retrier(may_go_on=lambda: False)
     with pytest.raises(Unavailable):
         made.call(failing(1), "ask")
     assert told == []
@@ -83,8 +83,8 @@ def test_closing_ends_the_patience():
 @pytest.fixture
 def faulty():
     inner, failures = SimulatedStore(), ScriptedFailures()
-    made, _ = patience()
-    return inner, failures, PatientStore(FaultyStore(inner, Process(), failures), made)
+    made, _ = retrier()
+    return inner, failures, RetriedStore(FaultyStore(inner, Process(), failures), made)
 
 
 @pytest.mark.parametrize("failure", [Failure.UNAVAILABLE, Failure.BREAK_BEFORE, Failure.BREAK_AFTER])

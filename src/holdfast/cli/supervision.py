@@ -31,7 +31,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
-from holdfast.retry import Retry
+from holdfast.retry import RetryPolicy
 from holdfast.spark.launch import stop_directory
 from holdfast.store.paths import checkpoint_directory, open_store
 
@@ -56,7 +56,7 @@ class Supervisor:
         Starts a child.
     progress : callable
         Returns another value whenever an epoch was finished.
-    retry : Retry
+    retry : RetryPolicy
         The waits; ``attempts`` is how many starts in a row may fail.
     note : callable, optional
         Called before each wait with the total of restarts, the consecutive ones, and the reason.
@@ -68,7 +68,7 @@ class Supervisor:
         self,
         start: Callable[[], Child],
         progress: Callable[[], Any],
-        retry: Retry,
+        retry: RetryPolicy,
         note: Callable[[int, int, str], None] = lambda total, in_a_row, why: None,
         has_spare: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -215,7 +215,7 @@ def supervise(
     store = open_store(str(directory))
     with stop_directory.temporary() as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
-        retry = Retry(limit + 1, settings.restart_first_s, settings.restart_cap_s)
+        retry = RetryPolicy(limit + 1, settings.restart_first_s, settings.restart_cap_s)
         spares = None
         if spare:
             spares = Spares(command, place, lambda: finished(directory), lambda: not supervisor.is_asked)

@@ -42,7 +42,7 @@ from holdfast.errors import HoldfastError, invariant
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, RunIdentity, Sink, Store
 from holdfast.positions import Positions
-from holdfast.retry import Patience, PatientStore, Retry
+from holdfast.retry import RetriedStore, Retrier, RetryPolicy
 
 __all__ = [
     "Claim",
@@ -51,7 +51,6 @@ __all__ = [
     "Published",
     "Resolution",
     "Resumption",
-    "Retry",
     "Statistics",
 ]
 
@@ -104,7 +103,7 @@ class Coordinator:
         Connected, not opened.  They publish in this order.
     clock : Clock
         For waiting and for the story.
-    retry : Retry
+    retry : RetryPolicy
         For whatever raises ``Unavailable``.
     commit_every_ticks : int, optional
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
@@ -147,7 +146,7 @@ class Coordinator:
         store: Store,
         sinks: Sequence[Sink],
         clock: Clock,
-        retry: Retry | None = None,
+        retry: RetryPolicy | None = None,
         commit_every_ticks: int | None = None,
         commit_at_pts: bool = False,
         commit_thread: bool = True,
@@ -170,15 +169,15 @@ class Coordinator:
         self._is_closing = False
         self._stories = Stories(clock, on_transition)
         self._failures = RunFailures(self._stories)
-        self._patience = Patience(
-            retry or Retry(), clock, on_retry=self._failures.note_retry, may_go_on=lambda: not self._is_closing
+        self._retrier = Retrier(
+            retry or RetryPolicy(), clock, on_retry=self._failures.note_retry, may_go_on=lambda: not self._is_closing
         )
-        patient = PatientStore(store, self._patience)
-        self._ledger = Ledger(patient, pipeline, keep=ledger_keep)
+        retried = RetriedStore(store, self._retrier)
+        self._ledger = Ledger(retried, pipeline, keep=ledger_keep)
         self._group = CommitGroup(commit_every_ticks, carried_limit_bytes, is_at_pts=commit_at_pts)
         self._paced = frozenset(paces or ())
         self._delivery = Delivery(
-            pipeline, by_name, self._patience, self._stories, is_grouped=self._group.is_used, paced=self._paced
+            pipeline, by_name, self._retrier, self._stories, is_grouped=self._group.is_used, paced=self._paced
         )
         lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
         self._held_back = HeldBack(paces or {}, held_limit_bytes, clock.now_us)
@@ -190,7 +189,7 @@ class Coordinator:
             self._group,
             lane,
             self._held_back,
-            HeldFloor(patient),
+            HeldFloor(retried),
             paced_lane or (ThreadLane(f"holdfast-paces-{pipeline}", 0) if commit_thread else None),
         )
         self._claims = Claims(pipeline, self._delivery, self._ledger, backfilled)
@@ -238,7 +237,7 @@ class Coordinator:
         """
         with self._failures.stopping():
             self._ledger.identify()
-            self._generation = take_over(self._ledger, self._delivery, self._patience, self._clock, self._run)
+            self._generation = take_over(self._ledger, self._delivery, self._retrier, self._clock, self._run)
             self._stories.generation = self._generation
             if understood is not None:
                 self._delivery.held.update(understood(dict(self._delivery.held)))
@@ -451,12 +450,12 @@ class Coordinator:
     # --- observation ---------------------------------------------------------------------------------------------
 
     def retry(self, call: Callable[[], T], *, doing: str) -> T:
-        """Call something until it does not raise ``Unavailable``, with this coordinator's patience."""
-        return self._patience.call(call, doing)
+        """Call something until it does not raise ``Unavailable``, by this coordinator's policy."""
+        return self._retrier.call(call, doing)
 
     def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
-        """Wait after a failed attempt (the first is 1) with this coordinator's patience; False when that is over."""
-        return self._patience.wait_after(attempt, doing, error)
+        """Wait after a failed attempt (the first is 1) by this coordinator's policy; False when that is over."""
+        return self._retrier.wait_after(attempt, doing, error)
 
     @property
     def has_failed(self) -> bool:
@@ -479,6 +478,6 @@ class Coordinator:
             self._publisher.queue_length,
             len(self._publisher.unpublished),
             self._failures.last_error,
-            self._patience.waits_for,
+            self._retrier.waits_for,
             self._held_back.waiting,
         )

@@ -38,7 +38,7 @@ from holdfast.ports import (
     Staged,
     Volatile,
 )
-from holdfast.retry import Patience, one_line
+from holdfast.retry import Retrier, one_line
 
 log = logging.getLogger("holdfast.commit")
 
@@ -86,7 +86,7 @@ class Delivery:
         Its name.
     sinks : mapping of str to Sink
         By name, in the order in which they publish.
-    patience : Patience
+    retrier : Retrier
         How often a sink is tried.
     stories : Stories
         Where doubts and answers are recorded.
@@ -100,7 +100,7 @@ class Delivery:
         self,
         pipeline: str,
         sinks: Mapping[str, Sink],
-        patience: Patience,
+        retrier: Retrier,
         stories: Stories,
         *,
         is_grouped: bool = False,
@@ -108,7 +108,7 @@ class Delivery:
     ) -> None:
         self._pipeline = pipeline
         self._sinks = sinks
-        self._patience = patience
+        self._retrier = retrier
         self._stories = stories
         self._locks = {name: threading.RLock() for name in sinks}
         self._is_grouped = is_grouped
@@ -130,7 +130,7 @@ class Delivery:
         self._generation = generation
         for name, sink in self._sinks.items():
             run = RunIdentity(self._pipeline, generation, self._is_grouped or name in self._paced)
-            self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
+            self.held[name] = self._retrier.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}
 
     def add_columns(self) -> None:
@@ -144,7 +144,7 @@ class Delivery:
         for name, sink in self._sinks.items():
             if offers(sink, Evolving):
                 doing = f"add columns to the target of sink {name!r}"
-                added = self._patience.call(sink.add_columns, doing)
+                added = self._retrier.call(sink.add_columns, doing)
                 if added:
                     log.info("sink %r: added %s; rows that were there have null in it", name, ", ".join(added))
 
@@ -185,11 +185,11 @@ class Delivery:
             return outcome
 
         try:
-            return self._patience.call(ask, f"ask sink {name!r} about epoch {epoch}")
+            return self._retrier.call(ask, f"ask sink {name!r} about epoch {epoch}")
         except Unavailable as silence:
             raise InDoubt(
                 f"epoch {epoch} of pipeline {self._pipeline!r} may or may not be visible in sink {name!r}.",
-                why=f"it was asked {self._patience.retry.attempts} times; last: {one_line(silence)}",
+                why=f"it was asked {self._retrier.retry.attempts} times; last: {one_line(silence)}",
                 do="start the pipeline again when the sink answers: it asks first. Delete nothing until then.",
                 pipeline=self._pipeline,
                 participant=name,
@@ -233,7 +233,7 @@ class Delivery:
         sink, staged = self._sinks[name], [part for part in parts if isinstance(part, Staged)]
         if not staged or not offers(sink, Expiring):
             return ()
-        return self._patience.call(lambda: sink.expired(staged), f"ask sink {name!r} what is staged there")
+        return self._retrier.call(lambda: sink.expired(staged), f"ask sink {name!r} what is staged there")
 
     def admit(self, publications: Mapping[str, Publication], later: Collection[str] = ()) -> frozenset[str]:
         """Ask every sink of an epoch whether it takes its rows; return those whose answer depends on what they hold.
@@ -256,7 +256,7 @@ class Delivery:
                 # Without the lock: an epoch before may be with the commit thread, in the sink's publish.
                 return self._sinks[name].admit(publication, tuple(earlier))
 
-            if self._patience.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
+            if self._retrier.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
                 tried.add(name)
             if name not in later:
                 earlier.append((self._sinks[name], publication))
@@ -280,7 +280,7 @@ class Delivery:
                 with self._locks[name]:  # an epoch before may be with the commit thread
                     sink.send(publications[name])
 
-            self._patience.call(send, f"send epoch {publications[name].record.epoch} to sink {name!r}")
+            self._retrier.call(send, f"send epoch {publications[name].record.epoch} to sink {name!r}")
 
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
         """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot say."""
@@ -288,7 +288,7 @@ class Delivery:
         if not offers(sink, Rejecting):
             return publication, ()
         doing = f"find what sink {name!r} refuses of epoch {publication.record.epoch}"
-        return self._patience.call(lambda: sink.reject(publication), doing)
+        return self._retrier.call(lambda: sink.reject(publication), doing)
 
     def publish(self, name: str, publications: Sequence[Publication], decision: Decision) -> None:
         """Publish epochs in one transaction of the sink; returns when the sink holds them.
@@ -322,7 +322,7 @@ class Delivery:
                     raise Unavailable(doubt.what, why=doubt.why, do=doubt.do) from doubt
 
         try:
-            self._patience.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
+            self._retrier.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
         except BadRow as refusal:
             if decision is Decision.LIVE:
                 raise

@@ -27,7 +27,7 @@ from holdfast.commit.transaction import Event
 from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt
 from holdfast.ports import Clock, EpochRecord, Held, Outcome, Publication, Refused, RunIdentity
 from holdfast.positions import Positions
-from holdfast.retry import Patience
+from holdfast.retry import Retrier
 
 log = logging.getLogger("holdfast.commit")
 
@@ -59,7 +59,7 @@ class Resumption:
     last_epoch: int
 
 
-def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clock, run: RunIdentity) -> int:
+def take_over(ledger: Ledger, delivery: Delivery, retrier: Retrier, clock: Clock, run: RunIdentity) -> int:
     """Take a generation above the checkpoint's and every sink's, open every sink with it, and return it.
 
     A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.  If
@@ -88,7 +88,7 @@ def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clo
         except InDoubt as doubt:  # the connection broke, or the sink's server died, while it was opened
             ledger.check_fenced()
             doubts += 1
-            if not patience.wait_after(doubts, f"open the sinks with generation {generation}", doubt):
+            if not retrier.wait_after(doubts, f"open the sinks with generation {generation}", doubt):
                 raise
         else:
             return generation

@@ -25,7 +25,7 @@ from holdfast.config import Settings
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
-from holdfast.retry import Retry
+from holdfast.retry import RetryPolicy
 
 log = logging.getLogger("holdfast.run")
 
@@ -161,7 +161,7 @@ def coordinator_of(
         store=store,
         sinks=sinks,
         clock=clock,
-        retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
+        retry=RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
         commit_every_ticks=commit_every_ticks,
         commit_at_pts=pipeline.commit_at is not None,
         commit_thread=commit_thread,

@@ -15,10 +15,10 @@ from holdfast.connectors.kit.expected import unpublished
 from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
-from holdfast.retry import Retry
+from holdfast.retry import RetryPolicy
 
 KILLED = ChildEnd(-9)
-NO_WAIT = Retry(attempts=4, first_s=0, cap_s=0)
+NO_WAIT = RetryPolicy(attempts=4, first_s=0, cap_s=0)
 
 
 class Play:
@@ -97,7 +97,7 @@ def test_a_finished_epoch_ends_the_row():
 
 def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
     waited = []
-    play = Play(*[KILLED] * 6, ChildEnd(0), progress=[5], retry=Retry(attempts=9, first_s=1, cap_s=4, seed=1))
+    play = Play(*[KILLED] * 6, ChildEnd(0), progress=[5], retry=RetryPolicy(attempts=9, first_s=1, cap_s=4, seed=1))
     play.supervisor._is_asked_within = lambda wait_s: waited.append(wait_s)
     assert play.run() == 0
     for wait_s, whole in zip(waited, [1, 2, 4, 4, 1, 2], strict=True):

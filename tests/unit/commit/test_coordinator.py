@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.commit.commit_thread import ThreadLane
-from holdfast.commit.coordinator import Claim, Coordinator, Retry
+from holdfast.commit.coordinator import Claim, Coordinator
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, encode
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.transaction import Event, State
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, InDoubt, InternalError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Publication, RunIdentity, Staged, Task
+from holdfast.retry import RetryPolicy
 from holdfast.testing import (
     Failure,
     FaultyStore,
@@ -66,7 +67,7 @@ class Bench:
             store=FaultyStore(options.pop("store", self.store), self.process, self.failures),
             sinks=sinks,
             clock=self.clock,
-            retry=options.pop("retry", Retry(seed=1)),
+            retry=options.pop("retry", RetryPolicy(seed=1)),
             on_transition=self.transitions.append,
             **options,
         )

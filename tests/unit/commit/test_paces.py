@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.commit import backlog
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.paced import HELD_KEY, CommitRequests, RequestReader, ask_to_commit
 from holdfast.commit.transaction import State
 from holdfast.errors import BadRow, Fenced, Unavailable
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Carried, EpochRecord, Guarantee, Task
+from holdfast.retry import RetryPolicy
 from holdfast.store import sealed
 from holdfast.testing import (
     Failure,
@@ -52,7 +53,7 @@ class Bench:
             store=FaultyStore(self.store, self.process, self.failures),
             sinks=list(self.sinks.values()),
             clock=self.clock,
-            retry=Retry(attempts=2, seed=1),
+            retry=RetryPolicy(attempts=2, seed=1),
             paces=EVERY_TEN_SECONDS if paces is None else paces,
             **{"commit_thread": False, **options},
         )
@@ -267,7 +268,12 @@ def test_a_sink_that_waits_is_told_so_and_the_others_are_not(bench):
 
     sinks = [Noting(name, bench.targets[name]) for name in NAMES]
     made = Coordinator(
-        pipeline=PIPELINE, store=bench.store, sinks=sinks, clock=bench.clock, paces=EVERY_THREE, retry=Retry(seed=1)
+        pipeline=PIPELINE,
+        store=bench.store,
+        sinks=sinks,
+        clock=bench.clock,
+        paces=EVERY_THREE,
+        retry=RetryPolicy(seed=1),
     )
     made.open()
     assert told == {"fast": False, "slow": True}

@@ -12,7 +12,7 @@ from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import Diverged, InternalError, Unavailable
 from holdfast.ports import Carried, EpochRecord
-from holdfast.retry import Patience, Retry
+from holdfast.retry import Retrier, RetryPolicy
 from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore, SimulatedTarget
 
 
@@ -24,10 +24,10 @@ class Room:
         clock = SimulatedClock()
         self.stories = Stories(clock)
         self.failures = RunFailures(self.stories)
-        patience = Patience(Retry(attempts=1), clock, on_retry=self.failures.note_retry)
+        retrier = Retrier(RetryPolicy(attempts=1), clock, on_retry=self.failures.note_retry)
         self.ledger = Ledger(SimulatedStore(), "trips")
         sinks = {name: SimulatedSink(name, self.target) for name in names}
-        self.delivery = Delivery("trips", sinks, patience, self.stories)
+        self.delivery = Delivery("trips", sinks, retrier, self.stories)
         group = CommitGroup(None, 0)
         self.publisher = Publisher(self.delivery, self.ledger, self.stories, self.failures, group, None)
         self.ledger.identify()

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator
 from holdfast.connectors.postgres.dsn import Dsn
 from holdfast.connectors.postgres.session import PostgresSession
 from holdfast.connectors.postgres.sink import Attempt, PostgresSink
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
+from holdfast.retry import RetryPolicy
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.servers import MortalPostgres
 from tests.specs import postgres_spec
@@ -54,7 +55,7 @@ class Driver:
         assert isinstance(sink, PostgresSink)
         self.sink = sink
         self.coordinator = Coordinator(
-            pipeline="words", store=SimulatedStore(), sinks=[sink], clock=self.clock, retry=Retry(seed=0)
+            pipeline="words", store=SimulatedStore(), sinks=[sink], clock=self.clock, retry=RetryPolicy(seed=0)
         )
         self.coordinator.open()
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator
 from holdfast.connectors.sqlite.file import DatabaseFile
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
+from holdfast.retry import RetryPolicy
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.specs import sqlite_spec
 
@@ -270,7 +271,7 @@ def test_retries_are_not_spent_on_a_sink_that_went_back(path: Path) -> None:
     clock = SimulatedClock()
     sink = sqlite_spec(str(path), "words").connect("table", "words", SCHEMA)
     coordinator = Coordinator(
-        pipeline="words", store=SimulatedStore(), sinks=[sink], clock=clock, retry=Retry(attempts=10)
+        pipeline="words", store=SimulatedStore(), sinks=[sink], clock=clock, retry=RetryPolicy(attempts=10)
     )
     coordinator.open()
     for epoch in (1, 2):

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.store.objects.client import arrow_file_system, check_address
-from holdfast.store.objects.errors import SLOW_BYTES_S, RetryPolicy
+from holdfast.store.objects.errors import SLOW_BYTES_S, RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import open_objects
 from tests.http_servers import Quiet, serving_with
@@ -18,7 +18,7 @@ from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = RetryPolicy(attempts=1, patient_attempts=1, first_s=0.001, cap_s=0.002, timeout_s=1)
+HASTY = RequestLimits(attempts=1, patient_attempts=1, first_s=0.001, cap_s=0.002, timeout_s=1)
 LARGE = b"x" * (2 * SLOW_BYTES_S)
 """Of an object that a slow line sends in two seconds."""
 
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_read_are_told(config: Path, s3_bucket: S3Bucket, t
 
 
 def test_a_large_object_is_given_the_time_of_a_slow_line() -> None:
-    given = RetryPolicy().body_timeout_s
+    given = RequestLimits().body_timeout_s
     assert [given(size * 2**20) for size in (0, 7, 8, 100, 1000)] == [30, 30, 60, 480, 7680]
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.retry import Patience, PatientStore, Retry
+from holdfast.retry import RetriedStore, Retrier, RetryPolicy
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import ObjectStore, open_objects
 from holdfast.testing import SimulatedClock
@@ -205,11 +205,11 @@ def test_deleting_is_repeated_until_it_is_answered(store: ObjectStore, proxy: S3
 
 
 def test_the_patient_store_goes_on_until_it_is_known(store: ObjectStore, proxy: S3Proxy) -> None:
-    patience = Patience(Retry(attempts=4), SimulatedClock(), on_retry=lambda *_: None)
-    patient = PatientStore(store, patience)
+    retrier = Retrier(RetryPolicy(attempts=4), SimulatedClock(), on_retry=lambda *_: None)
+    retried = RetriedStore(store, retrier)
     proxy.faults += [*LOST, *[("PUT", DROPPED)] * 5]
-    assert patient.put_if_absent("a", b"1")
-    assert not patient.put_if_absent("a", b"2")
+    assert retried.put_if_absent("a", b"1")
+    assert not retried.put_if_absent("a", b"2")
 
 
 def test_credentials_of_the_environment_that_expired_are_read_again(

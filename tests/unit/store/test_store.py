@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli.child import is_final
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
-from holdfast.retry import Patience, PatientStore, Retry
+from holdfast.retry import RetriedStore, Retrier, RetryPolicy
 from holdfast.store import durable
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import open_store
@@ -137,10 +137,10 @@ def test_what_does_not_pass_by_itself_is_final_and_says_what_to_change(
     """It was tried again for more than a minute, and then by the supervisor."""
     store.put("k", b"1")
     clock = SimulatedClock()
-    patient = PatientStore(store, Patience(Retry(), clock, on_retry=lambda *told: None))
+    retried = RetriedStore(store, Retrier(RetryPolicy(), clock, on_retry=lambda *told: None))
     monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
     with pytest.raises(InvalidPipeline) as caught:
-        patient.put("k", b"2")
+        retried.put("k", b"2")
     assert clock.slept_s == 0
     assert is_final(caught.value)
     assert cure in caught.value.do

@@ -260,7 +260,7 @@ SLOW_BYTES_S = 256 * 2**10
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
+class RequestLimits:
     """How long the store itself tries; its callers try again for longer.
 
     Parameters
@@ -307,7 +307,7 @@ class Requests:
     ----------
     address : str
         Where the objects are.
-    retry_policy : RetryPolicy
+    limits : RequestLimits
         How long it tries.
     connect : callable
         Opens the library's client for a timeout in seconds, with the credentials of now.
@@ -320,13 +320,13 @@ class Requests:
     def __init__(
         self,
         address: str,
-        retry_policy: RetryPolicy,
+        limits: RequestLimits,
         connect: Callable[[float], Any],
         kinds: Callable[[], tuple[type[Exception], ...]],
         failure_of: Callable[[Exception], FailedRequest],
     ) -> None:
         self.address = address
-        self._retry_policy = retry_policy
+        self._limits = limits
         self._connect = connect
         self._kinds = kinds
         self._failure_of = failure_of
@@ -337,7 +337,7 @@ class Requests:
 
     def open(self, *, size_bytes: int = 0, anew: bool = False) -> Any:
         """Return the client of this process for a body of a size; ``anew``: with the credentials of now."""
-        timeout_s = self._retry_policy.body_timeout_s(size_bytes)
+        timeout_s = self._limits.body_timeout_s(size_bytes)
         if anew or self._owner != os.getpid():
             self._clients, self._owner = {timeout_s: self._connect(timeout_s)}, os.getpid()
         clients = self._clients
@@ -372,9 +372,9 @@ class Requests:
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(
-                self._retry_policy.patient_attempts if self._was_answered else self._retry_policy.attempts
+                self._limits.patient_attempts if self._was_answered else self._limits.attempts
             ),
-            wait=tenacity.wait_random_exponential(self._retry_policy.first_s, self._retry_policy.cap_s),
+            wait=tenacity.wait_random_exponential(self._limits.first_s, self._limits.cap_s),
             retry=tenacity.retry_if_exception(self._is_passing),
             reraise=True,
         )

@@ -13,7 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.store.objects.client import open_multipart_client
-from holdfast.store.objects.errors import Requests, RetryPolicy, StoreAnswer, failure_of_multipart, of_multipart_server
+from holdfast.store.objects.errors import (
+    RequestLimits,
+    Requests,
+    StoreAnswer,
+    failure_of_multipart,
+    of_multipart_server,
+)
 
 PART_BYTES = 8 * 2**20
 """Of each part but the last, always: S3 asks for at least 5 MiB, and some stores want all of them to be equal."""
@@ -60,7 +66,7 @@ class MultipartUploads:
     ----------
     address : str
         ``s3://bucket/path``.
-    retry_policy : RetryPolicy
+    limits : RequestLimits
         How long it tries.
 
     Notes
@@ -69,15 +75,15 @@ class MultipartUploads:
     more where its reply is lost.
     """
 
-    def __init__(self, address: str, retry_policy: RetryPolicy) -> None:
+    def __init__(self, address: str, limits: RequestLimits) -> None:
         self.address = address.rstrip("/")
-        self._retry_policy = retry_policy
+        self._limits = limits
         parts = urlsplit(self.address)
         self._bucket = parts.netloc
         self._prefix = f"{path}/" if (path := parts.path.strip("/")) else ""
         self._requests = Requests(
             self.address,
-            retry_policy,
+            limits,
             lambda timeout_s: open_multipart_client(self.address, timeout_s=timeout_s),
             of_multipart_server,
             failure_of_multipart,
@@ -87,7 +93,7 @@ class MultipartUploads:
         return f"MultipartUploads({self.address!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MultipartUploads, (self.address, self._retry_policy)
+        return MultipartUploads, (self.address, self._limits)
 
     def create(self, key: str) -> str:
         """Begin an upload; return its id.

@@ -18,8 +18,8 @@ from holdfast.store.objects.client import open_client
 from holdfast.store.objects.errors import (
     FailedRequest,
     Refusal,
+    RequestLimits,
     Requests,
-    RetryPolicy,
     StoreAnswer,
     failure_of,
     in_doubt,
@@ -31,14 +31,14 @@ _TOKEN = "holdfast"
 """Name of the attribute that says which call created an object; letters only, as Azure wants them."""
 
 
-def open_objects(address: str, retry_policy: RetryPolicy | None = None) -> ObjectStore:
+def open_objects(address: str, limits: RequestLimits | None = None) -> ObjectStore:
     """Open the objects at an address; nothing is asked of the server yet.
 
     Parameters
     ----------
     address : str
         ``s3://bucket/path``, ``gs://bucket/path`` or ``az://container/path``.
-    retry_policy : RetryPolicy, optional
+    limits : RequestLimits, optional
         How long it tries.
 
     Raises
@@ -46,7 +46,7 @@ def open_objects(address: str, retry_policy: RetryPolicy | None = None) -> Objec
     InvalidPipeline
         If the library is not installed, or the address or a variable is not understood.
     """
-    store = ObjectStore(address, retry_policy or RetryPolicy())
+    store = ObjectStore(address, limits or RequestLimits())
     store.open()
     return store
 
@@ -66,7 +66,7 @@ class ObjectStore:
     ----------
     address : str
         Where the objects are.
-    retry_policy : RetryPolicy
+    limits : RequestLimits
         How long it tries.
 
     Notes
@@ -80,12 +80,12 @@ class ObjectStore:
     and what can be removed.
     """
 
-    def __init__(self, address: str, retry_policy: RetryPolicy) -> None:
+    def __init__(self, address: str, limits: RequestLimits) -> None:
         self.address = address.rstrip("/")
-        self._retry_policy = retry_policy
+        self._limits = limits
         self._requests = Requests(
             self.address,
-            retry_policy,
+            limits,
             lambda timeout_s: open_client(self.address, timeout_s=timeout_s),
             of_server,
             failure_of,
@@ -97,7 +97,7 @@ class ObjectStore:
         return f"ObjectStore({self.address!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectStore, (self.address, self._retry_policy)
+        return ObjectStore, (self.address, self._limits)
 
     def open(self) -> Any:
         """Return the client of this process."""

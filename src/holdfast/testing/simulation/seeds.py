@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink
+from holdfast.retry import RetryPolicy
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.simulation.engine import Load
 from holdfast.testing.simulation.process import CrashAt, SimulatedCrash
@@ -69,7 +70,7 @@ def simulate(
         commit_every_ticks=chance.choice((None, None, 3 * ROW_US, 100 * ROW_US)),
         ledger_keep=chance.choice((2, 100)),
         queue_size=chance.choice((1, 4)),
-        retry=Retry(attempts=chance.choice((2, 6)), seed=seed),
+        retry=RetryPolicy(attempts=chance.choice((2, 6)), seed=seed),
     )
     setting = replace(setting, paces=_paces([sink.name for sink in sinks], random.Random(f"paces {seed}")))
     failures = SeededFailures(chance, chance.choice((0.0, 0.0, 0.02, 0.2)))

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.commit.coordinator import Coordinator, Resumption, Retry
+from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.recovery import Verdict
 from holdfast.commit.transaction import Transition
 from holdfast.errors import Diverged
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import Sink, Store
+from holdfast.retry import RetryPolicy
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.faulty_sink import FaultySink
@@ -107,7 +108,7 @@ class Setting:
     commit_at_pts: bool = False
     ledger_keep: int = 100
     queue_size: int = 4
-    retry: Retry = field(default_factory=lambda: Retry(seed=0))
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(seed=0))
     paces: Mapping[str, SinkPace] = field(default_factory=dict)
     replays: bool = False
     """Whether the engine begins another directory for sinks that lack what it has finished, as on Spark."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 from holdfast.connectors.kit.files.own_files import tag_of
 from holdfast.connectors.kit.files.rows import file_name
 from holdfast.ports import Task
-from holdfast.store.objects.errors import RetryPolicy
+from holdfast.store.objects.errors import RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import ObjectStore, open_objects
 
@@ -32,12 +32,12 @@ class BucketPlace:
     ----------
     address : str
         ``s3://bucket/path``.
-    retry_policy : RetryPolicy
+    limits : RequestLimits
         How long requests are repeated here; the run tries again for longer.
     """
 
     address: str
-    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "address", self.address.rstrip("/"))
@@ -50,7 +50,7 @@ class BucketPlace:
     @cached_property
     def uploads(self) -> MultipartUploads:
         """The uploads of its files that are not completed."""
-        return MultipartUploads(self.address, self.retry_policy)
+        return MultipartUploads(self.address, self.limits)
 
     def log(self, pipeline: str, sink: str) -> ObjectStore:
         """The entries of a sink's log."""
@@ -62,7 +62,7 @@ class BucketPlace:
 
     def objects(self, *below: str) -> ObjectStore:
         """The objects of the directory, or below it."""
-        return open_objects("/".join([self.address, *below]), self.retry_policy)
+        return open_objects("/".join([self.address, *below]), self.limits)
 
 
 OWN = "_holdfast"
