@@ -1,25 +1,25 @@
-"""Bounded retry: attempts, waits between them, and a store that is retried.
+"""Bounded retry: attempts, waits between them, the one loop that repeats a call, and a store that is retried.
 
-Only ``Unavailable`` is retried, because only it promises that nothing was changed.
+A coordinator retries only ``Unavailable``, because only it promises that nothing was changed.
 """
 
 from __future__ import annotations
 
+import math
 import random
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import tenacity
 
 from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Clock, Store
 
 T = TypeVar("T")
 
-_JITTER = 0.15
-"""Share of each wait that is random.  Small on purpose: full jitter (0 to the whole wait) spreads better, but ten
-attempts would then last 38 s on average instead of 70, and a database that is away for a minute would stop the run."""
+UNLIMITED = sys.maxsize
+"""As many attempts as fit in the time."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,46 @@ class RetryPolicy:
         In all, the first included.
     first_s, cap_s : float
         Wait before the second attempt, and the longest; doubled in between.
+    jitter : float
+        Share of each wait that is random.  Small on purpose: full jitter (0 to the whole wait) spreads better, but ten
+        attempts would then last 38 s on average instead of 70, and a database that is away for a minute would stop the
+        run.
     seed : int, optional
         Of the jitter; None for a random one.
 
     Examples
     --------
-    >>> retry, sure = RetryPolicy(), random.Random(0)
-    >>> sum(retry.wait_s(attempt, sure) for attempt in range(1, retry.attempts)) > 60
+    >>> policy, chance = RetryPolicy(), random.Random(0)
+    >>> sum(policy.wait_s(attempt, chance) for attempt in range(1, policy.attempts)) > 60
     True
     """
 
     attempts: int = 10
     first_s: float = 0.5
     cap_s: float = 15.0
+    jitter: float = 0.15
     seed: int | None = None
 
     def wait_s(self, attempt: int, random_: random.Random) -> float:
         """Return the wait after a failed attempt (the first is 1), seconds."""
         whole = min(self.cap_s, self.first_s * 2.0 ** min(attempt - 1, 60))
-        return float(whole * (1 - _JITTER * random_.random()))
+        return float(whole * (1 - self.jitter * random_.random()))
+
+    def call(self, call: Callable[[], T], is_transient: Callable[[Exception], bool], timeout_s: float = math.inf) -> T:
+        """Call until it succeeds; raise what is not transient, and the failure that leaves no attempt or no time."""
+        random_, end_s = random.Random(self.seed), time.monotonic() + timeout_s
+
+        def may_repeat(attempt: int, error: Exception) -> bool:
+            if attempt >= self.attempts or not is_transient(error) or time.monotonic() >= end_s:
+                return False
+            time.sleep(self.wait_s(attempt, random_))
+            return True
+
+        return _repeat(call, may_repeat)
 
 
 class Retrier:
-    """A :class:`RetryPolicy` at work: with a clock, a random number generator, and a count.
+    """A :class:`RetryPolicy` at work: with a clock, a random number generator, and somebody who is told.
 
     Parameters
     ----------
@@ -66,67 +83,49 @@ class Retrier:
 
     def __init__(
         self,
-        retry: RetryPolicy,
+        policy: RetryPolicy,
         clock: Clock,
         *,
         on_retry: Callable[[str, int, HoldfastError], None],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.retry = retry
+        self.policy = policy
         self._clock = clock
         self._on_retry = on_retry
         self._may_go_on = may_go_on
-        self._random = random.Random(retry.seed)
+        self._random = random.Random(policy.seed)
         self.waits_for = ""
         """What failed and is tried again after a wait, in one line; empty while nothing is waited for."""
 
     def call(self, call: Callable[[], T], doing: str) -> T:
         """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
-        try:
-            return call()
-        except Unavailable as failure:
-            return self._call_again(call, doing, failure)
+        return _repeat(
+            call, lambda attempt, error: isinstance(error, Unavailable) and self.wait_after(attempt, doing, error)
+        )
 
     def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
         """Wait after a failed attempt (the first is 1) of what :meth:`call` cannot repeat; False after the last one."""
-        if attempt >= self.retry.attempts or not self._may_go_on():
+        if attempt >= self.policy.attempts or not self._may_go_on():
             return False
         self._on_retry(doing, attempt, error)
         self.waits_for = one_line(error)
         try:
-            self._clock.sleep_s(self.retry.wait_s(attempt, self._random))
+            self._clock.sleep_s(self.policy.wait_s(attempt, self._random))
         finally:
             self.waits_for = ""
         return True
 
-    def _call_again(self, call: Callable[[], T], doing: str, failure: Unavailable) -> T:
-        # The first attempt was made outside: nearly every call succeeds, and tenacity's own work (40 us) would then be
-        # most of a small epoch's cost.  Here it counts as the first.
-        failed = [failure]
 
-        def attempt() -> T:
-            if failed:
-                raise failed.pop()
-            return call()
-
-        def note(state: tenacity.RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            assert isinstance(error, Unavailable)
-            self._on_retry(doing, state.attempt_number, error)
-            self.waits_for = one_line(error)
-
-        retrying = tenacity.Retrying(
-            stop=lambda state: state.attempt_number >= self.retry.attempts or not self._may_go_on(),
-            wait=lambda state: self.retry.wait_s(state.attempt_number, self._random),
-            retry=tenacity.retry_if_exception_type(Unavailable),
-            sleep=self._clock.sleep_s,
-            before_sleep=note,
-            reraise=True,
-        )
+def _repeat(call: Callable[[], T], may_repeat: Callable[[int, Exception], bool]) -> T:
+    """Call until it succeeds; ``may_repeat`` is asked after each failed attempt (the first is 1), and waits."""
+    attempt = 1
+    while True:
         try:
-            return retrying(attempt)
-        finally:
-            self.waits_for = ""
+            return call()
+        except Exception as error:
+            if not may_repeat(attempt, error):
+                raise
+        attempt += 1
 
 
 def one_line(error: HoldfastError) -> str:

@@ -189,7 +189,7 @@ class Delivery:
         except Unavailable as silence:
             raise InDoubt(
                 f"epoch {epoch} of pipeline {self._pipeline!r} may or may not be visible in sink {name!r}.",
-                why=f"it was asked {self._retrier.retry.attempts} times; last: {one_line(silence)}",
+                why=f"it was asked {self._retrier.policy.attempts} times; last: {one_line(silence)}",
                 do="start the pipeline again when the sink answers: it asks first. Delete nothing until then.",
                 pipeline=self._pipeline,
                 participant=name,
