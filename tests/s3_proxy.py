@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from holdfast.retry import RetryPolicy
 from holdfast.store.objects.errors import RequestLimits
 from tests.http_servers import Quiet, serving_with
 from tests.s3_server import S3Bucket
 
-HASTY = RequestLimits(attempts=3, patient_attempts=3, first_s=0.001, cap_s=0.002, timeout_s=5)
+AT_ONCE = RetryPolicy(3, first_s=0.001, cap_s=0.002, jitter=1.0)
+HASTY = RequestLimits(AT_ONCE, AT_ONCE, timeout_s=5)
 """Three attempts of each request, at once."""
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from holdfast.errors import Fenced, InDoubt, Unavailable
-from holdfast.retry import RetriedStore, Retrier, RetryPolicy
+from holdfast.retry import UNLIMITED, RetriedStore, Retrier, RetryPolicy
 from holdfast.testing import Failure, FaultyStore, Process, ScriptedFailures, SimulatedClock, SimulatedStore
 
 
@@ -78,6 +78,22 @@ def test_closing_ends_the_attempts():
     with pytest.raises(Unavailable):
         made.call(failing(1), "ask")
     assert told == []
+
+
+def test_a_policy_alone_repeats_what_is_transient_as_often_as_it_says():
+    policy = RetryPolicy(attempts=3, first_s=0)
+    assert policy.call(failing(2, ValueError()), lambda error: isinstance(error, ValueError)) == "there"
+    with pytest.raises(ValueError):  # noqa: PT011
+        policy.call(failing(3, ValueError()), lambda error: isinstance(error, ValueError))
+    with pytest.raises(KeyError):
+        policy.call(failing(1, KeyError()), lambda error: isinstance(error, ValueError))
+
+
+def test_no_attempt_is_made_after_the_time():
+    policy = RetryPolicy(UNLIMITED, first_s=0)
+    assert policy.call(failing(100), lambda error: True, timeout_s=600) == "there"
+    with pytest.raises(Unavailable):
+        policy.call(failing(1), lambda error: True, timeout_s=0)
 
 
 @pytest.fixture

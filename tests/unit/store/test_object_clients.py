@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
+from holdfast.retry import RetryPolicy
 from holdfast.store.objects.client import arrow_file_system, check_address
 from holdfast.store.objects.errors import SLOW_BYTES_S, RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads
@@ -18,7 +19,7 @@ from tests.s3_server import S3Bucket
 
 pytestmark = pytest.mark.slow
 
-HASTY = RequestLimits(attempts=1, patient_attempts=1, first_s=0.001, cap_s=0.002, timeout_s=1)
+HASTY = RequestLimits(RetryPolicy(1), RetryPolicy(1), timeout_s=1)
 LARGE = b"x" * (2 * SLOW_BYTES_S)
 """Of an object that a slow line sends in two seconds."""
 

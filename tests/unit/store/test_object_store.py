@@ -19,11 +19,13 @@ import pytest
 
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.retry import RetriedStore, Retrier, RetryPolicy
+from holdfast.store.objects.errors import RequestLimits
 from holdfast.store.objects.multipart import MultipartUploads
 from holdfast.store.objects.store import ObjectStore, open_objects
 from holdfast.testing import SimulatedClock
 from tests.http_servers import Quiet, serving_with
 from tests.s3_proxy import (
+    AT_ONCE,
     CONFLICT,
     DENIED,
     DROPPED,
@@ -154,7 +156,7 @@ def test_a_throttled_store_is_asked_again_with_bounds(store: ObjectStore, proxy:
 
 def test_a_store_that_has_answered_is_waited_for_longer(proxy: S3Proxy, s3_bucket: S3Bucket) -> None:
     """In a run not every caller tries again; a start is to say soon that nothing answers at an address."""
-    store = open_objects(s3_bucket.address, replace(HASTY, patient_attempts=9))
+    store = open_objects(s3_bucket.address, replace(HASTY, answered=replace(AT_ONCE, attempts=9)))
     proxy.faults += [("GET", DROPPED)] * 11
     with pytest.raises(Unavailable):
         store.get("a")
@@ -167,7 +169,7 @@ def test_a_store_that_has_answered_is_waited_for_longer(proxy: S3Proxy, s3_bucke
 
 
 def test_a_slow_answer_is_waited_for_and_one_that_never_comes_is_in_doubt(proxy: S3Proxy, s3_bucket: S3Bucket) -> None:
-    hasty = open_objects(s3_bucket.address, replace(HASTY, attempts=1, patient_attempts=1, timeout_s=1))
+    hasty = open_objects(s3_bucket.address, RequestLimits(RetryPolicy(1), RetryPolicy(1), timeout_s=1))
     hasty.put("a", b"1")
     slow = Fault(200, is_done=True, delay_s=3)
     proxy.faults.append(("PUT", slow))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import email.utils
 import logging
-import random
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import urllib3
 
@@ -18,6 +18,7 @@ from holdfast.connectors.http.bodies import Request
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import COVER, masked
 from holdfast.ports import Clock
+from holdfast.retry import Retrier, RetryPolicy
 
 log = logging.getLogger("holdfast.connectors.http")
 
@@ -99,9 +100,9 @@ class Posting:
     ) -> None:
         self._address = address
         self._clock = clock
-        self._attempts = attempts
+        policy = RetryPolicy(attempts, FIRST_WAIT_S, LONGEST_WAIT_S, jitter=0.5)
+        self._retrier = Retrier(policy, clock, on_retry=self._log_retry)
         self._held_status = held_status
-        self._random = random.Random()
         self._lock = threading.Lock()
         self._not_before_us = 0
         timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
@@ -117,22 +118,20 @@ class Posting:
         Unavailable
             After the last try, or where the server names a time that is far away.
         """
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in count(1):
             self._wait_for_the_server()
             failure = self._try(request)
             if failure is None:
                 return
-            if attempt >= self._attempts:
+            if not self._retrier.wait_after(attempt, "post", failure):
                 raise failure
-            log.info("%s It is tried again (%d of %d).", failure.what, attempt, self._attempts)
-            whole = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(attempt - 1, 60))
-            self._clock.sleep_s(whole * (0.5 + 0.5 * self._random.random()))
 
     def close(self) -> None:
         """Close the connections."""
         self._pool.clear()
+
+    def _log_retry(self, doing: str, attempt: int, failure: HoldfastError) -> None:
+        log.info("%s It is tried again (%d of %d).", failure.what, attempt, self._retrier.policy.attempts)
 
     def _try(self, request: Request) -> Unavailable | None:
         """Send it once; return why it must be sent again, if it must."""

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, TypeVar
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.expected import rows_gone
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Part, Staged, WriterFactory
+from holdfast.retry import UNLIMITED, RetryPolicy
+
+T = TypeVar("T")
 
 PATIENCE_S = 90.0
 """How long a task waits for a server that does not answer before its first row: Spark retries a task only thrice."""
 
+_REACHING = RetryPolicy(UNLIMITED, first_s=0.1, cap_s=5.0, jitter=1.0)
 
-def patiently() -> Retrying:
-    """Return the attempts of a task to reach its server."""
-    return Retrying(
-        stop=stop_after_delay(PATIENCE_S),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        retry=retry_if_exception_type(Unavailable),
-        reraise=True,
-    )
+
+def reach_server(call: Callable[[], T]) -> T:
+    """Call for a task until its server answers."""
+    return _REACHING.call(call, lambda error: isinstance(error, Unavailable), PATIENCE_S)
 
 
 class Staging(ABC):

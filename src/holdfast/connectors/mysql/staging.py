@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.sql_table import SqlTable
-from holdfast.connectors.kit.staging import Staging, patiently
+from holdfast.connectors.kit.staging import Staging, reach_server
 from holdfast.connectors.mysql.dialect import MYSQL, STAGED
 from holdfast.connectors.mysql.session import MysqlConnection, MysqlSession
 from holdfast.connectors.mysql.url import MysqlUrl
@@ -77,10 +77,7 @@ class MysqlWriter:
         task = self._task
         with self._session.explained():
             if self._connection is None:
-                for attempt in patiently():
-                    with attempt:
-                        self._connection = self._session.connection()
-                assert self._connection is not None
+                self._connection = reach_server(self._session.connection)
                 self._session.begin(self._connection, "write")
             step = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
             for first in range(0, batch.num_rows, step):

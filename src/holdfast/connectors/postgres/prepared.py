@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql as pg
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
 from holdfast.connectors.kit.sql import LEDGER
@@ -22,11 +21,14 @@ from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.staging import Label, transaction_ids
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
+from holdfast.retry import UNLIMITED, RetryPolicy
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 
 BUSY_S = 10.0
 """How long to wait for another session that is ending the same prepared transaction."""
+
+_ENDING = RetryPolicy(UNLIMITED, first_s=0.02, cap_s=0.02, jitter=0.0)
 
 FORGOTTEN = "too old to tell"
 """The server's word (NULL) on a transaction whose end it no longer knows: neither committed nor rolled back."""
@@ -131,25 +133,21 @@ class PreparedTransactions:
 
     def _commit(self, gid: str, xid: str) -> None:
         statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
-        # Busy: a predecessor that is just being fenced completes the same decision.
-        for attempt in Retrying(
-            stop=stop_after_delay(BUSY_S), wait=wait_fixed(0.02), retry=retry_if_exception(_is_busy), reraise=True
-        ):
-            with attempt:
-                try:
-                    self._session.settle(statement)
-                except HoldfastError as error:
-                    # Gone: a crash or a lost reply followed its COMMIT PREPARED, before ``in_progress`` was cleared.
-                    if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
-                        raise
-                    if not self._is_committed(gid, xid):  # rolled back since we looked
-                        raise InDoubt(
-                            f"{self._node}: '{gid}' was rolled back while it was to be committed.",
-                            why="somebody ran ROLLBACK PREPARED.",
-                            do="start the pipeline again: it asks which rows are there.",
-                            pipeline=self._pipeline,
-                            participant=self._sink,
-                        ) from error
+        try:
+            # Busy: a predecessor that is just being fenced completes the same decision.
+            _ENDING.call(lambda: self._session.settle(statement), _is_busy, BUSY_S)
+        except HoldfastError as error:
+            # Gone: a crash or a lost reply followed its COMMIT PREPARED, before ``in_progress`` was cleared.
+            if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
+                raise
+            if not self._is_committed(gid, xid):  # rolled back since we looked
+                raise InDoubt(
+                    f"{self._node}: '{gid}' was rolled back while it was to be committed.",
+                    why="somebody ran ROLLBACK PREPARED.",
+                    do="start the pipeline again: it asks which rows are there.",
+                    pipeline=self._pipeline,
+                    participant=self._sink,
+                ) from error
 
     def _is_committed(self, gid: str, xid: str) -> bool:
         """Return whether a transaction that is gone, and that the ledger row has decided to commit, was; else it was
@@ -226,5 +224,5 @@ def _task_of(gid: str) -> str:
     return label.name if label is not None else gid
 
 
-def _is_busy(error: BaseException) -> bool:
+def _is_busy(error: Exception) -> bool:
     return isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState)

@@ -22,7 +22,7 @@ from psycopg import sql as pg
 from holdfast import faults
 from holdfast.connectors.kit import refusals, sql
 from holdfast.connectors.kit.expected import rows_gone
-from holdfast.connectors.kit.staging import patiently
+from holdfast.connectors.kit.staging import reach_server
 from holdfast.connectors.postgres import copy as postgres_copy
 from holdfast.connectors.postgres.copy import CopyColumn
 from holdfast.connectors.postgres.dsn import Dsn
@@ -167,10 +167,7 @@ class PostgresWriter:
             self._copying.close()
 
     def _begin(self) -> None:
-        for attempt in patiently():
-            with attempt:
-                connection = self._session.connection()
-                prepares = self._prefers_prepared and _may_prepare(connection, self._table)
+        connection, prepares = reach_server(self._look)
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         connection.execute(pg.SQL("SET LOCAL lock_timeout = {}").format(pg.Literal(COPY_LOCK_TIMEOUT)))
         if prepares:
@@ -183,6 +180,10 @@ class PostgresWriter:
         # Left by stage(), or by closing the connection: a writer lives longer than any block here.
         self._copy = self._copying.enter_context(connection.cursor().copy(copy_statement(target, self._columns)))
         self._copy.write(postgres_copy.header(self._columns))
+
+    def _look(self) -> tuple[Connection, bool]:
+        connection = self._session.connection()
+        return connection, self._prefers_prepared and _may_prepare(connection, self._table)
 
 
 def _may_prepare(connection: Connection, table: PostgresTable) -> bool:

@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-import tenacity
-
 from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.retry import RetryPolicy
 
 
 class StoreAnswer(Enum):
@@ -258,6 +257,9 @@ _RENEWED = {StoreAnswer.EXPIRED, StoreAnswer.FORBIDDEN, StoreAnswer.NO_CREDENTIA
 SLOW_BYTES_S = 256 * 2**10
 """Bytes that a slow line takes in a second: an object has the time that it needs there."""
 
+_UNANSWERED = RetryPolicy(4, first_s=0.2, cap_s=5.0, jitter=1.0)
+_ANSWERED = replace(_UNANSWERED, attempts=12)
+
 
 @dataclass(frozen=True)
 class RequestLimits:
@@ -265,20 +267,16 @@ class RequestLimits:
 
     Parameters
     ----------
-    attempts : int
-        Requests for one call, the first included, to a store that has not answered yet: its address may be wrong.
-    patient_attempts : int
-        As many to one that has.  Not every caller in a run tries again.
-    first_s, cap_s : float
-        Wait after the first, and the longest; doubled in between, each a random part of it.
+    unanswered : RetryPolicy
+        Of a call to a store that has not answered yet: its address may be wrong.
+    answered : RetryPolicy
+        Of a call to one that has.  Not every caller in a run tries again.
     timeout_s : float
         For the answer to one request, and then for each further part of the answer.
     """
 
-    attempts: int = 4
-    patient_attempts: int = 12
-    first_s: float = 0.2
-    cap_s: float = 5.0
+    unanswered: RetryPolicy = _UNANSWERED
+    answered: RetryPolicy = _ANSWERED
     timeout_s: float = 30.0
 
     def body_timeout_s(self, size_bytes: int) -> float:
@@ -370,23 +368,16 @@ class Requests:
                 is_unknown = is_unknown or failure.answer is StoreAnswer.UNKNOWN
                 raise Refusal(failure) from error
 
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(
-                self._limits.patient_attempts if self._was_answered else self._limits.attempts
-            ),
-            wait=tenacity.wait_random_exponential(self._limits.first_s, self._limits.cap_s),
-            retry=tenacity.retry_if_exception(self._is_passing),
-            reraise=True,
-        )
+        policy = self._limits.answered if self._was_answered else self._limits.unanswered
         try:
-            result = retrying(once)
+            result = policy.call(once, self._is_passing)
         except Refusal as refusal:
             found = as_error(self._in_context(refusal.failure), doing, self.address)
             raise (in_doubt(found) if is_write and is_unknown else found) from refusal
         self._was_answered = True
         return result
 
-    def _is_passing(self, error: BaseException) -> bool:
+    def _is_passing(self, error: Exception) -> bool:
         """Return whether to ask again.  Who renews credentials that have expired in a run may take a moment, too."""
         passing = {*_AGAIN, StoreAnswer.EXPIRED} if self._was_answered else _AGAIN
         return isinstance(error, Refusal) and error.failure.answer in passing
