@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.graph import drawing, naming
+from holdfast.display import drawing
+from holdfast.graph import naming
 from holdfast.graph.commit_at import CommitAtPts
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.capabilities import capabilities, offers
+from holdfast.display import drawing
 from holdfast.errors import InvalidPipeline, invariant
-from holdfast.graph import drawing, naming
+from holdfast.graph import naming
 from holdfast.graph.building import (
     building,
     check_row_order,

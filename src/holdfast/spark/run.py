@@ -22,9 +22,9 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.paced import RequestReader
 from holdfast.connectors.reading import row_batches
 from holdfast.display.cell import follow
+from holdfast.display.drawing import picture
 from holdfast.display.tables import counts, status_html
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
-from holdfast.graph.drawing import picture
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
