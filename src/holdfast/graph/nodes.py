@@ -31,6 +31,7 @@ from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
 from holdfast.graph.trigger import SinkPace
 from holdfast.ports import ClockDriven, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -59,9 +60,6 @@ class Attachable(Protocol[T_co]):
 
     def attach(self, stream: Stream) -> T_co:
         """Return the stream, sink node or parts that result."""
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
