@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.connectors.files.objects.explanations import ObjectExplanations
-from holdfast.errors import Unavailable
+from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Explanation
 
 
@@ -104,3 +104,45 @@ def test_what_is_not_listed_is_not_taken_for_absent() -> None:
     objects.listed = None
     assert whole(objects, 119)
     assert kept(objects).all({"lines": 2}, ()) == told(1, 2), "more is of nobody who has committed"
+
+
+@pytest.mark.parametrize("left", [(1, 2, 3), (2, 3), (3, 4, 5, 6)])
+def test_what_a_run_left_that_never_committed_gives_way_to_what_entries_say(left: Sequence[int]) -> None:
+    """Earlier versions wrote before their entry: a run that was replaced, with another log, has left its own."""
+    objects = Objects()
+    for number in left:
+        kept(objects).keep([Explanation("lines", number, f"another log {number}")])
+    explanations = kept(objects)
+    explanations.keep(told(1, 2))
+    assert whole(objects, 2)
+    for number in range(3, 205):
+        explanations.keep(told(number))
+        assert number % 50 or whole(objects, number)
+    assert len(objects.there) < 100, "nothing of it stays"
+
+
+def test_merged_objects_that_say_something_else_are_not_taken_for_copies() -> None:
+    objects = Objects()
+    objects.put("lines/000000000001-000000000100", b"\n".join(b"another log %d" % each for each in range(1, 101)))
+    with pytest.raises(Diverged, match="'another log 2'; its log says 'log 2'"):
+        kept(objects).keep(told(2))
+
+
+def test_runs_of_one_epoch_each_merge_what_they_copy_together() -> None:
+    objects = Objects()
+    for number in range(1, 306):
+        kept(objects).keep(told(number))
+        assert len(objects.there) <= 104
+    assert whole(objects, 305)
+    assert len(objects.there) == 8
+
+
+def test_an_object_that_another_run_merges_while_it_is_read_is_looked_for_again() -> None:
+    objects = Objects()
+    for number in range(1, 100):
+        kept(objects).keep(told(number))
+    listed = sorted(objects.there)
+    kept(objects).keep(told(100))
+    listings = iter([listed])
+    objects.keys = lambda _: next(listings, sorted(objects.there))  # type: ignore[method-assign]
+    assert whole(objects, 100)

@@ -2,17 +2,19 @@
 
 They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
 same number says the same.  An object is named by its first and last number; neighbours are merged, so there are a few
-hundred objects at most.  How many explanations there are says the last entry, and never a listing.
+hundred objects at most.  How many explanations there are says the last entry, and never a listing.  What else is there,
+as a run left it that was replaced and wrote before its entry, in an earlier version, gives way to the copies.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from holdfast.connectors.files.objects.place import each
+from holdfast.connectors.kit.explained import differing
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Explanation
 from holdfast.store.increments import MERGED_AT_A_TIME
@@ -21,6 +23,9 @@ from holdfast.store.objects.store import ObjectStore
 log = logging.getLogger("holdfast.connectors.files")
 
 _NAME = re.compile(r"(.+)/(\d{12})-(\d{12})")
+_READS_AT_ONCE = 8
+_READ_ATTEMPTS = 5
+"""Objects are merged, and removed, while they are listed and read."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +48,10 @@ class _Run:
             span, level = span // MERGED_AT_A_TIME, level + 1
         return level
 
+    def contains(self, other: _Run) -> bool:
+        """Return whether it has all numbers of another one, and more."""
+        return self != other and self.first <= other.first and other.last <= self.last
+
 
 class ObjectExplanations:
     """The explanations that one sink keeps.
@@ -58,40 +67,59 @@ class ObjectExplanations:
     def __init__(self, objects: ObjectStore, node: str) -> None:
         self._objects = objects
         self._node = node
-        self._runs: dict[str, list[_Run]] | None = None
+        self._there: dict[str, set[_Run]] = {}
+        """What was listed, and put since; empty: to be listed."""
 
     def keep(self, explanations: Sequence[Explanation]) -> None:
-        """Copy what a log entry says; again is safe."""
+        """Copy what a log entry says; again is safe.
+
+        Raises
+        ------
+        Diverged
+            If a merged object says something else.
+        """
         if not explanations:
             return
-        if self._runs is None:
-            self._runs = _dense(self._objects.keys(""))
+        self._there = self._there or _listed(self._objects)
         new: dict[str, list[Explanation]] = {}
         for one in explanations:
             new.setdefault(one.source, []).append(one)
         for source, several in new.items():
-            run = _Run(source, several[0].number, several[-1].number)
-            self._objects.put(run.key, "\n".join(one.text for one in several).encode())
-            runs = self._runs.setdefault(source, [])
-            if not runs or runs[-1].last < run.first:
-                runs.append(run)
+            self._put(several, self._there.setdefault(source, set()))
         try:
-            for runs in self._runs.values():
-                self._merge(runs)
+            for there in self._there.values():
+                self._merge(there)
         except (HoldfastError, _MergedElsewhere) as error:
-            log.info("%s: explanations of positions are merged later: %s", self._node, error)
-            self._runs = None
+            log.warning("%s: explanations of positions are merged later: %s", self._node, error)
+            self._there = {}
 
-    def _merge(self, runs: list[_Run]) -> None:
-        """Make one object of the last hundred, where they are of one level."""
-        while len(last := runs[-MERGED_AT_A_TIME:]) == MERGED_AT_A_TIME and len({run.level for run in last}) == 1:
+    def _put(self, several: Sequence[Explanation], there: set[_Run]) -> None:
+        run = _Run(several[0].source, several[0].number, several[-1].number)
+        merged = [each for each in _dense(there) if each.contains(run)]
+        if not merged:
+            self._objects.put(run.key, "\n".join(one.text for one in several).encode())
+            there.add(run)
+            return
+        copies = self._texts(merged)  # none where another run has merged them meanwhile
+        for one in several:
+            if (copy := copies.get(one.number, one.text)) != one.text:
+                raise differing(one.source, one.number, (self._node, copy), ("its log", one.text))
+
+    def _merge(self, there: set[_Run]) -> None:
+        """Make one object of the last hundred, where they are of one level; remove what others contain."""
+        while True:
+            last = _dense(there)[-MERGED_AT_A_TIME:]
+            if len(last) < MERGED_AT_A_TIME or len({run.level for run in last}) > 1:
+                return
             merged = _Run(last[0].source, last[0].first, last[-1].last)
-            texts = [text for several in each(self._texts, last) for text in several]
+            texts = self._texts(last)
             if len(texts) != merged.last - merged.first + 1:
                 raise _MergedElsewhere(f"not all of {merged.key} is there")
-            self._objects.put(merged.key, "\n".join(texts).encode())
-            self._objects.delete_several([run.key for run in last])
-            runs[-MERGED_AT_A_TIME:] = [merged]
+            self._objects.put(merged.key, "\n".join(texts.values()).encode())
+            there.add(merged)
+            contained = {run for run in there if any(wider.contains(run) for wider in _dense(there))}
+            self._objects.delete_several(sorted(run.key for run in contained))
+            there -= contained
 
     def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
         """Return everything that is kept.
@@ -106,52 +134,54 @@ class ObjectExplanations:
         Raises
         ------
         Unavailable
-            If some are not found: the listing lags, or somebody merges.
+            If some are not found: the listing lags, or they were removed.
         """
-        runs = [run for of in _dense(self._objects.keys("")).values() for run in of]
-        texts: dict[str, dict[int, str]] = {}
-        for run, several in zip(runs, each(self._texts, runs), strict=True):
-            texts.setdefault(run.source, {}).update(enumerate(several, run.first))
-        for one in newest:
-            texts.setdefault(one.source, {})[one.number] = one.text
-        found: list[Explanation] = []
-        for source, count in sorted(explained.items()):
-            there = texts.get(source, {})
-            if lost := [number for number in range(1, count + 1) if number not in there]:
-                raise Unavailable(
-                    f"{self._node}: explanation {lost[0]} of {count} of source {source!r} is not found.",
-                    why=f"the listing of {self._objects.address} lags, or objects were removed there.",
-                    do="it is retried.  If it stays so, bring the objects back from a copy: without them, what the "
-                    "sink's positions mean is known to the checkpoint alone.",
-                    participant=self._node,
-                )
-            found += [Explanation(source, number, there[number]) for number in range(1, count + 1)]
-        return found
+        wanted = [(source, number) for source, count in sorted(explained.items()) for number in range(1, count + 1)]
+        for _ in range(_READ_ATTEMPTS):
+            there = _listed(self._objects)
+            copies = {source: self._texts(_dense(there.get(source, ()))) for source in explained}
+            found = {(source, number): text for source, texts in copies.items() for number, text in texts.items()}
+            found |= {(one.source, one.number): one.text for one in newest}
+            lost = [each for each in wanted if each not in found]
+            if not lost:
+                return [Explanation(source, number, found[source, number]) for source, number in wanted]
+        source, number = lost[0]
+        raise Unavailable(
+            f"{self._node}: explanation {number} of {explained[source]} of source {source!r} is not found.",
+            why=f"the listing of {self._objects.address} lags, or objects were removed there.",
+            do="it is retried.  If it stays so, bring the objects back from a copy: without them, what the "
+            "sink's positions mean is known to the checkpoint alone.",
+            participant=self._node,
+        )
 
-    def _texts(self, run: _Run) -> list[str]:
-        data = self._objects.get(run.key)
-        return [] if data is None else data.decode().split("\n")
+    def _texts(self, runs: Collection[_Run]) -> dict[int, str]:
+        """Return number -> text, ascending; of two objects that overlap the later one counts."""
+        with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+            found = zip(runs, pool.map(self._objects.get, [run.key for run in runs]), strict=True)
+            several = [(run, data.decode().split("\n")) for run, data in found if data is not None]
+        return {number: text for run, texts in several for number, text in enumerate(texts, run.first)}
 
 
 class _MergedElsewhere(Exception):
     """Objects are gone, or not listed yet: another run has merged them, or removed them."""
 
 
-def _dense(keys: Iterable[str]) -> dict[str, list[_Run]]:
-    """Return for each source the objects that have all numbers from 1 on, without those that others contain.
-
-    Two may overlap, where each was merged by another run.
-    """
-    found: dict[str, list[_Run]] = {}
-    parts = (match.groups() for key in keys if (match := _NAME.fullmatch(key)))
-    runs = sorted((_Run(source, int(first), int(last)) for source, first, last in parts), key=_widest_first)
-    for run in runs:
-        before = found.get(run.source, [])
-        reached = before[-1].last if before else 0
-        if run.first <= reached + 1 and run.last > reached:
-            found.setdefault(run.source, []).append(run)
+def _listed(objects: ObjectStore) -> dict[str, set[_Run]]:
+    """Return source -> its objects."""
+    found: dict[str, set[_Run]] = {}
+    for source, first, last in (match.groups() for key in objects.keys("") if (match := _NAME.fullmatch(key))):
+        found.setdefault(source, set()).add(_Run(source, int(first), int(last)))
     return found
 
 
-def _widest_first(run: _Run) -> tuple[str, int, int]:
-    return run.source, run.first, -run.last
+def _dense(runs: Iterable[_Run]) -> list[_Run]:
+    """Return the objects of a source that have all numbers from 1 on, without those that others contain.
+
+    Two may overlap, where each was merged by another run.
+    """
+    found: list[_Run] = []
+    for run in sorted(runs, key=lambda run: (run.first, -run.last)):
+        reached = found[-1].last if found else 0
+        if run.first <= reached + 1 and run.last > reached:
+            found.append(run)
+    return found
