@@ -53,7 +53,7 @@ class _Run:
         return self != other and self.first <= other.first and other.last <= self.last
 
 
-class ObjectExplanations:
+class KeptExplanations:
     """The explanations that one sink keeps.
 
     Parameters

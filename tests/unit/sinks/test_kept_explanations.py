@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.connectors.files.objects.explanations import ObjectExplanations
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Explanation
 
@@ -41,8 +41,8 @@ def told(*numbers: int) -> list[Explanation]:
     return [Explanation("lines", number, f"log {number}") for number in numbers]
 
 
-def kept(objects: Objects) -> ObjectExplanations:
-    return ObjectExplanations(objects, "sink 'out'")  # type: ignore[arg-type]
+def kept(objects: Objects) -> KeptExplanations:
+    return KeptExplanations(objects, "sink 'out'")  # type: ignore[arg-type]
 
 
 def whole(objects: Objects, count: int) -> bool:
