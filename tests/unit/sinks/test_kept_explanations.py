@@ -1,14 +1,19 @@
-"""Copies of what log entries explain, in an object store: merged by whoever, and never believed by a listing."""
+"""Copies of what log entries explain: merged by whoever, and never believed by a listing."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from holdfast.connectors.kit import kept_explanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.kept_explanations import KeptExplanations
-from holdfast.errors import Diverged, Unavailable
+from holdfast.errors import Corrupt, Diverged, Unavailable
 from holdfast.ports import Explanation
+from holdfast.store import increments
 
 
 class Objects:
@@ -42,7 +47,7 @@ def told(*numbers: int) -> list[Explanation]:
 
 
 def kept(objects: Objects) -> KeptExplanations:
-    return KeptExplanations(objects, "sink 'out'")  # type: ignore[arg-type]
+    return KeptExplanations(objects, "sink 'out'")
 
 
 def whole(objects: Objects, count: int) -> bool:
@@ -146,3 +151,41 @@ def test_an_object_that_another_run_merges_while_it_is_read_is_looked_for_again(
     listings = iter([listed])
     objects.keys = lambda _: next(listings, sorted(objects.there))  # type: ignore[method-assign]
     assert whole(objects, 100)
+
+
+def test_in_a_directory_runs_of_one_epoch_each_merge_what_they_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_explanations, "MERGED_AT_A_TIME", 3)
+    for number in range(1, 12):
+        explanations_in(os.fspath(tmp_path), "sink 'out'").keep(told(number))
+    assert files(tmp_path) == ["000000000001-000000000009.json", "000000000010.json", "000000000011.json"]
+    assert explanations_in(os.fspath(tmp_path), "sink 'out'").all({"lines": 11}, ()) == told(*range(1, 12))
+
+
+def test_a_directory_of_an_earlier_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (increments, kept_explanations):
+        monkeypatch.setattr(module, "MERGED_AT_A_TIME", 3)
+    earlier = increments.Increments(os.fspath(tmp_path / "lines"), "what positions mean,")
+    for one in told(1, 2, 3, 4):
+        earlier.put(one.text.encode())
+        earlier.merge()
+    assert files(tmp_path) == ["000000000001-000000000003.json", "000000000004.json"]
+    explanations = explanations_in(os.fspath(tmp_path), "sink 'out'")
+    assert explanations.all({"lines": 4}, ()) == told(1, 2, 3, 4)
+    explanations.keep(told(4))
+    explanations.keep(told(5, 6))
+    assert files(tmp_path) == ["000000000001-000000000003.json", "000000000004.json", "000000000005-000000000006.json"]
+    assert explanations.all({"lines": 6}, ()) == told(*range(1, 7))
+
+
+def test_an_object_in_a_directory_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    explanations_in(os.fspath(tmp_path), "sink 'out'").keep(told(1))
+    path = tmp_path / "lines" / "000000000001.json"
+    path.write_bytes(path.read_bytes().replace(b"log 1", b"log 2"))
+    with pytest.raises(Corrupt, match="is damaged"):
+        explanations_in(os.fspath(tmp_path), "sink 'out'").all({"lines": 1}, ())
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "lines").iterdir() if path.is_file())

@@ -1,4 +1,4 @@
-"""What the positions of a sink in an object store mean: objects that have some neighbouring explanations each.
+"""What the positions of a sink with a log mean: objects that have some neighbouring explanations each.
 
 They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
 same number says the same.  An object is named by its first and last number; neighbours are merged, so there are a few
@@ -13,19 +13,39 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from holdfast.connectors.kit.explained import differing
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Explanation
 from holdfast.store.increments import MERGED_AT_A_TIME
-from holdfast.store.objects.store import ObjectStore
 
-log = logging.getLogger("holdfast.connectors.files")
+log = logging.getLogger("holdfast.connectors")
 
 _NAME = re.compile(r"(.+)/(\d{12})-(\d{12})")
 _READS_AT_ONCE = 8
 _READ_ATTEMPTS = 5
 """Objects are merged, and removed, while they are listed and read."""
+
+
+class Objects(Protocol):
+    """Where the copies of one sink are, and nothing else: in a directory, or below an address in an object store."""
+
+    @property
+    def address(self) -> str:
+        """The place, for errors."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object, or None when absent."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace an object, whole and durable."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """List the keys that start with a prefix; what others write and remove meanwhile may lack, and be there."""
+
+    def delete_several(self, keys: Sequence[str]) -> None:
+        """Remove objects; absent is fine."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,34 +78,53 @@ class KeptExplanations:
 
     Parameters
     ----------
-    objects : ObjectStore
-        Below its address, nothing but these.
+    objects : Objects
+        Where they are.
     node : str
         ``sink 'name'``, for errors.
     """
 
-    def __init__(self, objects: ObjectStore, node: str) -> None:
+    def __init__(self, objects: Objects, node: str) -> None:
         self._objects = objects
         self._node = node
         self._there: dict[str, set[_Run]] = {}
         """What was listed, and put since; empty: to be listed."""
+        self._copied: Sequence[Explanation] = ()
 
-    def keep(self, explanations: Sequence[Explanation]) -> None:
+    def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
         """Copy what a log entry says; again is safe.
+
+        Parameters
+        ----------
+        explanations : sequence of Explanation
+            Of the last entry.
+        is_new : bool
+            Whether the entry has just been appended: what it says counts, and can be copied before the next one.
 
         Raises
         ------
+        Unavailable
+            If they cannot be written, and the entry is not new.
         Diverged
             If a merged object says something else.
         """
-        if not explanations:
+        if not explanations or explanations == self._copied:
             return
-        self._there = self._there or _listed(self._objects)
+        try:
+            self._copy(explanations)
+        except Unavailable as error:
+            if not is_new:
+                raise
+            log.info("%s: what positions mean is copied later: %s", self._node, error.what)
+
+    def _copy(self, explanations: Sequence[Explanation]) -> None:
+        self._there = self._there or _runs_in(self._objects)
         new: dict[str, list[Explanation]] = {}
         for one in explanations:
             new.setdefault(one.source, []).append(one)
         for source, several in new.items():
             self._put(several, self._there.setdefault(source, set()))
+        self._copied = explanations
         try:
             for there in self._there.values():
                 self._merge(there)
@@ -134,11 +173,11 @@ class KeptExplanations:
         Raises
         ------
         Unavailable
-            If some are not found: the listing lags, or they were removed.
+            If some are not found: they were removed, or a listing lags.
         """
         wanted = [(source, number) for source, count in sorted(explained.items()) for number in range(1, count + 1)]
         for _ in range(_READ_ATTEMPTS):
-            there = _listed(self._objects)
+            there = _runs_in(self._objects)
             copies = {source: self._texts(_dense(there.get(source, ()))) for source in explained}
             found = {(source, number): text for source, texts in copies.items() for number, text in texts.items()}
             found |= {(one.source, one.number): one.text for one in newest}
@@ -148,7 +187,7 @@ class KeptExplanations:
         source, number = lost[0]
         raise Unavailable(
             f"{self._node}: explanation {number} of {explained[source]} of source {source!r} is not found.",
-            why=f"the listing of {self._objects.address} lags, or objects were removed there.",
+            why=f"objects were removed from {self._objects.address}, or its listing lags.",
             do="it is retried.  If it stays so, bring the objects back from a copy: without them, what the "
             "sink's positions mean is known to the checkpoint alone.",
             participant=self._node,
@@ -166,7 +205,7 @@ class _MergedElsewhere(Exception):
     """Objects are gone, or not listed yet: another run has merged them, or removed them."""
 
 
-def _listed(objects: ObjectStore) -> dict[str, set[_Run]]:
+def _runs_in(objects: Objects) -> dict[str, set[_Run]]:
     """Return source -> its objects."""
     found: dict[str, set[_Run]] = {}
     for source, first, last in (match.groups() for key in objects.keys("") if (match := _NAME.fullmatch(key))):

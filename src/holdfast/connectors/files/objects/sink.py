@@ -66,7 +66,6 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
     """
 
     _log = log
-    _explanations: KeptExplanations
     holder = "sink holds"
     kept = KEPT
     staging = "multipart uploads, completed when published"
