@@ -181,6 +181,22 @@ class ReplacedRunContract:
         assert kept(again) == {"lines": ['{"of": "the log that counts"}']}
         again.close()
 
+    def test_what_it_left_beside_the_log_of_an_earlier_version_gives_way_to_entries(self, target: Target) -> None:
+        """That version wrote what positions mean before the entry which would have counted."""
+        replaced, successor = target.connect(), opened(target)
+        for number in (1, 2, 3):
+            replaced._explanations.keep([Explanation("lines", number, '{"of": "another log"}')])  # type: ignore[attr-defined]
+        replaced.close()
+        assert kept(successor) == {}
+        for number, several in enumerate([(1, 2), (3,), ()], 1):
+            successor.publish([epoch(number, told("lines", *several))], Held())
+        assert kept(successor) == {"lines": texts("lines", 3)}
+        successor.close()
+        again = target.connect()
+        assert again.open(RunIdentity(PIPELINE, 2)).explained == {"lines": 3}
+        assert kept(again) == {"lines": texts("lines", 3)}
+        again.close()
+
 
 def opened(target: Target, name: str = "target") -> Sink:
     """Return an opened sink."""

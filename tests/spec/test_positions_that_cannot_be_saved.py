@@ -63,6 +63,7 @@ class Disk:
     below: str = ""
     failed: int = 0
     link: Callable[[str, str], None] = field(default=os.link, repr=False)
+    rename: Callable[[str, str], None] = field(default=os.rename, repr=False)
 
     def fails(self, path: str) -> bool:
         if self.failed < self.times and self.below in path:
@@ -75,11 +76,17 @@ class Disk:
             raise OSError(errno.ENOSPC, "No space left on device", target)
         self.link(source, target)
 
+    def renamed(self, source: str, target: str) -> None:
+        if self.fails(target):
+            raise OSError(errno.ENOSPC, "No space left on device", target)
+        self.rename(source, target)
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
     monkeypatch.setattr(os, "link", made.linked)
+    monkeypatch.setattr(os, "rename", made.renamed)
     insert = SqlBook._explain
 
     def inserted(self: SqlBook, *arguments: object) -> None:

@@ -25,7 +25,7 @@ from holdfast.connectors.byte_stream.publishing import NextStreams, StreamPublis
 from holdfast.connectors.byte_stream.staging import MessageStaging
 from holdfast.connectors.kit.expected import went_back
 from holdfast.connectors.kit.explained import explained_with
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory, directory_of
 from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.errors import (
@@ -67,7 +67,6 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
     """
 
     _log = log
-    _explanations: FileExplanations
     holder = "streams hold"
     staging = "payload files, copied behind the stream when published"
 
@@ -93,7 +92,7 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
             FileStaging(os.path.join(self._directory, "staging"), schema, is_published=False), columns
         )
         self._before: BranchView  # of the moment before this run took the log over
-        self._explanations = FileExplanations(os.path.join(self._directory, "positions"), f"sink {name!r}")
+        self._explanations = explanations_in(os.path.join(self._directory, "positions"), f"sink {name!r}")
         with durable.explained(f"opening {self._directory}"):
             for place in (self._staging.places.directory, *(os.path.join(self._directory, x) for x in (LOG, STREAMS))):
                 durable.make_directory(place)

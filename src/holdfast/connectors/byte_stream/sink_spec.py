@@ -15,7 +15,7 @@ from holdfast.connectors.byte_stream.log_target import ByteStreamSink
 from holdfast.connectors.byte_stream.messages import MessageColumns, check_schema
 from holdfast.connectors.byte_stream.publishing import RetentionRules, StreamPublishing
 from holdfast.connectors.control.columns import check_no_control
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.rewinds import cannot_keep_rows, of_directory
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
@@ -202,7 +202,7 @@ class ByteStreamSinkSpec:
         if last is None:
             return None
         held = Held(last.epoch, last.generation, last.positions, last.pts, recent_ends=last.recent_ends)
-        kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
+        kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(held, tuple(kept.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

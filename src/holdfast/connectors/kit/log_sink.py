@@ -21,6 +21,7 @@ from holdfast import faults
 from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.explained import lacking
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.connectors.kit.rewinds import cannot_go_back
 from holdfast.errors import Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
@@ -79,13 +80,6 @@ class AttemptName(Protocol):
     @property
     def epoch(self) -> int:
         """Its epoch."""
-
-
-class KeptExplanations(Protocol):
-    """Where explanations of positions are kept beside the log."""
-
-    def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
-        """Return everything that is kept: as many as the log says, the newest as its last entry has them."""
 
 
 E = TypeVar("E", bound=SinkEntry)

@@ -22,7 +22,7 @@ from holdfast.connectors.kit import refusals
 from holdfast.connectors.kit.expected import rows_gone, went_back
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.content import FileFormat
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.files.staged import missing_bytes
 from holdfast.connectors.kit.log_sink import AttemptName, LogSink
 from holdfast.connectors.kit.maintenance import Tending
@@ -94,7 +94,6 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     """
 
     _log = log
-    _explanations: FileExplanations
     log_name = "manifest"
 
     def __init__(
@@ -133,7 +132,7 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
             SegmentsControl(name, pipeline, self.places.own, control, schema, self._staging) if control else None
         )
         self._check_past(partition_by)
-        self._explanations = FileExplanations(self.places.explanations, f"sink {name!r}")
+        self._explanations = explanations_in(self.places.explanations, f"sink {name!r}")
         self._holdings = Holdings()
         self.sealing = Sealing(
             self,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.connectors.control.columns import ControlColumns, control_arguments
 from holdfast.connectors.kit.files import existing as check
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.rewinds import cannot_keep_rows, of_directory
 from holdfast.connectors.segments import policies
 from holdfast.connectors.segments.journal import retention
@@ -245,7 +245,7 @@ class SegmentsSinkSpec:
             holdings = as_opened(SegmentsManifest(places.manifest), places.journal)
         if not holdings.last.number:
             return None
-        kept = FileExplanations(places.explanations, f"sink {name!r}")
+        kept = explanations_in(places.explanations, f"sink {name!r}")
         told = kept.all(holdings.explained, holdings.last.explanations)
         return SinkLedger(holdings.held(), tuple(told), holdings.refill)
 

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import DONE, KEPT, ObjectLog, UploadsBehind, UploadsEntry, files_behind
 from holdfast.connectors.files.objects.place import OWN, BucketPlace, each, tag_at
 from holdfast.connectors.files.objects.staging import OpenUpload, UploadedFile, UploadStaging, files_of
 from holdfast.connectors.kit.expected import rows_gone
 from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files.rows import RowsForm
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
 from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline
 from holdfast.ports import (
@@ -66,7 +66,6 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
     """
 
     _log = log
-    _explanations: ObjectExplanations
     holder = "sink holds"
     kept = KEPT
     staging = "multipart uploads, completed when published"
@@ -75,7 +74,7 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
         super().__init__(name, pipeline)
         self._place = place
         self._entries = ObjectLog(place.log(pipeline, name))
-        self._explanations = ObjectExplanations(place.positions(pipeline, name), f"sink {name!r}")
+        self._explanations = KeptExplanations(place.positions(pipeline, name), f"sink {name!r}")
         self._staging = UploadStaging(place, form, tag_at(place.address, pipeline, name))
         self._completing = Completing(place, self._entries, self._explanations, pipeline, name)
         self._known = UploadsEntry()
@@ -283,14 +282,14 @@ class Completing:
         The sink's directory.
     log : ObjectLog
         Its log.
-    explanations : ObjectExplanations
+    explanations : KeptExplanations
         Where those of its entries are copied.
     pipeline, sink : str
         For errors.
     """
 
     def __init__(
-        self, place: BucketPlace, log: ObjectLog, explanations: ObjectExplanations, pipeline: str, sink: str
+        self, place: BucketPlace, log: ObjectLog, explanations: KeptExplanations, pipeline: str, sink: str
     ) -> None:
         self._uploads = place.uploads
         self._files = place.files

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.connectors.files.objects.dataset import ObjectFilesDataset, check_existing
-from holdfast.connectors.files.objects.explanations import ObjectExplanations
 from holdfast.connectors.files.objects.log import ObjectLog, UploadsEntry
 from holdfast.connectors.files.objects.place import OWN, BucketPlace, parsed, tag_at
 from holdfast.connectors.files.objects.sink import ObjectFilesSink
 from holdfast.connectors.files.objects.staging import room_below
 from holdfast.connectors.kit.files import existing as check
 from holdfast.connectors.kit.files.rows import RowsForm
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.connectors.kit.rewinds import WRITTEN_AGAIN, counted
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee, PublishedEpoch, Reset, SinkLedger, Withdrawal
@@ -105,7 +105,7 @@ class ObjectFilesSpec:
         last = ObjectLog(self.place.log(pipeline, name)).last()
         if last == UploadsEntry():
             return None
-        explanations = ObjectExplanations(self.place.positions(pipeline, name), f"sink {name!r}")
+        explanations = KeptExplanations(self.place.positions(pipeline, name), f"sink {name!r}")
         return SinkLedger(last.held(), tuple(explanations.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

@@ -32,7 +32,7 @@ from holdfast.connectors.kit.explained import explained_with
 from holdfast.connectors.kit.files import staged
 from holdfast.connectors.kit.files.content import FileFormat, FilesContent, check_format
 from holdfast.connectors.kit.files.existing import sweep_views
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.files.own_files import tag_of
 from holdfast.connectors.kit.files.staged import FileStaging, StagedDirectory
 from holdfast.connectors.kit.log_sink import AttemptName, RewindableLogSink
@@ -81,7 +81,6 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
     """
 
     _log = log
-    _explanations: FileExplanations
     staging = "files, renamed when published"
 
     def __init__(
@@ -113,7 +112,7 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
             compression=compression,
             tag=tag_of(pipeline, name),
         )
-        self._explanations = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
+        self._explanations = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
         self._renames = Renames(directory, self._entries, pipeline, name)
         self._joining = Joining(
             directory, os.path.relpath(own, directory), self._staging.tag, format, compression, target_bytes

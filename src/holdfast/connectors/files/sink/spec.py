@@ -28,7 +28,7 @@ from holdfast.connectors.files.sink.compaction import TARGET
 from holdfast.connectors.files.sink.log import FilesLog
 from holdfast.connectors.files.sink.sink import OWN_DIRECTORY, FilesSink
 from holdfast.connectors.kit.files import existing as check
-from holdfast.connectors.kit.files.explanations import FileExplanations
+from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.files.own_files import own_files, tag_of
 from holdfast.connectors.kit.lease_text import dumped, loaded
 from holdfast.connectors.kit.rewinds import of_directory
@@ -211,7 +211,7 @@ class FilesSinkSpec:
             last = FilesLog(os.path.join(own, "log"), aside="").last()
         if last is None:
             return None
-        kept = FileExplanations(os.path.join(own, "positions"), f"sink {name!r}")
+        kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(last.held(), tuple(kept.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

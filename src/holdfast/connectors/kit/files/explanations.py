@@ -1,118 +1,47 @@
-"""What the positions of a sink on a file system mean: a sequence of small objects for each source.
-
-They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
-same number says the same.  How many explanations there are says the last entry, and never a listing: what lies beyond
-is no sink's word.
-"""
+"""Where a sink on a file system keeps the copies of what its positions mean: a directory of sealed objects."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from contextlib import suppress
 
-from holdfast.connectors.kit.explained import differing
-from holdfast.errors import Corrupt, Unavailable
-from holdfast.ports import Explanation
-from holdfast.store import durable
-from holdfast.store.increments import Increments
-
-log = logging.getLogger("holdfast.connectors")
-
-_WHAT = "what positions mean,"
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
+from holdfast.store import durable, sealed
+from holdfast.store.local import LocalStore
 
 
-class FileExplanations:
-    """The sequences of one sink.
+def explanations_in(directory: str, node: str) -> KeptExplanations:
+    """Return the explanations that are kept in a directory, which is created when it is first needed."""
+    return KeptExplanations(_SealedObjects(directory), node)
 
-    Parameters
-    ----------
-    directory : str
-        Holds one directory for each source; created when it is first needed.
-    node : str
-        ``sink 'name'``, for errors.
-    """
 
-    def __init__(self, directory: str, node: str) -> None:
-        self._directory = directory
-        self._node = node
-        self._sequences: dict[str, Increments] = {}
+class _SealedObjects:
+    """Objects in one directory for each source: ``<first>-<last>.json``, or ``<number>.json``."""
 
-    def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
-        """Copy what a log entry says; again is safe.
+    def __init__(self, directory: str) -> None:
+        self.address = directory
+        self._files = LocalStore(directory)
 
-        Parameters
-        ----------
-        explanations : sequence of Explanation
-            Of the last entry.
-        is_new : bool
-            Whether the entry has just been appended: what it says counts, and can be copied before the next one.
+    def get(self, key: str) -> bytes | None:
+        return sealed.read_sealed(self._path(key))
 
-        Raises
-        ------
-        Unavailable
-            If the file system does not take them, and the entry is not new.
-        Diverged
-            If another text is there under one of these numbers.
-        """
-        try:
-            self._keep(explanations)
-        except Unavailable as error:
-            if not is_new:
-                raise
-            log.info("%s: what positions mean is copied later: %s", self._node, error.what)
+    def put(self, key: str, data: bytes) -> None:
+        self._files.put(_name(key), sealed.seal(data))
 
-    def _keep(self, explanations: Sequence[Explanation]) -> None:
-        for each in explanations:
-            sequence = self._sequence(each)
-            while sequence.next <= each.number:
-                if not sequence.put(each.text.encode()):
-                    self._read_on(sequence, each)
-            sequence.merge()
+    def keys(self, prefix: str) -> list[str]:
+        stems = (name.removesuffix(".json") for name in self._files.keys(prefix) if name.endswith(".json"))
+        return [stem if "-" in os.path.basename(stem) else f"{stem}-{os.path.basename(stem)}" for stem in stems]
 
-    def _read_on(self, sequence: Increments, ours: Explanation) -> None:
-        for number, line in sequence.read_on():
-            if number == ours.number and ours.text != line.decode():
-                raise differing(ours.source, number, (self._node, line.decode()), ("its log", ours.text))
+    def delete_several(self, keys: Sequence[str]) -> None:
+        for path in map(self._path, keys):
+            with durable.explained(f"removing {path}"), suppress(FileNotFoundError):
+                os.unlink(path)
 
-    def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
-        """Return everything that is kept.
+    def _path(self, key: str) -> str:
+        return os.path.join(self.address, _name(key))
 
-        Parameters
-        ----------
-        explained : mapping of str to int
-            Source -> how many, as the last log entry says.
-        newest : sequence of Explanation
-            What that entry says, which may not be copied yet.
 
-        Raises
-        ------
-        Corrupt
-            If one is gone.
-        """
-        found: list[Explanation] = []
-        for source, count in sorted(explained.items()):
-            directory = os.path.join(self._directory, source)
-            with durable.explained(f"reading {directory}"):
-                copies = Increments(directory, _WHAT, is_read_only=True).read_on()
-                texts = {number: line.decode() for number, line in islice(copies, count)}
-            texts |= {one.number: one.text for one in newest if one.source == source}
-            if gone := [number for number in range(1, count + 1) if number not in texts]:
-                raise Corrupt(
-                    f"{self._node}: explanation {gone[0]} of {count} of source {source!r} is missing in {directory}.",
-                    why="the sink's log says that it was there: it was removed, or the disk lost it.",
-                    do="restore the directory from a copy; without it, what the sink's positions mean is known to the "
-                    "checkpoint alone.",
-                    participant=self._node,
-                )
-            found += [Explanation(source, number, texts[number]) for number in range(1, count + 1)]
-        return found
-
-    def _sequence(self, first: Explanation) -> Increments:
-        if first.source not in self._sequences:
-            with durable.explained(f"creating {self._directory}"):
-                durable.make_directory(self._directory)
-            directory = os.path.join(self._directory, first.source)
-            self._sequences[first.source] = Increments(directory, _WHAT, read_up_to=first.number - 1)
-        return self._sequences[first.source]
+def _name(key: str) -> str:
+    first, _, last = key.rpartition("-")
+    return f"{first}.json" if os.path.basename(first) == last else f"{key}.json"

@@ -1,0 +1,226 @@
+"""What the positions of a sink with a log mean: objects that have some neighbouring explanations each.
+
+They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
+same number says the same.  An object is named by its first and last number; neighbours are merged, so there are a few
+hundred objects at most.  How many explanations there are says the last entry, and never a listing.  What else is there,
+as a run left it that was replaced and wrote before its entry, in an earlier version, gives way to the copies.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.connectors.kit.explained import differing
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.ports import Explanation
+from holdfast.store.increments import MERGED_AT_A_TIME
+
+log = logging.getLogger("holdfast.connectors")
+
+_NAME = re.compile(r"(.+)/(\d{12})-(\d{12})")
+_READS_AT_ONCE = 8
+_READ_ATTEMPTS = 5
+"""Objects are merged, and removed, while they are listed and read."""
+
+
+class Objects(Protocol):
+    """Where the copies of one sink are, and nothing else: in a directory, or below an address in an object store."""
+
+    @property
+    def address(self) -> str:
+        """The place, for errors."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object, or None when absent."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace an object, whole and durable."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """List the keys that start with a prefix; what others write and remove meanwhile may lack, and be there."""
+
+    def delete_several(self, keys: Sequence[str]) -> None:
+        """Remove objects; absent is fine."""
+
+
+@dataclass(frozen=True, order=True)
+class _Run:
+    """An object: numbers from ``first`` to ``last`` of a source."""
+
+    source: str
+    first: int
+    last: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.source}/{self.first:012}-{self.last:012}"
+
+    @property
+    def level(self) -> int:
+        """How often neighbours were merged into it, about."""
+        span, level = self.last - self.first + 1, 0
+        while span >= MERGED_AT_A_TIME:
+            span, level = span // MERGED_AT_A_TIME, level + 1
+        return level
+
+    def contains(self, other: _Run) -> bool:
+        """Return whether it has all numbers of another one, and more."""
+        return self != other and self.first <= other.first and other.last <= self.last
+
+
+class KeptExplanations:
+    """The explanations that one sink keeps.
+
+    Parameters
+    ----------
+    objects : Objects
+        Where they are.
+    node : str
+        ``sink 'name'``, for errors.
+    """
+
+    def __init__(self, objects: Objects, node: str) -> None:
+        self._objects = objects
+        self._node = node
+        self._there: dict[str, set[_Run]] = {}
+        """What was listed, and put since; empty: to be listed."""
+        self._copied: Sequence[Explanation] = ()
+
+    def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
+        """Copy what a log entry says; again is safe.
+
+        Parameters
+        ----------
+        explanations : sequence of Explanation
+            Of the last entry.
+        is_new : bool
+            Whether the entry has just been appended: what it says counts, and can be copied before the next one.
+
+        Raises
+        ------
+        Unavailable
+            If they cannot be written, and the entry is not new.
+        Diverged
+            If a merged object says something else.
+        """
+        if not explanations or explanations == self._copied:
+            return
+        try:
+            self._copy(explanations)
+        except Unavailable as error:
+            if not is_new:
+                raise
+            log.info("%s: what positions mean is copied later: %s", self._node, error.what)
+
+    def _copy(self, explanations: Sequence[Explanation]) -> None:
+        self._there = self._there or _runs_in(self._objects)
+        new: dict[str, list[Explanation]] = {}
+        for one in explanations:
+            new.setdefault(one.source, []).append(one)
+        for source, several in new.items():
+            self._put(several, self._there.setdefault(source, set()))
+        self._copied = explanations
+        try:
+            for there in self._there.values():
+                self._merge(there)
+        except (HoldfastError, _MergedElsewhere) as error:
+            log.warning("%s: explanations of positions are merged later: %s", self._node, error)
+            self._there = {}
+
+    def _put(self, several: Sequence[Explanation], there: set[_Run]) -> None:
+        run = _Run(several[0].source, several[0].number, several[-1].number)
+        merged = [each for each in _dense(there) if each.contains(run)]
+        if not merged:
+            self._objects.put(run.key, "\n".join(one.text for one in several).encode())
+            there.add(run)
+            return
+        copies = self._texts(merged)  # none where another run has merged them meanwhile
+        for one in several:
+            if (copy := copies.get(one.number, one.text)) != one.text:
+                raise differing(one.source, one.number, (self._node, copy), ("its log", one.text))
+
+    def _merge(self, there: set[_Run]) -> None:
+        """Make one object of the last hundred, where they are of one level; remove what others contain."""
+        while True:
+            last = _dense(there)[-MERGED_AT_A_TIME:]
+            if len(last) < MERGED_AT_A_TIME or len({run.level for run in last}) > 1:
+                return
+            merged = _Run(last[0].source, last[0].first, last[-1].last)
+            texts = self._texts(last)
+            if len(texts) != merged.last - merged.first + 1:
+                raise _MergedElsewhere(f"not all of {merged.key} is there")
+            self._objects.put(merged.key, "\n".join(texts.values()).encode())
+            there.add(merged)
+            contained = {run for run in there if any(wider.contains(run) for wider in _dense(there))}
+            self._objects.delete_several(sorted(run.key for run in contained))
+            there -= contained
+
+    def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
+        """Return everything that is kept.
+
+        Parameters
+        ----------
+        explained : mapping of str to int
+            Source -> how many, as the last log entry says.
+        newest : sequence of Explanation
+            What that entry says, which may not be copied yet.
+
+        Raises
+        ------
+        Unavailable
+            If some are not found: they were removed, or a listing lags.
+        """
+        wanted = [(source, number) for source, count in sorted(explained.items()) for number in range(1, count + 1)]
+        for _ in range(_READ_ATTEMPTS):
+            there = _runs_in(self._objects)
+            copies = {source: self._texts(_dense(there.get(source, ()))) for source in explained}
+            found = {(source, number): text for source, texts in copies.items() for number, text in texts.items()}
+            found |= {(one.source, one.number): one.text for one in newest}
+            lost = [each for each in wanted if each not in found]
+            if not lost:
+                return [Explanation(source, number, found[source, number]) for source, number in wanted]
+        source, number = lost[0]
+        raise Unavailable(
+            f"{self._node}: explanation {number} of {explained[source]} of source {source!r} is not found.",
+            why=f"objects were removed from {self._objects.address}, or its listing lags.",
+            do="it is retried.  If it stays so, bring the objects back from a copy: without them, what the "
+            "sink's positions mean is known to the checkpoint alone.",
+            participant=self._node,
+        )
+
+    def _texts(self, runs: Collection[_Run]) -> dict[int, str]:
+        """Return number -> text, ascending; of two objects that overlap the later one counts."""
+        with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+            found = zip(runs, pool.map(self._objects.get, [run.key for run in runs]), strict=True)
+            several = [(run, data.decode().split("\n")) for run, data in found if data is not None]
+        return {number: text for run, texts in several for number, text in enumerate(texts, run.first)}
+
+
+class _MergedElsewhere(Exception):
+    """Objects are gone, or not listed yet: another run has merged them, or removed them."""
+
+
+def _runs_in(objects: Objects) -> dict[str, set[_Run]]:
+    """Return source -> its objects."""
+    found: dict[str, set[_Run]] = {}
+    for source, first, last in (match.groups() for key in objects.keys("") if (match := _NAME.fullmatch(key))):
+        found.setdefault(source, set()).add(_Run(source, int(first), int(last)))
+    return found
+
+
+def _dense(runs: Iterable[_Run]) -> list[_Run]:
+    """Return the objects of a source that have all numbers from 1 on, without those that others contain.
+
+    Two may overlap, where each was merged by another run.
+    """
+    found: list[_Run] = []
+    for run in sorted(runs, key=lambda run: (run.first, -run.last)):
+        reached = found[-1].last if found else 0
+        if run.first <= reached + 1 and run.last > reached:
+            found.append(run)
+    return found
