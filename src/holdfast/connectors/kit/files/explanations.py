@@ -3,18 +3,21 @@
 They are copies of what log entries say, which one writer creates and no run that was replaced: so whoever copies, the
 same number says the same.  How many explanations there are says the last entry, and never a listing: what lies beyond
 is no sink's word.
+
+Entries of earlier versions say nothing of it, of any source.  Where such an entry is the last one that tells of a
+source, the copies beside the log count, as they did then.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from holdfast.connectors.kit.explained import differing
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.ports import Explanation
+from holdfast.ports import Explanation, Held
 from holdfast.store import durable
 from holdfast.store.increments import Increments
 
@@ -38,6 +41,7 @@ class FileExplanations:
         self._directory = directory
         self._node = node
         self._sequences: dict[str, Increments] = {}
+        self._untold: dict[str, int] | None = None
 
     def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
         """Copy what a log entry says; again is safe.
@@ -76,13 +80,28 @@ class FileExplanations:
             if number == ours.number and ours.text != line.decode():
                 raise differing(ours.source, number, (self._node, line.decode()), ("its log", ours.text))
 
+    def counted(self, held: Held) -> Mapping[str, int]:
+        """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
+
+        Parameters
+        ----------
+        held : Held
+            What the last log entry says.  Where that holds no epoch, nothing is explained.
+        """
+        told = held.explained or {}
+        if self._untold is None:  # once: from then on our own entries name what they explain
+            with durable.explained(f"reading {self._directory}"):
+                there = os.listdir(self._directory) if os.path.isdir(self._directory) else []
+                self._untold = {source: sum(1 for _ in self._copies(source)) for source in there if source not in told}
+        return self._untold | dict(told) if held.epoch else told
+
     def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
         """Return everything that is kept.
 
         Parameters
         ----------
         explained : mapping of str to int
-            Source -> how many, as the last log entry says.
+            Source -> how many, as :meth:`counted` says.
         newest : sequence of Explanation
             What that entry says, which may not be copied yet.
 
@@ -95,8 +114,7 @@ class FileExplanations:
         for source, count in sorted(explained.items()):
             directory = os.path.join(self._directory, source)
             with durable.explained(f"reading {directory}"):
-                copies = Increments(directory, _WHAT, is_read_only=True).read_on()
-                texts = {number: line.decode() for number, line in islice(copies, count)}
+                texts = {number: line.decode() for number, line in islice(self._copies(source), count)}
             texts |= {one.number: one.text for one in newest if one.source == source}
             if gone := [number for number in range(1, count + 1) if number not in texts]:
                 raise Corrupt(
@@ -108,6 +126,9 @@ class FileExplanations:
                 )
             found += [Explanation(source, number, texts[number]) for number in range(1, count + 1)]
         return found
+
+    def _copies(self, source: str) -> Iterator[tuple[int, bytes]]:
+        return Increments(os.path.join(self._directory, source), _WHAT, is_read_only=True).read_on()
 
     def _sequence(self, first: Explanation) -> Increments:
         if first.source not in self._sequences:
