@@ -42,7 +42,7 @@ def test_every_row_has_its_effect_once_over_a_checkpoint_of_an_earlier_version(
         change(root)
         for file in range(3, FILES):
             earlier.arrive(root, file)
-            graph = earlier.pipeline(root)
+            graph = earlier.before_the_house(root)
             graph.run(checkpoint=str(root / "checkpoint"), trigger=hf.available_now(), session=spark)
         sums = table(root, "select k, n, total from sums order by k")
         pairs = table(root, "select * from pairs")

@@ -22,6 +22,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Carried, EpochRecord, Explanation, Part, Refused, Staged
 from holdfast.positions import Positions
+from holdfast.store.records import without_step_time
 
 _MAGIC = b"holdfast ledger 1"
 
@@ -209,7 +210,7 @@ def _record_json(record: EpochRecord) -> dict[str, Any]:
 
 def _record(body: Mapping[str, Any]) -> EpochRecord:
     explanations = tuple(Explanation(*each) for each in body.get("explanations", ()))
-    return EpochRecord(**{**body, "explanations": explanations})
+    return EpochRecord(**{**without_step_time(body), "explanations": explanations})
 
 
 def _part_json(part: Part, payloads: list[bytes]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from holdfast.graph.building import building
 from holdfast.graph.row_ids import AUTO, DECIDED, EARLY, RowIds, check_id, id_column
 from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.store import durable
+from holdfast.store.records import without_step_time
 from holdfast.types.casting import fitted_table
 
 _NOTE = "held.json"
@@ -303,7 +304,7 @@ class ForeachBatchSink:
         with durable.explained(f"reading {path}"):
             try:
                 with open(path, "rb") as file:
-                    return Held(**json.load(file))
+                    return Held(**without_step_time(json.load(file)))
             except FileNotFoundError:
                 return Held()
             except (ValueError, TypeError) as error:

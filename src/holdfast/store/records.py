@@ -14,6 +14,7 @@ the value of a hook, a pipeline's ``spec()``.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -52,6 +53,19 @@ def plain(record: Any) -> dict[str, Any]:
     """
     kind: Any = type(record)
     return cast("dict[str, Any]", _adapter(kind).dump_python(record, mode="json"))
+
+
+def without_step_time(body: Mapping[str, T]) -> dict[str, T]:
+    """Return what is written of an epoch without its batch time, which version 09f82eec kept there.
+
+    Nobody reads it: what it told a replay, ``recent_ends`` tells of epochs since.
+
+    Examples
+    --------
+    >>> without_step_time({"epoch": 7, "step_time": [7, 1700000000000000]})
+    {'epoch': 7}
+    """
+    return {name: value for name, value in body.items() if name != "step_time"}
 
 
 def read(kind: type[T], value: Any) -> T:

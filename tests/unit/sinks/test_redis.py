@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
+import struct
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import redis
 
 import holdfast as hf
 from holdfast.capabilities import offers
+from holdfast.connectors.redis import form as redis_form
 from holdfast.connectors.redis import sink as redis_sink
 from holdfast.connectors.redis.ledger import COMMIT, SHOW
 from holdfast.connectors.redis.sink import RedisSink
@@ -527,3 +529,41 @@ def test_an_attempt_that_failed_while_it_staged_leaves_nothing_to_the_next_one(
     sink.publish([epoch(1, [("a", 1)])], Held())
     assert entries(client) == [("a", "1")]
     sink.close()
+
+
+# --- what an earlier version has staged -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stream", "hash", "fields"])
+def test_rows_that_version_09f82eec_staged_are_shown(
+    redis_url: str, client: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks have no names of columns."""
+    sink = opened(redis_url, kind)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(redis_form, "NAMED", 0)
+        earlier.setattr(redis_form, "_pack", without_names(redis_form._pack))
+        writer = sink.writer_factory()(Task("p", 1, 1, 0, 0))
+        writer.write(pa.RecordBatch.from_pylist([{"id": "a", "n": 1}, {"id": "b", "n": None}], SCHEMA))
+        handle = writer.stage()
+    sink.publish([Publication(EpochRecord("p", 1, 1, {"s": {"log": 1}}), (handle,))], Held())
+    found = {
+        "stream": lambda: [fields for _, fields in client.xrange("t")],
+        "hash": lambda: [client.hgetall("t:a"), client.hgetall("t:b")],
+        "fields": lambda: [json.loads(row) for row in client.hvals("t")],
+    }[kind]()
+    assert found == [{"id": "a", "n": 1 if kind == "fields" else "1"}, {"id": "b", **none_of(kind)}]
+
+
+def without_names(pack: Any) -> Any:
+    """Return how that version packed: as now, and the lengths of names, and these, left out."""
+
+    def packed(columns: list[tuple[str, pa.Array]]) -> bytes:
+        parts = [pack([("", values)]) for _, values in columns]
+        return struct.pack("<II", len(columns[0][1]), len(columns)) + b"".join(part[12:] for part in parts)
+
+    return packed
+
+
+def none_of(kind: str) -> dict[str, None]:
+    return {"n": None} if kind == "fields" else {}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.connectors.redis import form as redis_form
-from holdfast.connectors.redis.form import Form
+from holdfast.connectors.redis.form import NAMED, Form
 from holdfast.errors import BadRow
 from tests.everyday import examples
 
@@ -32,7 +32,7 @@ def unpacked(chunk: bytes) -> list[list[bytes | None]]:
     """Return the rows of a chunk, as the script reads them."""
     rows, columns = struct.unpack_from("<II", chunk)
     at, values = 8, []
-    for _ in range(columns):
+    for _ in range(columns - NAMED):
         (called,) = struct.unpack_from("<I", chunk, at)
         at += 4 + called
         (size,) = struct.unpack_from("<I", chunk, at)

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -167,7 +167,7 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
             streams=streams.states,
             removals=tuple(streams.removals),
             recent_ends=record.recent_ends,
-            explained=explained_with(last.explained, told),
+            explained=explained_with(self._explained(last), told),
             explanations=tuple(told),
         )
 
@@ -206,6 +206,9 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
     def _check(self, rows: pa.Table) -> None:
         for batch in rows.to_batches():
             messages_module.check(self._columns, self._schema, batch)
+
+    def _explained(self, last: StreamEntry) -> Mapping[str, int]:
+        return self._explanations.counted(last.held())
 
     def _staged(self) -> Iterable[StagedDirectory]:
         return self._staging.places.directories()

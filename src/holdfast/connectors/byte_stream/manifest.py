@@ -26,6 +26,7 @@ import numpy as np
 
 from holdfast.errors import Corrupt
 from holdfast.positions import Positions
+from holdfast.store.records import without_step_time
 from holdfast.values import Explanation, Held
 
 VERSION = 1
@@ -306,7 +307,7 @@ def decode_entry(data: bytes, number: int) -> StreamEntry:
     removals = tuple(body["removals"])
     told = tuple(Explanation(**one) for one in body.get("explanations", ()))
     plain = {"streams": streams, "removals": removals, "explanations": told}
-    entry = StreamEntry(**{**body, **plain})
+    entry = StreamEntry(**{**without_step_time(body), **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

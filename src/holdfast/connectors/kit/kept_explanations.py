@@ -17,7 +17,7 @@ from typing import Protocol
 
 from holdfast.connectors.kit.explained import differing
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.ports import Explanation
+from holdfast.ports import Explanation, Held
 from holdfast.store.increments import MERGED_AT_A_TIME
 
 log = logging.getLogger("holdfast.connectors")
@@ -90,6 +90,7 @@ class KeptExplanations:
         self._there: dict[str, set[_Run]] = {}
         """What was listed, and put since; empty: to be listed."""
         self._copied: Sequence[Explanation] = ()
+        self._untold: dict[str, int] | None = None
 
     def keep(self, explanations: Sequence[Explanation], *, is_new: bool = False) -> None:
         """Copy what a log entry says; again is safe.
@@ -160,13 +161,29 @@ class KeptExplanations:
             self._objects.delete_several(sorted(run.key for run in contained))
             there -= contained
 
+    def counted(self, held: Held) -> Mapping[str, int]:
+        """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
+
+        Entries in directories that version 09f82eec wrote say nothing of it: what lay beside the log counted.
+
+        Parameters
+        ----------
+        held : Held
+            What the last log entry says.  Where that holds no epoch, nothing is explained.
+        """
+        told = held.explained or {}
+        if self._untold is None:  # once: from then on our own entries name what they explain
+            there = {source: _dense(runs) for source, runs in _runs_in(self._objects).items() if source not in told}
+            self._untold = {source: runs[-1].last for source, runs in there.items() if runs}
+        return self._untold | dict(told) if held.epoch else told
+
     def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
         """Return everything that is kept.
 
         Parameters
         ----------
         explained : mapping of str to int
-            Source -> how many, as the last log entry says.
+            Source -> how many, as the last log entry says, or :meth:`counted`.
         newest : sequence of Explanation
             What that entry says, which may not be copied yet.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
@@ -222,7 +223,7 @@ class LogSink(ABC, Generic[E, P]):
                 if self._append(fence, last):  # else another process has appended since: what it published counts
                     break
             self._generation = run.generation
-            return self._took_over(fence, last)
+            return replace(self._took_over(fence, last), explained=self._explained(last))
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check the carried rows; whatever staged rows cannot be, their tasks have said."""

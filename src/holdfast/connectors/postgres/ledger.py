@@ -89,7 +89,11 @@ class Begun:
         if text is None:
             return None
         value = json.loads(text)
-        before = RowBefore(*value["before"]) if "before" in value else None
+        before = None
+        if "before" in value:
+            epoch, positions, pts, recent_ends = value["before"]
+            # Version 09f82eec had the batch time of the epoch in its place, or null.
+            before = RowBefore(epoch, positions, pts, recent_ends if isinstance(recent_ends, str) else "")
         return Begun(int(value["first"]), value["gids"], before)
 
 

@@ -27,6 +27,10 @@ ROW_BYTES_MAX = 256 << 20
 COLUMNS_MAX = 1_000
 """More arguments of one command than this the server's Lua has no room for."""
 
+NAMED = 1 << 31
+"""Added to the number of columns of a chunk that has their names.  One that an earlier version staged has none: its
+columns are taken for those of now, in their order."""
+
 _TYPES = {"stream": "stream", "hash": "", "fields": "hash"}
 
 
@@ -79,9 +83,10 @@ class Form:
                 do="rename or leave out columns with select(...) before the sink.",
             )
 
-    def instructions(self) -> str:
+    def instructions(self, schema: pa.Schema) -> str:
         """Return what the server's script must know of the form."""
-        said: dict[str, Any] = {"kind": self.kind, "type": self.type}
+        fields = [] if self.kind == "fields" else schema.names
+        said: dict[str, Any] = {"kind": self.kind, "fields": fields, "named": NAMED, "type": self.type}
         if self.max_length is not None:
             said["max_length"] = self.max_length
         if self.expire_ms is not None:
@@ -100,10 +105,10 @@ class Form:
 
         Notes
         -----
-        Little-endian.  Rows and columns as u32.  For each column the bytes of its name as u32, the name, the bytes of
-        its values as u32, the length of each value as i32 (-1 for null), and the values.  So what was staged can be
-        shown by a run whose rows name their columns in another order.  In front of the columns of a hash, or of a
-        field, stands the id.
+        Little-endian.  Rows and columns as u32, ``NAMED`` added to these.  For each column the bytes of its name as
+        u32, the name, the bytes of its values as u32, the length of each value as i32 (-1 for null), and the values.
+        So what was staged can be shown by a run whose rows name their columns in another order.  In front of the
+        columns of a hash, or of a field, stands the id.
         """
         if not rows.num_rows:
             return
@@ -161,7 +166,7 @@ def _cut(node: str, columns: list[tuple[str, pa.Array]]) -> Iterator[tuple[int, 
 
 
 def _pack(columns: list[tuple[str, pa.Array]]) -> bytes:
-    pieces = [np.array([len(columns[0][1]), len(columns)], "<u4").tobytes()]
+    pieces = [np.array([len(columns[0][1]), NAMED + len(columns)], "<u4").tobytes()]
     for name, column in columns:
         called = name.encode()
         lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False).astype("<i4")

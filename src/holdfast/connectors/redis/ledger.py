@@ -69,14 +69,20 @@ end
 local function write(chunk)
   local rows, columns, at = struct.unpack('<I4I4', chunk)
   local names, lengths, values, size = {}, {}, {}, 0
+  local first = how.kind == 'stream' and 1 or 2
+  local is_named = columns >= how.named
+  if is_named then columns = columns - how.named end
   for c = 1, columns do
+    names[c] = how.fields[c - first + 1]
+    if is_named then
+      size, at = struct.unpack('<I4', chunk, at)
+      names[c] = string.sub(chunk, at, at + size - 1)
+      at = at + size
+    end
     size, at = struct.unpack('<I4', chunk, at)
-    names[c] = string.sub(chunk, at, at + size - 1)
-    size, at = struct.unpack('<I4', chunk, at + size)
     lengths[c], values[c] = at, at + 4 * rows
     at = values[c] + size
   end
-  local first = how.kind == 'stream' and 1 or 2
   for row = 0, rows - 1 do
     local found, fields, id = {}, {}, nil
     for c = 1, columns do

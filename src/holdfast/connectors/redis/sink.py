@@ -246,7 +246,7 @@ class RedisSink:
 
     def _run(self, script: str, found: RedisLedger, *arguments: Any) -> int:
         keys = self._keys.all_for(self._form.key)
-        answer = self._session.run(script, keys, [*found.guard, self._form.instructions(), *arguments])
+        answer = self._session.run(script, keys, [*found.guard, self._form.instructions(self._schema), *arguments])
         if answer == WRONG_TYPE:
             raise self._wrong_type("something else now")
         return answer

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
+from holdfast.store.records import without_step_time
 
 T = TypeVar("T")
 
@@ -193,7 +194,7 @@ def decode_entry(data: bytes, number: int) -> SegmentsEntry:
     body = unseal(data)
     entry = SegmentsEntry(
         **{
-            **body,
+            **without_step_time(body),
             "ends": tuple((epoch, end) for epoch, end in body.get("ends", ())),
             "files": tuple(JournalFile(*each) for each in body.get("files", ())),
             "began": {partition: Began(*each) for partition, each in body.get("began", {}).items()},

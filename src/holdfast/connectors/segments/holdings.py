@@ -20,6 +20,7 @@ from holdfast.connectors.segments.entries import Began, JournalFile, SealedSegme
 from holdfast.errors import invariant
 from holdfast.ports import Explanation, Held
 from holdfast.positions import Holding, Positions, covers_all
+from holdfast.store.records import without_step_time
 
 CHUNK_SEGMENTS = 1000
 """Sealed segments in one object that bases refer to."""
@@ -251,7 +252,7 @@ def from_body(body: dict[str, Any]) -> Holdings:
     files = [JournalFile(*each) for each in body["files"]]
     told = tuple(Explanation(**each) for each in body["last"].get("explanations", ()))
     return Holdings(
-        SegmentsEntry(**{**body["last"], "explanations": told}),
+        SegmentsEntry(**{**without_step_time(body["last"]), "explanations": told}),
         {file.name: file for file in files},
         {partition: Began(*each) for partition, each in body["growing"].items()},
         dict(body["sealed_through"]),

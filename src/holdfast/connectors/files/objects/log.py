@@ -24,6 +24,7 @@ from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
 from holdfast.store.objects.multipart import Upload
 from holdfast.store.objects.store import ObjectStore
+from holdfast.store.records import without_step_time
 
 KEPT = 1000
 """Entries that are kept: how far a rewind can go back."""
@@ -285,7 +286,7 @@ def _decode(data: bytes, number: int) -> UploadsEntry:
         "removals": tuple(body["removals"]),
         "explanations": tuple(Explanation(**one) for one in body["explanations"]),
     }
-    entry = UploadsEntry(**{**body, **plain})
+    entry = UploadsEntry(**{**without_step_time(body), **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

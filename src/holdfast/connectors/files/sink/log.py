@@ -29,6 +29,7 @@ from holdfast.ports import Explanation, Held
 from holdfast.positions import Positions
 from holdfast.store import durable
 from holdfast.store.entry_log import EntryLog
+from holdfast.store.records import without_step_time
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _decode(data: bytes, number: int) -> LogEntry:
     removals = tuple(body.get("removals", ()))
     told = tuple(Explanation(**one) for one in body.get("explanations", ()))
     plain = {"renames": renames, "removals": removals, "explanations": told}
-    entry = LogEntry(**{**body, **plain})
+    entry = LogEntry(**{**without_step_time(body), **plain})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -256,7 +256,7 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
             removals=() if back is None else back.files,
             back_to=None if back is None else back.epoch,
             recent_ends=record.recent_ends,
-            explained=explained_with(last.explained, told),
+            explained=explained_with(self._explained(last), told),
             explanations=tuple(told),
             is_repair=False,
         )
@@ -299,6 +299,9 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
         for name in map(staged.directory_of, carried):
             if name is not None:
                 self._staging.remove(name)
+
+    def _explained(self, last: LogEntry) -> Mapping[str, int]:
+        return self._explanations.counted(last.held())
 
     def _is_staged(self, last: LogEntry, epoch: int) -> bool:
         return epoch > last.after_epoch and self._renames.is_unfinished(last)

@@ -182,7 +182,7 @@ class KafkaLedger:
         assert self.unfinished.before is not None
         said = self.unfinished.before
         row = replace(self.row, epoch=said["epoch"], positions=said["positions"], pts=said["pts"])
-        return replace(self, row=row, recent_ends=str(said["recent_ends"]), unfinished=None)
+        return replace(self, row=row, recent_ends=said.get("recent_ends", ""), unfinished=None)
 
 
 ABSENT = KafkaLedger(LedgerRow(0, 0, "{}", None), explained={})
@@ -290,7 +290,7 @@ def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> K
         if left is not None:
             transactions = {name: (int(ids[0]), int(ids[1])) for name, ids in left["transactions"].items()}
             unfinished = Unfinished(int(left["first"]), transactions, left["before"])
-        return KafkaLedger(row, str(said["recent_ends"]), str(said["owner"]), unfinished, explained)
+        return KafkaLedger(row, str(said.get("recent_ends", "")), str(said["owner"]), unfinished, explained)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"sink {names.sink!r}: its ledger in the topic {names.progress!r} cannot be read.",
