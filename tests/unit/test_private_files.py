@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint import manifest, named, progress, retention, source_history, user_data
+from holdfast.checkpoint import manifest, named, progress, replay_floor, source_history, user_data
 from holdfast.checkpoint.directory_header import BEGINNING
 from holdfast.cli.supervision import RECORD
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
@@ -114,7 +114,7 @@ KEYS = {
     *("identity.json", "sources/rows/log", "spark/0/metadata", ".writing/1", f"{COPY}/offsets/0", f"{VIEWS}/1/state"),
     *(ATTEMPTS, SEARCH, BEGINNING, REWINDS, RECORD, STATE_REPORT_KEY),
     *(f"{module.PREFIX}1" for module in (dead_letters, manifest, named, progress, user_data)),
-    *(retention.KEY, retention.NAMED_KEY, source_history.KEY),
+    *(replay_floor.KEY, replay_floor.NAMED_KEY, source_history.KEY),
 }
 
 
