@@ -56,7 +56,7 @@ def test_every_exported_name_is_there_and_says_what_it_is(module):
 
 def test_every_parameter_that_is_a_path_takes_path_objects():
     exported = [getattr(module, name) for module in MODULES for name in module.__all__ if name not in NEED_SPARK]
-    functions = [each for each in exported if inspect.isfunction(each)]
+    functions: list[Any] = [each for each in exported if inspect.isfunction(each)]
     functions += [hf.read.CallbackFeed, hf.Pipeline.start, hf.Pipeline.run, start]
     found = [
         (function.__name__, parameter)

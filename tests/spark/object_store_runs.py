@@ -26,6 +26,7 @@ from holdfast import faults
 from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
 from holdfast.store.objects import store as object_store
+from holdfast.store.objects.errors import RetryPolicy
 from tests.spark.running import arrive, die_at, eventually, parquet_rows, sqlite_rows
 
 ROWS_EACH = 20
@@ -102,7 +103,7 @@ def pipeline_of(place: Place) -> hf.Pipeline:
         rows = rows | hf.map_batches(_refuse, "id BIGINT, k INT", name="checked")
     elif place.kind == "refuses":
         rows = rows | hf.map_batches(lambda batch: batch, "id BIGINT, k INT", name="checked")
-    pace = {"commit_every": "1 h"} if place.kind == "paced" else {}
+    pace: dict[str, Any] = {"commit_every": "1 h"} if place.kind == "paced" else {}
     sinks = [
         rows
         | hf.write.sqlite(place.work / "out.db", table="rows", name="table", rewindable=place.kind == "state", **pace)
@@ -196,8 +197,8 @@ def _read(started: Any) -> int:
 
 def _begin(variables: dict[str, str]) -> None:
     os.environ.update(variables)
-    hasty = partial(object_store.RetryPolicy, first_s=0.01, cap_s=0.1)
-    object_store.RetryPolicy = hasty  # as often as ever, and without long waits
+    hasty = partial(RetryPolicy, first_s=0.01, cap_s=0.1)
+    vars(object_store)["RetryPolicy"] = hasty  # as often as ever, and without long waits
 
 
 class RunsElsewhere:

@@ -18,7 +18,7 @@ def boxes_of(html):
     """Return where each box stands: name -> (x, y)."""
     root = ElementTree.fromstring(html[html.index("<svg") :].replace(' xmlns="http://www.w3.org/2000/svg"', ""))
     return {
-        group.find("text").text: (float(group.find("rect").get("x")), float(group.find("rect").get("y")))
+        group.findtext("text"): (float(group.find("rect").attrib["x"]), float(group.find("rect").attrib["y"]))
         for group in root.iter("g")
     }
 

@@ -1,5 +1,7 @@
 """The pipeline as a drawing."""
 
+from typing import Any
+
 import holdfast as hf
 from tests.graphs import paper, source
 
@@ -31,4 +33,5 @@ def test_an_operator_with_several_inputs_and_outputs_has_an_edge_for_each():
         "p", both | paper("both_table"), parts.rest | paper("rest_table"), flights.rejects | paper("rejects_table")
     )
     edges = [line for line in pipeline.diagram().splitlines() if "-->" in line]
-    assert len(edges) == sum(len(node.inputs) for node in (*pipeline.nodes, *pipeline.sinks))
+    everything: list[Any] = [*pipeline.nodes, *pipeline.sinks]
+    assert len(edges) == sum(len(node.inputs) for node in everything)
