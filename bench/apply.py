@@ -51,7 +51,7 @@ def streams_of(side: str, inputs: Path) -> dict[str, Any]:
 
     def stream(name: str, columns: str) -> hf.Stream:
         schema = f"{columns}, t BIGINT NOT NULL"
-        at = {"timestamp": "t", "max_files_per_epoch": 1, "name": name}
+        at: dict[str, Any] = {"timestamp": "t", "max_files_per_epoch": 1, "name": name}
         return hf.read.files(inputs / name, format="json", schema=schema, **at)
 
     orders = stream("orders", "order_id BIGINT, courier BIGINT, cents BIGINT")
@@ -65,7 +65,7 @@ def streams_of(side: str, inputs: Path) -> dict[str, Any]:
         state = "n BIGINT, metres BIGINT"
         sums = moves | hf.apply(ride, by="courier", state=state, schema=RIDE, timestamp="t", name="sums")
     else:
-        counts = {"n": hf.count(), "metres": hf.sum("metres"), "t": hf.max("t")}
+        counts: dict[str, Any] = {"n": hf.count(), "metres": hf.sum("metres"), "t": hf.max("t")}
         sums = moves | hf.reduce(by="courier", **counts, name="sums")
     rides = sums | hf.select("courier", "n", "metres", "metres * 100 AS centimetres", "t", name="rides")
     far = sums | hf.filter("metres > 1000", name="far") | hf.select("courier", "metres", "t", name="far_rides")

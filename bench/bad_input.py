@@ -78,7 +78,7 @@ def read_all(directory: Path, **options: Any) -> tuple[int, int, float]:
     shutil.rmtree(workspace, ignore_errors=True)
     arguments: dict[str, Any] = {"schema": SCHEMA, "on_bad_row": "reject", **options}
     stream = hf.read.files(os.fspath(directory), name="input", **arguments)
-    source: Any = stream.node.spec.open("input", os.fspath(workspace))
+    source: Any = stream.node.source_spec.open("input", os.fspath(workspace))
     end = source.latest(source.initial(), bounded=False)
     spans = source.spans(source.initial(), end, parallelism=1)
     began = time.process_time()

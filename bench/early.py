@@ -61,7 +61,7 @@ def side(name: str, scratch: Path, keys: int, warm_s: float, seconds: float) -> 
     rows = hf.read.files(given, format="json", schema=schema, timestamp="created", name="rows")
     latest = rows | hf.reduce(by="k", n=hf.count(), created=hf.max("created"), name="latest")
     identified = latest | hf.row_id("k", "n", name="identified")
-    send = "early" if name.endswith("early") else "decided"
+    send: Any = "early" if name.endswith("early") else "decided"
     pipeline = hf.Pipeline(
         "bench",
         latest | hf.write.sqlite(scratch / "out.db", table="latest", mode="upsert", key="k", name="table"),

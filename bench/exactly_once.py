@@ -137,7 +137,7 @@ def side_audit_stop(**arguments: Any) -> dict[str, Any]:
 def side_holdfast(
     directory: str,
     warm_directory: str,
-    format: str,
+    format: Any,
     dsn: str,
     table: str,
     warm_table: str,
@@ -150,7 +150,7 @@ def side_holdfast(
     os.environ.setdefault("HOLDFAST_MASTER", "local[2]")
 
     def pipeline(name: str, source: str, target: str) -> Any:
-        limit = {} if files_per_epoch is None else {"max_files_per_epoch": files_per_epoch}
+        limit: dict[str, Any] = {} if files_per_epoch is None else {"max_files_per_epoch": files_per_epoch}
         readings = hf.read.files(source, format=format, schema=SCHEMA, name="readings", **limit)
         kept = readings | hf.filter(KEEP, name="kept") | hf.select(*COLUMNS, name="converted")
         return hf.Pipeline(name, kept | hf.write.postgres(dsn, table=target, name="table"))
@@ -169,7 +169,7 @@ def _measure_query(
     open_stream: Any,
     directory: str,
     warm_directory: str,
-    format: str,
+    format: Any,
     dsn: str,
     table: str,
     warm_table: str,

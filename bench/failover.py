@@ -63,7 +63,7 @@ class Table:
     def one(self, what: str) -> Any:
         """Return one value; None while there is no table."""
         try:
-            row = self.connection.execute(f"SELECT {what} FROM {self.name}").fetchone()  # type: ignore[arg-type]
+            row = self.connection.execute(f"SELECT {what} FROM {self.name}").fetchone()
         except psycopg.errors.UndefinedTable:
             return None
         return None if row is None else row[0]
@@ -232,9 +232,9 @@ def _backlog(dsn: str, name: str, rows: int, arguments: tuple[str, ...]) -> tupl
     try:
         with _watched(program) if arguments else nullcontext():
             life.until(lambda: seen.newest() >= 0, "the first row")
-            began, cpu_s = time.perf_counter(), life.cpu_s()
+            started_s, cpu_s = time.perf_counter(), life.cpu_s()
             life.until(lambda: seen.newest() >= rows - 1, "the last row")
-            return time.perf_counter() - began, life.cpu_s() - cpu_s
+            return time.perf_counter() - started_s, life.cpu_s() - cpu_s
     finally:
         life.end()
 

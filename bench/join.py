@@ -72,7 +72,7 @@ def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
     session = create_session("local[2]", "3g", rows=RowsInJvm.NONE)  # as a start of these pipelines chooses it
 
     def read(directory: Path, name: str, schema: str, timestamp: str) -> Any:
-        options = {"bounded": True, "max_files_per_epoch": 1, "name": name}
+        options: dict[str, Any] = {"bounded": True, "max_files_per_epoch": 1, "name": name}
         return hf.read.files(str(directory / name), format="parquet", schema=schema, timestamp=timestamp, **options)
 
     def run(directory: Path, target: Path) -> Any:

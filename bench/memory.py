@@ -68,7 +68,7 @@ def side_one_epoch(directory: str, scratch: str) -> dict[str, Any]:
     return {"rows": status.rows_total, "epochs": status.epoch, "python_peak_mb": peak_mb}
 
 
-def _start_pipeline(directory: str, scratch: str, **limits: int) -> Any:
+def _start_pipeline(directory: str, scratch: str, **limits: Any) -> Any:
     import holdfast as hf
 
     os.environ.setdefault("HOLDFAST_MASTER", "local[2]")

@@ -110,11 +110,11 @@ def side_native(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, An
 
 def side_per_key(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, Any]:
     """Measure Python state per key."""
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from pyspark.sql import functions as F
     from pyspark.sql.streaming import StatefulProcessor
 
-    class Count(StatefulProcessor):  # type: ignore[misc]
+    class Count(StatefulProcessor):
         def init(self, handle: Any) -> None:
             self.open = handle.getValueState("open", "w long, n long, total long")
 

@@ -221,11 +221,11 @@ def side_joins(inputs: str, out: str, rounds: int) -> dict[str, Any]:
 
 
 def _per_key(session: Any, directory: Path) -> Any:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from pyspark.sql import functions as F
     from pyspark.sql.streaming import StatefulProcessor
 
-    class Align(StatefulProcessor):  # type: ignore[misc]
+    class Align(StatefulProcessor):
         def init(self, handle: Any) -> None:
             self.waiting = handle.getListState("waiting", "s int, t long, v long")
 

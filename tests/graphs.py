@@ -31,6 +31,12 @@ class PaperSource:
     def open(self, name: str, workspace: str) -> Any:
         raise AssertionError("a graph opens nothing")
 
+    def obstacle(self, name: str, workspace: str, positions: Any, until: Any = None) -> str:
+        raise AssertionError("a graph asks nothing")
+
+    def reached(self, name: str, workspace: str) -> Any:
+        raise AssertionError("a graph asks nothing")
+
 
 @dataclass(frozen=True)
 class PaperSink:

@@ -86,7 +86,7 @@ def _server(max_prepared: int) -> Iterator[PostgresServer]:
             pytest.skip(str(error))
         return
     with psycopg.connect(dsn) as connection:
-        found = int(connection.execute("SHOW max_prepared_transactions").fetchone()[0])
+        (found,) = map(int, connection.execute("SHOW max_prepared_transactions").fetchone() or ())
     if (found > 0) != (max_prepared > 0):
         pytest.skip(f"the server of HOLDFAST_POSTGRES has max_prepared_transactions = {found}")
     yield PostgresServer(dsn, found)
@@ -177,7 +177,7 @@ class MortalPostgres:
     def catch_up(self, primary: MortalPostgres) -> None:
         """Wait until a standby shows everything that its primary has written."""
         written = primary.asked("SELECT pg_current_wal_flush_lsn()::text")
-        while not self.asked(f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn"):  # type: ignore[arg-type]
+        while not self.asked(f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn"):
             time.sleep(0.02)
 
     def lag(self) -> None:

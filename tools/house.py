@@ -144,7 +144,7 @@ class House:
         for node in module.nodes:
             if isinstance(node, ast.Import):
                 yield from (each.name for each in node.names if each.name in self.modules)
-            elif isinstance(node, ast.ImportFrom) and node.module in self.modules:
+            elif isinstance(node, ast.ImportFrom) and node.module is not None and node.module in self.modules:
                 for each in node.names:
                     inner = f"{node.module}.{each.name}"
                     yield inner if inner in self.modules else node.module

@@ -57,7 +57,7 @@ def serve(arguments: list[str]) -> None:
 
     application, one_at_a_time = server.DomainDispatcherApplication, threading.Lock()
 
-    class OneCreates(application):  # type: ignore[misc, valid-type]
+    class OneCreates(application):  # type: ignore[valid-type]
         def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
             if "HTTP_IF_NONE_MATCH" not in environ:
                 return super().__call__(environ, start_response)

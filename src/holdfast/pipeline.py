@@ -5,6 +5,7 @@ Building one runs nothing and opens nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,12 +82,12 @@ class Pipeline(Graph):
         super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary)
         building.adopt((*nodes, *sinks))
 
-    def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+    def start(self, *, checkpoint: str | os.PathLike[str], trigger: Trigger | None = None, **options: Any) -> Run:
         """Start the pipeline and return its run.
 
         Parameters
         ----------
-        checkpoint : str
+        checkpoint : str or path
             Directory or URL that belongs to this pipeline alone.
         trigger : Trigger, optional
             ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
@@ -107,7 +108,7 @@ class Pipeline(Graph):
 
         return start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
 
-    def run(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+    def run(self, *, checkpoint: str | os.PathLike[str], trigger: Trigger | None = None, **options: Any) -> Run:
         """Start the pipeline, wait for its end, and return its run.  Takes what :meth:`start` takes."""
         run = self.start(checkpoint=checkpoint, trigger=trigger, **options)
         run.wait()
@@ -138,14 +139,14 @@ class Pipeline(Graph):
         return explain(self, unchecked)
 
 
-def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
+def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str | os.PathLike[str], **options: Any) -> list[Run]:
     """Start several independent pipelines in one process: each with its own coordinator, epochs and pts.
 
     Parameters
     ----------
     pipelines : sequence of Pipeline
         Their names must differ.
-    checkpoint : str
+    checkpoint : str or path
         Directory; each pipeline gets ``<checkpoint>/<pipeline>``.
     **options
         As for :meth:`Pipeline.start`.
@@ -172,7 +173,7 @@ def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any)
     runs: list[Run] = []
     try:
         for pipeline in pipelines:
-            runs.append(pipeline.start(checkpoint=f"{checkpoint.rstrip('/')}/{pipeline.name}", **options))
+            runs.append(pipeline.start(checkpoint=f"{os.fspath(checkpoint).rstrip('/')}/{pipeline.name}", **options))
     except BaseException:
         for run in runs:
             run.stop()

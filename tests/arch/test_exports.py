@@ -4,11 +4,13 @@ import ast
 import inspect
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast as hf
 from holdfast import files, lookup_table, read, segments, write
+from holdfast.starts.start import start
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run"}
@@ -32,6 +34,7 @@ POLICIES = [
     "within",
 ]
 MODULES = [hf, files, lookup_table, read, segments, write]
+PATHS = {"path", "directory", "checkpoint", "from_checkpoint", "spark_checkpoint"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -51,6 +54,20 @@ def test_every_exported_name_is_there_and_says_what_it_is(module):
             assert inspect.getdoc(value), f"{module.__name__}.{name} has no docstring"
 
 
+def test_every_parameter_that_is_a_path_takes_path_objects():
+    exported = [getattr(module, name) for module in MODULES for name in module.__all__ if name not in NEED_SPARK]
+    functions: list[Any] = [each for each in exported if inspect.isfunction(each)]
+    functions += [hf.read.CallbackFeed, hf.Pipeline.start, hf.Pipeline.run, start]
+    found = [
+        (function.__name__, parameter)
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name in PATHS
+    ]
+    assert len(found) > 15
+    assert [f"{name}({each})" for name, each in found if "os.PathLike[str]" not in str(each.annotation)] == []
+
+
 def test_no_name_is_exported_twice():
     homes = {}
     for module in MODULES:
@@ -61,8 +78,9 @@ def test_no_name_is_exported_twice():
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error_that_lists_those_that_do():
+    nowhere: Any = write
     with pytest.raises(AttributeError, match="sqlite"):
-        _ = hf.write.db2
+        _ = nowhere.db2
 
 
 def test_the_version_is_the_projects():

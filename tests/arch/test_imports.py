@@ -28,7 +28,7 @@ def test_imports_point_down_the_ladder_only():
 
     In a process of its own: import-linter disables every logger there is.
     """
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
     run = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "src"}, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,12 @@ from holdfast.operators.lowering import (
 from holdfast.plan import feeds, program_build
 from holdfast.spark import compile as spark_compile
 
-DISPATCHES = {InSpark: spark_compile.WAYS, InArrow: program_build.WAYS, BoundsDownstream: feeds.WAYS}
+DISPATCHES: dict[Any, Any] = {InSpark: spark_compile.WAYS, InArrow: program_build.WAYS, BoundsDownstream: feeds.WAYS}
 
 
 def declarations():
     """Return every declaration of an operator: a class with a kind, and the shape of what it gives."""
-    found = [Rejects]
+    found: list[type] = [Rejects]
     for module in pkgutil.walk_packages(holdfast.operators.__path__, "holdfast.operators."):
         for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if value.__module__ == module.name and hasattr(value, "kind") and hasattr(value, "shape"):
@@ -75,7 +76,7 @@ def test_what_arrow_does_spark_can_do_too_and_what_keeps_state_neither_plans():
 
 
 def test_a_kind_without_a_row_is_an_error_that_says_where_it_goes():
-    node = SimpleNamespace(is_source=False, kind="twist", name="twisted", origin="flows.py:3")
+    node: Any = SimpleNamespace(is_source=False, kind="twist", name="twisted", origin="flows.py:3")
     with pytest.raises(InternalError, match=r"twist 'twisted'.*\n.*\n.*'twist' to LOWERINGS in .*lowering\.py"):
         lowering_of(node)
 

@@ -28,8 +28,8 @@ def asked_by_name():
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKING:
                 name = node.args[1]
-                if isinstance(name, ast.Constant) and not name.value.startswith("__"):
-                    yield f"{path.relative_to(ROOT)}: {name.value}"
+                if isinstance(name, ast.Constant) and not str(name.value).startswith("__"):
+                    yield f"{path.relative_to(ROOT)}: {name.value!s}"
 
 
 def test_what_is_optional_is_asked_by_its_protocol():

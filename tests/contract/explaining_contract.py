@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 import pytest
 
@@ -12,6 +13,13 @@ from holdfast.capabilities import offers
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.ports import EpochRecord, Explaining, Explanation, Held, Inspectable, Publication, RunIdentity, Sink
 from tests.contract.sink_contract import PIPELINE, Target
+
+
+class Connecting(Protocol):
+    """What gives sinks."""
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        """Return a new runtime of the sink."""
 
 
 class ExplainingContract:
@@ -198,7 +206,7 @@ class ReplacedRunContract:
         again.close()
 
 
-def opened(target: Target, name: str = "target") -> Sink:
+def opened(target: Connecting, name: str = "target") -> Sink:
     """Return an opened sink."""
     sink = target.connect(name)
     sink.open(RunIdentity(PIPELINE, 1))

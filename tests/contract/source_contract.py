@@ -106,7 +106,7 @@ class SourceContract:
         source = origin.open()
         positions = drain(source, source.initial())
         for before, after in pairwise(positions):
-            assert all(after[segment] > before.get(segment, 0) for segment in after)  # type: ignore[operator]
+            assert all(after[segment] > before.get(segment, 0) for segment in after)
         end = positions[-1]
         assert source.latest(end, bounded=False) == end
         assert rows_between(source, end, end) == []
@@ -185,7 +185,7 @@ class SourceContract:
                 numbers = [(place, read.number(position_key("numbered", place.place))) for place in places]
                 ((place, number),) = [(at, n) for at, n in numbers if n is not None and at.begin <= n < at.end]
                 position = number if place.position is None else place.position
-                assert start.get(place.segment, 0) <= position < end[place.segment]  # type: ignore[operator]
+                assert start.get(place.segment, 0) <= position < end[place.segment]
 
     def test_a_frozen_source_ends_where_it_was_frozen(self, origin: Origin) -> None:
         source = origin.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -59,7 +60,7 @@ class ByteStreamTarget:
         return False
 
 
-TARGETS = {
+TARGETS: dict[str, dict[str, Any]] = {
     "one file": {},
     "tiny files": {"target_bytes": 100, "index_every": 2},
     "a stream for each word": {"columns": MessageColumns("id", "word", stream="word")},
@@ -69,7 +70,7 @@ TARGETS = {
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> ByteStreamTarget:
     directory = tmp_path / "store"
-    options = {"columns": MessageColumns("id", "word"), **TARGETS[request.param]}
+    options: dict[str, Any] = {"columns": MessageColumns("id", "word"), **TARGETS[request.param]}
     return ByteStreamTarget(directory, ByteStreamSinkSpec(os.fspath(directory), **options))
 
 

@@ -72,7 +72,8 @@ TestArrowFileContract = HandleSinkContract
 def test_its_functions_are_there_under_the_name_of_its_entry_point(installed: Path, tmp_path: Path) -> None:
     assert "arrow_file" in dir(hf.read)
     assert "arrow_file" in dir(hf.write)
-    assert "arrow_file" not in hf.write.__all__
+    write: Any = hf.write
+    assert "arrow_file" not in write.__all__
     rows = hf.read.rows([[{"id": 1, "word": "one"}]], schema="id BIGINT, word STRING", name="given")
     pipeline = hf.Pipeline("words", rows | hf.write.arrow_file(str(tmp_path / "rows.arrow"), name="file"))  # type: ignore[attr-defined]
     assert "file: arrow_file, exactly-once" in pipeline.explain()
@@ -86,5 +87,6 @@ def test_what_cannot_be_loaded_says_whose_it_is(installed: Path, monkeypatch: py
 
 
 def test_a_name_that_nobody_has_lists_what_is_installed_too(installed: Path) -> None:
+    write: Any = hf.write
     with pytest.raises(AttributeError, match=r"no attribute 'nothing': it has arrow_file, byte_stream"):
-        _ = hf.write.nothing
+        _ = write.nothing

@@ -161,7 +161,7 @@ def test_a_role_that_does_not_own_the_table_is_told_the_statement(postgres_plain
     try:
         target.execute("GRANT USAGE, CREATE ON SCHEMA public TO growing_writer")
         target.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO growing_writer")
-        address = conninfo_to_dict(postgres_plain)
+        address: dict[str, Any] = conninfo_to_dict(postgres_plain)
         writer = make_conninfo(**{**address, "user": "growing_writer", "password": "growing"})
         with pytest.raises(InvalidPipeline, match=r'ALTER TABLE public\.words ADD COLUMN "cents" numeric') as caught:
             postgres_spec(writer, "words").connect("target", PIPELINE, column_contract.WIDER)

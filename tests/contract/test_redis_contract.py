@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 import redis
@@ -27,7 +29,7 @@ TestResetWithoutRowsContract = ResetWithoutRowsContract
 class RedisTarget:
     def __init__(self, url: str) -> None:
         self.spec: LedgerSpec = RedisSpec(url, "words", id=None)
-        self._client = redis.Redis.from_url(url, decode_responses=True)
+        self._client: Any = redis.Redis.from_url(url, decode_responses=True)
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE, schema: pa.Schema = SCHEMA) -> Sink:
         assert isinstance(self.spec, RedisSpec)

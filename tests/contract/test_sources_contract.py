@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 TestSourceContract = SourceContract
 
 SCHEMA = "id BIGINT, word STRING, at TIMESTAMP"
-FORMATS = {
+FORMATS: dict[str, dict[str, Any]] = {
     "json": {"format": "json"},
     "json, small blocks": {"format": "json", "block_size": "300 B"},
     "json, few rows an epoch": {"format": "json", "max_rows_per_epoch": 7},

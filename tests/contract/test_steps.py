@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +45,7 @@ def events_for(*inputs, disorder=0):
     """Return a function that gives rows of ascending time on each input, with bounds between and a close at the end."""
 
     def events(rng, count, keys):
-        made = []
+        made: list[Any] = []
         for number in range(count):
             row = {"k": f"k{rng.randrange(keys)}", "t": number // 2 + rng.randint(0, disorder), "v": number}
             made.append((rng.choice(inputs), row))
@@ -88,13 +89,17 @@ def newest(tables, rows, at):
     return {"newest": Change(upserts, None)}, pa.Table.from_pylist(out, schema=ARROW)
 
 
-OF_VALUES = {
+OF_VALUES: dict[str, Any] = {
     "rows": aggregates.count(), "total": aggregates.sum("v"), "mean": aggregates.mean("v"),
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
     "all": aggregates.collect("v"),
 }  # fmt: skip
-BY_TIME = {"tumbling": window.tumbling(10), "sliding": window.sliding(10, 4), "session": window.session(3)}
+BY_TIME: dict[str, Any] = {
+    "tumbling": window.tumbling(10),
+    "sliding": window.sliding(10, 4),
+    "session": window.session(3),
+}
 
 
 def aggregations():

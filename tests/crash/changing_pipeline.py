@@ -24,7 +24,8 @@ Rows = Sequence[Row]
 
 def _rows(texts: Sequence[str], start: int) -> list[Rows]:
     """Return epochs of rows, one for each letter: values and times ascend."""
-    found, number = [], start
+    found: list[Rows] = []
+    number = start
     for text in texts:
         epoch = []
         for letter in text:
@@ -269,7 +270,7 @@ def _back_epoch(memory: Memory, given: Rows, more: Rows) -> None:
 
 def _reduced_build(*, is_wide: bool) -> Any:
     def build(of: Build) -> list[SinkNode]:
-        more = {"total": hf.sum("v"), "last": hf.max("t")} if is_wide else {}
+        more: dict[str, Any] = {"total": hf.sum("v"), "last": hf.max("t")} if is_wide else {}
         stream = of.source() | hf.reduce(by="k", n=hf.count(), **more, name="sums")
         sinks = [of.table(stream, "counts", "k", "n")]
         return [*sinks, of.table(stream, "totals", "k", "total", "last")] if is_wide else sinks

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import holdfast as hf
 
@@ -57,8 +58,8 @@ def write_input(work: Path) -> None:
         (work / "in" / f"{file:03}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-CONTROL = {"control": "control", "extra": "extra"}
-NEWEST = {"mode": "upsert", "key": ["camera"]}
+CONTROL: dict[str, Any] = {"control": "control", "extra": "extra"}
+NEWEST: dict[str, Any] = {"mode": "upsert", "key": ["camera"]}
 
 everything = hf.read.files(WORK / "in", format="json", schema=SCHEMA, max_files_per_epoch=1, name="everything")
 controlled = everything | hf.select("id", "camera", "control", "extra", name="controlled")

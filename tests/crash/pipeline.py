@@ -47,7 +47,7 @@ def sink_of(kind: str) -> Any:
         return hf.write.kafka(os.environ["CRASH_KAFKA"], "rows", key=os.environ.get("CRASH_KEY"), name="kafka_rows")
     if kind == "http":
         return hf.write.http(os.environ["CRASH_HTTP"], id="id", name="http_rows")
-    stage = os.environ.get("CRASH_STAGE", "auto")
+    stage: Any = os.environ.get("CRASH_STAGE", "auto")
     return hf.write.postgres(os.environ["CRASH_DSN"], table="rows", stage=stage, name="postgres_rows")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import psycopg
@@ -112,7 +112,7 @@ class Case:
             start_new_session=True,
         )
 
-    def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, **environment: Any) -> subprocess.CompletedProcess[str]:
         """Run to the end, whatever end it is."""
         process = self.start(**environment)
         try:

@@ -150,13 +150,15 @@ class Reader:
             with closing(sqlite3.connect(path, uri=True)) as database:
                 database.execute("BEGIN")
                 held = database.execute("SELECT epoch, pts FROM holdfast_ledger").fetchone()
-                return Shown(*(held or (0, None)), database.execute("SELECT camera, t, v FROM frames").fetchall())
+                epoch, pts = held or (0, None)
+                return Shown(epoch, pts, database.execute("SELECT camera, t, v FROM frames").fetchall())
         return None
 
     def _rows(self) -> Shown | None:
         with suppress(psycopg.errors.UndefinedTable), self._database.transaction(force_rollback=True):
             held = self._database.execute("SELECT epoch, pts FROM holdfast_ledger").fetchone()
-            return Shown(*(held or (0, None)), self._database.execute("SELECT camera, t, v FROM frames").fetchall())
+            epoch, pts = held or (0, None)
+            return Shown(epoch, pts, self._database.execute("SELECT camera, t, v FROM frames").fetchall())
         return None
 
     def _files(self) -> Shown | None:

@@ -20,6 +20,7 @@ from holdfast.connectors.byte_stream.branch import branches
 from holdfast.connectors.byte_stream.log_target import ByteStreamSink
 from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
+from holdfast.connectors.byte_stream.staging import write_all
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from tests.byte_store import verify
 from tests.crash.operations import MORTAL, Death, die_once, die_twice, survived
@@ -33,7 +34,7 @@ BACK = {"log": {"log": 1}}
 # A process that dies leaves its files open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-_write_all = append.write_all
+_write_all = write_all
 
 
 def _torn(fd: int, views: Sequence[memoryview | bytes]) -> None:

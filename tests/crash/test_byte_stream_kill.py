@@ -65,7 +65,7 @@ def test_after_kills_at_any_moment_index_and_data_agree_and_every_message_is_the
     store, seed = tmp_path / "store", 20261123
     rng = random.Random(seed)
     stream = read.byte_stream(store, timestamps="bigint", name="back")
-    source = stream.node.spec.open("back", os.fspath(tmp_path / "workspace"))  # type: ignore[union-attr]
+    source = stream.node.spec.open("back", os.fspath(tmp_path / "workspace"))
     positions = [source.initial()]
 
     def look() -> None:

@@ -71,7 +71,7 @@ def table(name: str, path: Path) -> SinkUnderTest:
 def table_view(path: Path) -> View:
     def look() -> Shown:
         held = table_rows(path, "SELECT pts FROM holdfast_ledger")
-        return Shown(held[0][0] if held else None, table_rows(path, "SELECT k, t, v FROM rows"))  # type: ignore[arg-type]
+        return Shown(held[0][0] if held else None, table_rows(path, "SELECT k, t, v FROM rows"))
 
     return look
 

@@ -92,7 +92,7 @@ class Life:
 
     def listed(self) -> list[int]:
         found = dataset.dataset(self.directory, format=self.spec.format, partitioning="hive", schema=SCHEMA)
-        return found.to_table()["id"].to_pylist()  # type: ignore[no-any-return]
+        return found.to_table()["id"].to_pylist()
 
     def rows(self, last: int) -> list[int]:
         return [10 * epoch + n for epoch in range(1, last + 1) for n in (0, 1)]

@@ -90,7 +90,7 @@ class Story:
             self.work,
             "changing_pipeline",
             {"CHANGE": self.name, "VERSION": "0", "GIVEN": str(FIRST + 1), **settings},
-            random.Random(f"{seed_of_kills(7)} {self.name}"),
+            chance=random.Random(f"{seed_of_kills(7)} {self.name}"),
         )
         lives.die(f"{point}:3" if ending == GAP else "moment:1")
 

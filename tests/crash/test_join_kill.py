@@ -37,7 +37,7 @@ def expected() -> Counter[tuple[int, ...]]:
     """Return the rows of the full join, by its definition; -1 is null."""
     lefts, rights = ([row for rows in rows_of(side) for row in rows] for side in ("left", "right"))
     pairs = [(a, b) for a in lefts for b in rights if a["k"] == b["k"] and abs(a["t"] - b["t"]) <= WITHIN]
-    found = Counter((a["k"], a["v"], b["w"], max(a["t"], b["t"])) for a, b in pairs)
+    found: Counter[tuple[int, ...]] = Counter((a["k"], a["v"], b["w"], max(a["t"], b["t"])) for a, b in pairs)
     found.update((a["k"], a["v"], -1, a["t"]) for a in lefts if all(a is not one for one, _ in pairs))
     found.update((b["k"], -1, b["w"], b["t"]) for b in rights if all(b is not one for _, one in pairs))
     return found

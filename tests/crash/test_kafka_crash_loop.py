@@ -320,8 +320,8 @@ def test_what_is_open_is_shown_with_its_age_and_who_waits_for_it(
     assert other.open_transactions() == []
     assert other.waiting_readers() == []
     assert again.outcome(1) is Outcome.PUBLISHED
-    for each in (other, again):
-        each.close()
+    other.close()
+    again.close()
 
 
 def test_ids_of_transactions_that_are_used_up_leave_large_epochs_to_the_driver(

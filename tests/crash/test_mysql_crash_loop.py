@@ -48,7 +48,7 @@ DIES_AT = {
 }
 SEED = 361
 SHORT = {"row_count": 2, "epoch_rows_min": 2, "epoch_rows_max": 2}
-TWO_EPOCHS = {**SHORT, "row_count": 4}
+TWO_EPOCHS: dict[str, Any] = {**SHORT, "row_count": 4}
 
 
 class MortalConnection(MysqlConnection):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,9 +36,9 @@ from tests.sim.test_unlike_sinks import sqlite
 
 pytestmark = pytest.mark.slow
 
-NewPath = Callable[[], os.PathLike[str]]
+NewPath = Callable[[], Path]
 
-LOAD = {"row_count": 3, "epoch_rows_min": 1, "epoch_rows_max": 2}
+LOAD: dict[str, Any] = {"row_count": 3, "epoch_rows_min": 1, "epoch_rows_max": 2}
 SEED = 361
 PLACES = ["entry", "complete", "note", "begin", "part"]
 
@@ -130,7 +131,7 @@ def target(name: str, address: str, partition_by: tuple[str, ...] = ()) -> SinkU
 
 
 @pytest.fixture
-def new_address(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+def new_address(s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     monkeypatch.setattr(place, "REQUESTS_AT_ONCE", 1)  # so that each world does the same in the same order
     numbers = itertools.count()
     return lambda: f"{s3_bucket.address}/{next(numbers)}"

@@ -19,6 +19,7 @@ import redis
 from holdfast.connectors.redis import form as redis_form
 from holdfast.connectors.redis import sink as redis_sink
 from holdfast.connectors.redis.form import Form, Kind
+from holdfast.connectors.redis.ledger import COMMIT
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.url import RedisUrl
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 NewPath = Callable[[], Path]
 
-SHORT = {"row_count": 3, "epoch_rows_min": 1, "epoch_rows_max": 2}
+SHORT: dict[str, Any] = {"row_count": 3, "epoch_rows_min": 1, "epoch_rows_max": 2}
 WAYS = ["stream", "stream in steps", "hash", "hash in steps", "stream without ids in steps"]
 EVERYDAY = {"stream", "stream in steps"}
 SEED = 361
@@ -57,7 +58,7 @@ class MortalSession(RedisSession):
         return self.process.write(f"sink {self.label} staged", lambda: RedisSession.stage(self, commands))
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> int:
-        name = "COMMIT" if script == redis_sink.COMMIT else "SHOW"
+        name = "COMMIT" if script == COMMIT else "SHOW"
         return self.process.write(f"sink {self.label} {name}", lambda: RedisSession.run(self, script, keys, arguments))
 
 
@@ -65,7 +66,7 @@ def target(url: str, way: str, name: str = "rows") -> SinkUnderTest:
     """Return a stream, or hashes, as a sink of a world."""
     kind: Kind = "hash" if way.startswith("hash") else "stream"
     form = Form(name, kind, None if "without ids" in way else "id")
-    outside = redis.Redis.from_url(url, decode_responses=True)
+    outside: Any = redis.Redis.from_url(url, decode_responses=True)
 
     def connect(process: Process, _: Failures) -> Sink:
         session = MortalSession(RedisUrl(url), f"sink {name!r}", "test")

@@ -84,7 +84,7 @@ def epochs(checkpoint: Path) -> Iterator[Epoch]:
     assert read_origin(spark / FILE_NAME).base == FIRST
     for batch in batches_of_log(spark / "offsets"):
         found = read_offsets(spark, batch)
-        to = {source: positions["rows"] for source, positions in found.positions.items() if "rows" in positions}
+        to = {source: int(positions["rows"]) for source, positions in found.positions.items() if "rows" in positions}
         ended = {source for source, positions in found.positions.items() if "@ended" in positions}
         yield Epoch(
             {name: range(at.get(name, 0), end) for name, end in to.items()}, frozenset(ended - closed), found.batch_us
@@ -144,8 +144,8 @@ def check_policies(work: Path) -> None:
     assert not found
     late = Counter((row["k"], row["input"], row["t"]) for row in rows_of(work / "late"))
     for name, case in timed.RUN.cases.items():
-        if (row := late_at_last(case)) is not None:
-            assert late[name, *row] == 1, name
+        if (last := late_at_last(case)) is not None:
+            assert late[name, *last] == 1, name
 
 
 def check_timers(work: Path) -> None:

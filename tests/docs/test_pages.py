@@ -5,6 +5,7 @@ import inspect
 import re
 from functools import cache, reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -15,7 +16,7 @@ from holdfast.config import known_variables
 from holdfast.faults import POINTS
 from tests.docs.pages import EXAMPLES, PAGES, ROOT, anchors, blocks, links, shown
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 OPTIONS = {
     name: {option for parameter in command.params for option in parameter.opts} for name, command in COMMANDS.items()
 }

@@ -1,6 +1,7 @@
 """What the recipes show by a test is true; those that run a pipeline do it on Spark, in this process."""
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ OTHERS = [block for block in SHOWN if block not in ON_SPARK]
 
 def run_tests_of(block: Block, **fixtures: object) -> None:
     """Run a block's tests; what earlier blocks of its page import and define is there, as for readers."""
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for before in blocks(block.page, "python"):
         if before.line < block.line:
             exec(compile(before.text, str(before), "exec"), names)

@@ -75,6 +75,6 @@ def test_the_collector_on_the_page_reads_a_line() -> None:
         operators=(OperatorStatus("counts", late=3),),
         sinks=(SinkStatus("table", "sqlite", "exactly-once", epoch=7),),
     )
-    found = {name: value for name, _, value in names["samples"](json.dumps(status.as_json()))}  # type: ignore[operator]
+    found = {name: value for name, _, value in names["samples"](json.dumps(status.as_json()))}
     assert found["holdfast_epoch"] == found["holdfast_sink_epoch"] == 7
     assert (found["holdfast_lag_seconds"], found["holdfast_late_total"]) == (2.5, 3)

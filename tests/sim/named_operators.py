@@ -108,7 +108,7 @@ def synchronised(policy: Any = None, stamps: str = "ascending", *, disorder: boo
         ):  # which are about arrival, and rows of an epoch arrive input by input
             inputs = order.named("inputs", **inputs)
         by = order.of("by", "k", "j")
-        late = {"disorder": 40} if disorder else {}
+        late: dict[str, Any] = {"disorder": 40} if disorder else {}
         return hf.sync(inputs, by=by, policy=policy, timestamps=stamps, name="op", **late)
 
     return build

@@ -427,7 +427,8 @@ def _distinct(graph: Graph, flow: Flow) -> None:
 def _accumulate(graph: Graph, flow: Flow) -> None:
     name = graph.name("accumulate")
     seen, top = graph.column("seen"), graph.column("top")
-    stream = flow.stream | hf.accumulate(by="k", name=name, **{seen: hf.count(), top: hf.max(flow.value)})
+    computed: dict[str, Any] = {seen: hf.count(), top: hf.max(flow.value)}
+    stream = flow.stream | hf.accumulate(by="k", name=name, **computed)
     lines = {}
     for key, rows in flow.lines.items():
         highest = [max(row[flow.value] for row in rows[: place + 1]) for place in range(len(rows))]

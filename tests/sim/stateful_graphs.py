@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -132,7 +133,7 @@ def add_source(graph: Graph, name: str, row_count: int | None = None) -> Sequenc
             events.append((name, {"k": told, "t": least, "v": None, "is_bound": True}))
     events.append((name, None))
     schema = PLAIN + (", is_bound BOOLEAN" if gives_bounds else "")
-    given = {"schema": schema, "timestamp": "t", "name": name, "bounded": True}
+    given: dict[str, Any] = {"schema": schema, "timestamp": "t", "name": name, "bounded": True}
     given |= {"bounds": "is_bound"} if gives_bounds else {}
     stream = hf.read.files("nowhere", on_bad_row="reject", **given) if rejects else hf.read.rows([], **given)
     graph.flows.append(Flow(stream, lines, disorder=disorder, is_strict=is_strict))

@@ -45,7 +45,7 @@ def summed(key: Any, rows: Sequence[Any], state: Any) -> Iterator[Any]:
 def synchronised(policy: Any) -> Callable[[Names], Stream]:
     def build(names: Names) -> Stream:
         strict = {} if policy.kind in ("settled", "within") else {"timestamps": "strict"}
-        stamps = strict or {"timestamps": "ascending", "disorder": 6}
+        stamps: dict[str, Any] = strict or {"timestamps": "ascending", "disorder": 6}
         return hf.sync(
             {"one": source(names), "two": source(names, "r")}, by=names.k, policy=policy, name="op", **stamps
         )
@@ -154,7 +154,8 @@ def test_a_column_may_have_any_name(kind: str) -> None:
 def test_a_late_row_is_in_the_column_of_its_input_whatever_inputs_are_called(
     inputs: tuple[str, str], columns: tuple[str, str]
 ) -> None:
-    streams, given = {}, {}
+    streams: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for name, column in zip(inputs, columns, strict=True):
         streams[name] = hf.read.rows([], schema=f"k STRING, t BIGINT, {column} BIGINT", timestamp="t", name=name)
         given[name] = [[{"k": "a", "t": at, column: 1} for at in (9, 3)], [close()]]

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def world(count, **options):
     return World(sinks, setting=Setting(**options), seed=3)
 
 
-EVERY_OTHER = {"stride": 2, "second_stride": 2}
+EVERY_OTHER: dict[str, Any] = {"stride": 2, "second_stride": 2}
 """Before and after every other write: every pair of deaths that leave unlike worlds, in a quarter of the runs."""
 
 WORLDS = {

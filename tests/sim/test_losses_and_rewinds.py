@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ class Story:
         numbers = self.chance.sample(range(1, 60), 59)
         for number in numbers:
             with suppress(InvalidPipeline):
-                to = self.flow.rewinding().plan(str(number)).positions["rows"]["log"]
+                to = int(self.flow.rewinding().plan(str(number)).positions["rows"]["log"])
                 break
         else:
             return
@@ -95,7 +96,8 @@ class Story:
             return
         self.tell(f"reset {node.name}")
         note_part(self.flow.store, node.name)
-        node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+        spec: Any = node.spec
+        spec.reset(node.name, "flow", rows=True, is_dry_run=False)
         with pytest.raises(Diverged, match="holds nothing, and has taken part"):
             self.flow.run(len(self.may_have) + 1, 99)
         there = [*self.flow.delivered(), self.flow.rows_in("extra")]
@@ -107,7 +109,8 @@ class Story:
         self.tell("reset all")
         for node in self.flow.pipeline.sinks:
             note_part(self.flow.store, node.name)
-            node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+            spec: Any = node.spec
+            spec.reset(node.name, "flow", rows=True, is_dry_run=False)
         shutil.rmtree(self.flow.work / "checkpoint")
         self.flow = Flow(self.flow.work, has_extra=True)
         self.may_have = []

@@ -135,7 +135,7 @@ def test_a_start_that_dies_at_any_write_of_a_rename_loses_no_state_to_one_withou
         for when in ("before", "after"):
             work = tmp_path / f"{write} {when}"
             shutil.copytree(tmp_path / "ran", work)
-            mortal = Process(CrashAt(write, when))  # type: ignore[arg-type]
+            mortal = Process(CrashAt(write, when))
             with mortal.counting_points(), pytest.raises(SimulatedCrash):
                 start(work, RENAMED, FaultyStore(LocalStore(str(work)), mortal))
             if newest_directory(LocalStore(str(work))) == 2:  # it has happened: the argument may go

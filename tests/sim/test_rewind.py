@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, read_origin
-from holdfast.checkpoint.graph_record import GraphRecord, described, read_graph, write_graph
+from holdfast.checkpoint.graph_record import GraphRecord, described, read_graph, state_fingerprint, write_graph
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.participation import note_part
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
@@ -302,7 +303,7 @@ def places(tmp_path: Path) -> list[CrashAt]:
     process = Process()
     with process.counting_points():
         flow.rewinding(FaultyStore(flow.store, process)).do("3")
-    return [CrashAt(n, when) for n in range(1, process.write_count + 1) for when in ("before", "after")]  # type: ignore[misc]
+    return [CrashAt(n, when) for n in range(1, process.write_count + 1) for when in ("before", "after")]
 
 
 def filled(work: Path) -> Flow:
@@ -606,7 +607,7 @@ def test_epochs_that_are_known_only_joined_are_evaluated_again_where_state_is_th
     ended = EpochEnd(4, 4, {"rows": {"log": 4}}, 4 * MINUTE_US)
     manifest = Manifest("flow", 1, 0, "", EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US), 2)
     state = target_state.TargetState(flow.pipeline, flow.store, tmp_path / "checkpoint", Settings(), None)
-    header = DirectoryHeader(base=1, graph=target_state.state_fingerprint(flow.pipeline), graph_since=1)
+    header = DirectoryHeader(base=1, graph=state_fingerprint(flow.pipeline), graph_since=1)
     state.check_evaluable("4", RewindTarget(ended, Restoration(manifest, (ended,), ())), header)
     joined = RewindTarget(ended, Restoration(manifest, (ended,), (), joined_count=1))
     if has_look_up:
@@ -656,11 +657,13 @@ def test_wherever_a_rewind_and_then_a_reset_of_all_sinks_died_no_start_takes_an_
         for node in flow.pipeline.sinks:
             note_part(flow.store, node.name)
             if node.name in emptied:
-                node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+                spec: Any = node.spec
+                spec.reset(node.name, "flow", rows=True, is_dry_run=False)
         with pytest.raises(Diverged, match=r"holds nothing, and has taken part|cannot go back to the end of epoch 3"):
             flow.run(7, version=2)
         for node in flow.pipeline.sinks:
-            node.spec.reset(node.name, "flow", rows=True, is_dry_run=False)
+            others: Any = node.spec
+            others.reset(node.name, "flow", rows=True, is_dry_run=False)
         shutil.move(flow.work / "checkpoint", flow.work / "aside")
         flow = Flow(flow.work)
         flow.run(7, version=3)

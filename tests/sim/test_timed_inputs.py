@@ -155,7 +155,7 @@ def play(unit: Unit, count: int, seed: int) -> Play:
     def settled(pts: int) -> Counter[tuple[Any, ...]]:
         return Counter({(k, unit.value(t)) for _, k, t, _ in rows if unit.at(t) < pts})
 
-    wanted: dict[str, Wanted] = {f"of_{name}": those(lambda of, name=name: of == name) for name in INPUTS[count]}  # type: ignore[misc]
+    wanted: dict[str, Wanted] = {f"of_{name}": those(lambda of, name=name: of == name) for name in INPUTS[count]}
     return Play(pipeline, events, {**wanted, "of_all": those(lambda of: True), "settled": settled})
 
 
@@ -222,8 +222,8 @@ def test_sets_do_not_depend_on_how_inputs_are_cut_into_epochs(unit: Unit, count:
 @every_count
 def test_within_finds_the_nearest_of_every_input_to_the_tick(unit: Unit, count: int) -> None:
     near, far = {"k": "a", "t": unit.value(12), "v": 1}, {"k": "a", "t": unit.value(13), "v": 2}
-    given = {name: [[near, far] if name != "fast" else [{"k": "a", "t": unit.value(10), "v": 0}], [close()]]
-             for name in INPUTS[count]}  # fmt: skip
+    of_fast = {"k": "a", "t": unit.value(10), "v": 0}
+    given: dict[str, Any] = {name: [[near, far] if name != "fast" else [of_fast], [close()]] for name in INPUTS[count]}
     stream = hf.sync(sources(count, unit), by="k", policy=hf.policy.within(unit.span(2), base="fast"), name="sets")
     first, *others = flat(drive(stream, given))
     assert [first[name]["v"] for name in INPUTS[count]] == [0, *[1] * (count - 1)]
@@ -286,7 +286,7 @@ def test_bounds_of_one_time_column_do_not_hold_downstream_of_a_clip_by_another(u
     frames = hf.read.rows([], schema=schema, timestamp="t", name="frames")
     taken = frames | hf.clip(unit.value(0), timestamp="taken", name="some")
     counted = taken | hf.aggregate(by="k", window=hf.tumbling(unit.span(5)), disorder=unit.span(99), n=hf.count())
-    items = [{"k": "a", "t": unit.value(5), "taken": unit.value(1)}, bound(unit.at(9))]
+    items: list[Any] = [{"k": "a", "t": unit.value(5), "taken": unit.value(1)}, bound(unit.at(9))]
     later = [{"k": "a", "t": unit.value(9), "taken": unit.value(2)}]
     found = drive(counted, {"frames": [items, later, [close()]]})
     assert sum(row["n"] for row in flat(found)) == 2, "a row was late"

@@ -1,6 +1,7 @@
 """Two drivers on one checkpoint: the older one is fenced and changes nothing (issue acceptance: 100 interleavings)."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def contest(seed, make=SimulatedSink):
         commit_thread=chance.random() < 0.5,
         commit_every_ticks=chance.choice((None, None, 4_000)),
     )
-    ways = ("transaction", "prepared")
+    ways: Any = ("transaction", "prepared")
     world = World(
         [simulated_sink(f"s{n}", way=chance.choice(ways), make=make) for n in range(count)], seed=seed, setting=setting
     )

@@ -18,6 +18,7 @@ from holdfast.connectors.http.sink import HttpSink
 from holdfast.connectors.redis import form as redis_form
 from holdfast.connectors.redis import sink as redis_sink
 from holdfast.connectors.redis.form import Form
+from holdfast.connectors.redis.ledger import COMMIT
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.url import RedisUrl
@@ -122,8 +123,8 @@ def test_the_key_is_what_does_it() -> None:
 
 def test_the_comparison_with_the_ledger_is_what_does_it(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, with a script that does not compare: rows are there twice."""
-    blind = redis_sink.COMMIT.replace("if not is_as_read() then return 0 end", "")
-    assert blind != redis_sink.COMMIT
+    blind = COMMIT.replace("if not is_as_read() then return 0 end", "")
+    assert blind != COMMIT
     monkeypatch.setattr(redis_sink, "COMMIT", blind)
     host, _, port = redis_url.removesuffix("/0").rpartition(":")
     chance = Unreliable(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def gaps(world: World) -> list[str]:
     found = []
     for index, sink in enumerate(world.sinks):
         wanted = [row for row in range(world.setting.load.row_count) if is_for(index, row)]
-        seen = [row[0] for row in sink.rows()]
+        seen: list[Any] = [row[0] for row in sink.rows()]
         if sorted(seen) != wanted[: len(seen)]:
             found.append(f"{sink.name} holds {seen} of {wanted}")
     return found

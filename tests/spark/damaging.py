@@ -242,7 +242,7 @@ def _cured(how: str, inputs: Path, work: Path, spark: SparkSession, mode: str) -
 def _neither_before_nor_behind(before: tuple[list[Any], list[Any]], now: tuple[list[Any], list[Any]]) -> list[str]:
     """Say which sink does not hold a number of whole epochs, or fewer than before: what was decided is published."""
     whole = [expected(count) for count in range(FILES + 1)]
-    ends = (whole, [sorted(total for _, _, total in rows) for rows in whole])
+    ends: tuple[Any, Any] = (whole, [sorted(total for _, _, total in rows) for rows in whole])
     found = zip(("SQLite", "the files sink"), ends, before, now, strict=True)
     return [f"{sink} holds {at}, after {was}" for sink, of, was, at in found if at not in of[of.index(was) :]]
 

@@ -26,6 +26,7 @@ from holdfast import faults
 from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
 from holdfast.store.objects import store as object_store
+from holdfast.store.objects.errors import RequestLimits
 from tests.spark.running import arrive, die_at, eventually, parquet_rows, sqlite_rows
 
 ROWS_EACH = 20
@@ -102,7 +103,7 @@ def pipeline_of(place: Place) -> hf.Pipeline:
         rows = rows | hf.map_batches(_refuse, "id BIGINT, k INT", name="checked")
     elif place.kind == "refuses":
         rows = rows | hf.map_batches(lambda batch: batch, "id BIGINT, k INT", name="checked")
-    pace = {"commit_every": "1 h"} if place.kind == "paced" else {}
+    pace: dict[str, Any] = {"commit_every": "1 h"} if place.kind == "paced" else {}
     sinks = [
         rows
         | hf.write.sqlite(place.work / "out.db", table="rows", name="table", rewindable=place.kind == "state", **pace)
@@ -196,9 +197,9 @@ def _read(started: Any) -> int:
 
 def _begin(variables: dict[str, str]) -> None:
     os.environ.update(variables)
-    often = object_store.RequestLimits()  # as often as ever, and without long waits
-    hasty = [replace(policy, first_s=0.01, cap_s=0.1) for policy in (often.unanswered, often.answered)]
-    object_store.RequestLimits = partial(object_store.RequestLimits, *hasty)
+    often = RequestLimits()  # as often as ever, and without long waits
+    unanswered, answered = (replace(each, first_s=0.01, cap_s=0.1) for each in (often.unanswered, often.answered))
+    vars(object_store)["RequestLimits"] = partial(RequestLimits, unanswered, answered)
 
 
 class RunsElsewhere:

@@ -150,10 +150,10 @@ def test_control_rows_are_rows_and_a_sink_with_a_pace_is_compared_once_it_has_co
     spark: SparkSession, tmp_path: Path, mode: Mapping[str, Any]
 ) -> None:
     command = '{"do": "add_column", "column": "gust", "type": "double"}'
-    rows = [[{"id": 3 * n}, {"control": command if n == 1 else None, "id": None if n == 1 else 3 * n + 1},
+    rows: list[Any] = [[{"id": 3 * n}, {"control": command if n == 1 else None, "id": None if n == 1 else 3 * n + 1},
              {"id": 3 * n + 2}] for n in range(3)]  # fmt: skip
     given = hf.read.rows(rows, schema="id BIGINT, control STRING, extra STRING", name="given")
-    options = {"table": "rows", "control": "control", "extra": "extra"}
+    options: dict[str, Any] = {"table": "rows", "control": "control", "extra": "extra"}
     one = given | hf.write.sqlite(tmp_path / "one.db", name="one", **options)
     two = given | hf.select("id", name="chosen") | hf.write.sqlite(tmp_path / "two.db", table="rows", commit_every=2,
                                                                    name="two")  # fmt: skip

@@ -37,7 +37,7 @@ def test_what_only_spark_evaluates_stands_behind_state_and_between_two_operators
 ) -> None:
     """Side by side, each branch's functions and generators touch that branch's rows only; one branch is Arrow's."""
 
-    def add_one(n):  # type: ignore[no-untyped-def]  # Spark looks at annotations
+    def add_one(n):  # Spark looks at annotations
         if n is None:
             raise ValueError("a row of another branch")
         return n + 1
@@ -138,7 +138,7 @@ def test_columns_that_an_expression_leaves_do_not_go_through_the_jvm_and_stand_b
 
 
 def test_a_function_that_raises_is_named_with_its_operator_and_line(spark: SparkSession, tmp_path: Path) -> None:
-    def inverse(n):  # type: ignore[no-untyped-def]
+    def inverse(n):
         return 1 / (n - 2)
 
     counted = counting(hf.read.rows(epochs("aab"), schema=SCHEMA, name="given"))

@@ -92,7 +92,7 @@ def test_two_pipelines_in_one_process_have_epochs_of_their_own(spark: SparkSessi
         )
         for name in ("a", "b")
     ]
-    first, second = hf.start_all(pipelines, checkpoint=str(tmp_path / "c"), trigger=hf.every("50 ms"), session=spark)
+    first, second = hf.start_all(pipelines, checkpoint=tmp_path / "c", trigger=hf.every("50 ms"), session=spark)
     for number in range(1, 3):
         arrive(tmp_path / "b", f"{number}.json", numbered(number * 10, number * 10 + 10))
         reach(second, number + 1)

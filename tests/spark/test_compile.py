@@ -162,7 +162,7 @@ def test_rejects_leave_the_main_stream_whether_they_are_used_or_not(spark: Spark
     assert both == {"out": [(1, "w1")], "bad": [("no number", "x", "f:2")]}
 
 
-def add_one(n):  # type: ignore[no-untyped-def]  # Spark looks at annotations
+def add_one(n):  # Spark looks at annotations
     if n is None:
         raise ValueError("a row of another branch")
     return n + 1

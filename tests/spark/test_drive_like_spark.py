@@ -127,7 +127,7 @@ def stateful_streams() -> dict[str, Stream]:
     running = chosen | hf.accumulate(by="k", n=hf.count(), name="running")
     once = plain | hf.distinct(by="k", horizon=3, disorder=1, name="once")
     entry = plain | hf.limit_in_flight(1, by="k", timeout=4, name="entry")
-    shape = {"schema": f"{SCHEMA}, epoch BIGINT", "timestamp": "t"}
+    shape: dict[str, Any] = {"schema": f"{SCHEMA}, epoch BIGINT", "timestamp": "t"}
     sums = chosen | hf.apply(summed, "k", state="total BIGINT", name="sums", **shape)
     counts = plain | hf.stateful(counted, "k", state={"seen": "k STRING, n BIGINT"}, name="counts", **shape)
     # Behind state: other operators with state, the two kinds of bounds, and rows that come past a level.
@@ -195,7 +195,7 @@ def driven(stream: Stream, sources: Mapping[str, Sequence[Sequence[Any]]]) -> Ro
 
 
 def test_a_driven_graph_gives_what_a_run_gives(spark: SparkSession, tmp_path: Path, tables: list[str]) -> None:
-    given = {
+    given: dict[str, Any] = {
         "marked": [*MARKED[:-1], [*MARKED[-1], close()]],
         "plain": [*PLAIN[:-1], [*PLAIN[-1], close()]],
     }

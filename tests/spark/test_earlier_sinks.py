@@ -54,7 +54,7 @@ def go_on(left: Left, spark: SparkSession, **options: Any) -> None:
 def epochs(left: Left) -> set[int]:
     """Return the last epoch of the checkpoint, and of each sink: they were begun by a generation that is not theirs."""
     place: Path = left.root / "checkpoint"
-    inspection = inspect_checkpoint("", LocalStore(place), place)
+    inspection = inspect_checkpoint("", LocalStore(str(place)), place)
     assert inspection.open_epochs == ()
     held = [ledger.held for ledger in left.ledgers().values()]
     assert {each.generation for each in held} == {inspection.owner.generation}

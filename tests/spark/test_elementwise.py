@@ -17,7 +17,7 @@ from holdfast.spark.plans.traced import over_arrays
 
 pytestmark = pytest.mark.spark
 
-TYPES = {
+TYPES: dict[str, tuple[str, list[Any]]] = {
     "b": ("boolean", [True, None, False]),
     "i": ("int", [7, -3, None]),
     "n": ("bigint", [None, 2**53 + 1, -5]),

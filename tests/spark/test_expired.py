@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ def pipeline_of(work: Path, pace: str | None = None) -> hf.Pipeline:
 
 def run(work: Path, spark: SparkSession, pace: str | None = None) -> None:
     pipeline = pipeline_of(work, pace)
-    options = {"trigger": hf.available_now(), "session": spark, "settings": STAGED}
+    options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark, "settings": STAGED}
     pipeline.run(checkpoint=str(work / "checkpoint"), **options)
 
 

@@ -35,7 +35,7 @@ def given() -> list[list[dict[str, Any]]]:
 )
 def test_every_way_gives_the_rows_of_sparks_join(spark: SparkSession, tmp_path: Path, mode: str, how: str) -> None:
     """In Arrow, in Spark's plan alone and after a fan-out, upstream of state and behind it."""
-    columns = {"columns": ["w"]} if how in ("left", "inner") else {}
+    columns: dict[str, Any] = {"columns": ["w"]} if how in ("left", "inner") else {}
     table = spark.createDataFrame(TABLE)
 
     def looked_up(stream: hf.Stream, name: str) -> hf.Stream:

@@ -50,7 +50,7 @@ def rows(work: Path, name: str) -> list[Any]:
 def holdfast(*arguments: object) -> dict[str, Any] | list[dict[str, Any]]:
     answer = CliRunner().invoke(app, ["checkpoint", *map(str, arguments), "--json"], catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
-    return json.loads(answer.stdout)  # type: ignore[no-any-return]
+    return json.loads(answer.stdout)
 
 
 def test_a_fork_goes_on_as_the_original_did(spark: SparkSession, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ CALLED: dict[str, tuple[Callable[[DataFrame], object], list[tuple[str, str]]]] =
         lambda frame: frame.mapInArrow(raise_in_worker, "id BIGINT").collect(),
         [(private.PYTHON_EXCEPTION, "38000")],
     ),
-    "no error of Spark's": (lambda frame: {}["x"], []),
+    "no error of Spark's": (lambda frame: dict[str, int]()["x"], []),
 }
 
 

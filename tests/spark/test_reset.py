@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pytest
@@ -55,7 +56,8 @@ def check(work: Path) -> None:
 def reset(pipeline: hf.Pipeline, *names: str) -> None:
     for node in pipeline.sinks:
         if node.name in names:
-            assert node.spec.reset(node.name, "over", rows=True, is_dry_run=False).removed
+            spec: Any = node.spec
+            assert spec.reset(node.name, "over", rows=True, is_dry_run=False).removed
 
 
 def test_targets_emptied_with_their_ledger_row_and_a_new_checkpoint_start_over(

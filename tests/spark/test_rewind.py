@@ -135,7 +135,7 @@ def graph_of(work: Path, kind: str = "") -> hf.Pipeline:
     """Return a graph that leaves out the letter c; mended, b or the same."""
     given = hf.read.files(str(work / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
     some = given | hf.filter(f"k <> '{'b' if kind == 'literal' else 'c'}'", name="some")
-    past = {"name": "tally", "renamed_from": "counts"} if kind == "name" else {"name": "counts"}
+    past: dict[str, Any] = {"name": "tally", "renamed_from": "counts"} if kind == "name" else {"name": "counts"}
     counts = some | hf.accumulate(by="k", n=hf.count(), **past)
     sinks = [counts | hf.write.sqlite(work / "t.db", table="t", rewindable=True, name="table")]
     if kind == "operator":

@@ -209,7 +209,7 @@ def test_messages_go_into_a_byte_stream_and_back_from_a_time_on_to_its_end(
     assert {(row["stream"], int(row["data"]) % 2) for row in rows} == {("even", 0), ("odd", 1)}
     assert [int(row["data"]) for row in rows if row["is_key"]] == [20, 30, 40, 21, 31, 41]
     assert {row["timestamp"].second for row in rows} == set(range(20, 45))
-    assert run.status().last_epoch.carried is (mode == "carried")  # type: ignore[union-attr]
+    assert run.status().last_epoch.carried is (mode == "carried")
 
 
 @pytest.mark.postgres
@@ -231,7 +231,7 @@ def test_postgres_gets_every_row(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_upsert_keeps_the_last_row_of_each_key_and_deletes(mode: str, spark: SparkSession, tmp_path: Path) -> None:
-    epochs = [
+    epochs: list[Any] = [
         [{"k": 1, "v": "a", "gone": False}, {"k": 2, "v": "b", "gone": False}],
         [{"k": 1, "v": "c", "gone": False}, {"k": 2, "v": None, "gone": True}],
         [{"k": 3, "v": "d", "gone": False}],

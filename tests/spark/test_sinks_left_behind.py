@@ -36,7 +36,7 @@ def write_files(work: Path, numbers: range) -> None:
 
 def pipeline_of(work: Path, *, has_files_sink: bool = False, is_upsert: bool = False) -> hf.Pipeline:
     rows = hf.read.files(work / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="given")
-    key = {"mode": "upsert", "key": "id"} if is_upsert else {}
+    key: dict[str, Any] = {"mode": "upsert", "key": "id"} if is_upsert else {}
     sinks = [rows | hf.write.sqlite(work / "out.db", table="rows", name="table", **key)]
     if has_files_sink:
         sinks.append(rows | hf.write.files(work / "out", name="archive"))

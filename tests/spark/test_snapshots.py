@@ -17,6 +17,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
+from holdfast.plan.levels.kept import read_state
 from holdfast.spark.state import snapshots as snapshots_of_runs
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
@@ -278,7 +279,7 @@ def test_while_epochs_run_the_workers_write_their_own_part(
 ) -> None:
     """Of an epoch that is a barrier: the driver reads nothing from the journal (design/0011, section 3)."""
     asked: list[object] = []
-    read = snapshots_of_runs.read_state
+    read = read_state
 
     def noted(*given: Any, **options: Any) -> Any:
         asked.append(options["only"])
@@ -292,7 +293,11 @@ def test_while_epochs_run_the_workers_write_their_own_part(
     fed = hf.Pipeline("fed", counts | hf.write.sqlite(tmp_path / "first.db", table="rows", name="table"))
 
     def start(every_ms: int) -> Any:
-        given = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": hf.every("20 ms"), "session": spark}
+        given: dict[str, Any] = {
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "trigger": hf.every("20 ms"),
+            "session": spark,
+        }
         return fed.start(**given, settings=Settings(buckets=3, checkpoint_freq=every_ms))
 
     running = start(2000)

@@ -75,7 +75,13 @@ VALUES: dict[str, list[Any]] = {
     "st": [None, {"a": 1, "b": None}, {"a": -1, "b": "x"}],
     "tags": [None, [], [math.nan, -0.0]],
 }
-TAME = {"t": [None, -3, 2], "i": [None, -3, 2], "n": [-1, 2, 3], "v": [None, -7, 1000], "e": [None, 0.5, math.nan]}
+TAME: dict[str, list[Any]] = {
+    "t": [None, -3, 2],
+    "i": [None, -3, 2],
+    "n": [-1, 2, 3],
+    "v": [None, -7, 1000],
+    "e": [None, 0.5, math.nan],
+}
 FAULTS = ("REMAINDER_BY_ZERO", "DIVIDE_BY_ZERO", "ARITHMETIC_OVERFLOW")
 
 STATEMENTS = [

@@ -106,7 +106,7 @@ class Driver:
     def _connected(self, node: SinkNode) -> Sink:
         sink: Sink = node.spec.connect(node.name, self.name, SCHEMA)
         wrap = self.broken.get(node.name)
-        return sink if wrap is None else wrap(sink)  # type: ignore[operator,no-any-return]
+        return sink if wrap is None else wrap(sink)
 
 
 def _dying_at(wanted: str) -> faults.Hook:
@@ -196,7 +196,7 @@ def test_a_missing_privilege_names_the_grant_and_no_password(tmp_path: Path, pos
     with psycopg.connect(postgres_plain, autocommit=True) as admin:
         admin.execute("CREATE TABLE words (id bigint, word text)")
         name = f"clerk_{os.getpid()}"
-        admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'hunter2'")  # type: ignore[arg-type]
+        admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'hunter2'")
         try:
             dsn = make_conninfo(postgres_plain, user=name, password="hunter2")
             driver = Driver(tmp_path / "c", [rows() | hf.write.postgres(dsn, table="words", name="table")])
@@ -204,13 +204,13 @@ def test_a_missing_privilege_names_the_grant_and_no_password(tmp_path: Path, pos
                 driver.run(1)
             check_clear(caught.value, 'GRANT INSERT ON "public"."words"')
             assert "hunter2" not in repr(caught.value) + caught.value.message
-            admin.execute(f"GRANT INSERT ON words TO {name}")  # type: ignore[arg-type]
-            admin.execute(f"GRANT USAGE, CREATE ON SCHEMA public TO {name}")  # type: ignore[arg-type]
+            admin.execute(f"GRANT INSERT ON words TO {name}")
+            admin.execute(f"GRANT USAGE, CREATE ON SCHEMA public TO {name}")
             driver.run(2)
             assert admin.execute("SELECT count(*) FROM words").fetchone() == (20,)
         finally:
-            admin.execute(f"DROP OWNED BY {name}")  # type: ignore[arg-type]
-            admin.execute(f"DROP ROLE {name}")  # type: ignore[arg-type]
+            admin.execute(f"DROP OWNED BY {name}")
+            admin.execute(f"DROP ROLE {name}")
 
 
 # --- databases ----------------------------------------------------------------------------------------------

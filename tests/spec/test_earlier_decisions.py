@@ -20,7 +20,7 @@ __all__ = ["left"]
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_decision_of_an_earlier_version_is_resolved_and_its_next_start_continues(left: Left) -> None:
-    store = LocalStore(left.root / "checkpoint")
+    store = LocalStore(str(left.root / "checkpoint"))
     resolved = Resolving(pipeline(left.root, left.kind), store, left.root / "checkpoint", Settings()).do()
     assert resolved.refusal is None
     assert resolved.case is not None

@@ -7,7 +7,7 @@ shed) and no auxiliary input is throttled.  Once with an epoch for each event, o
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import StepTime
-from holdfast.testing.given import Item, bound, close
+from holdfast.testing.given import Bound, bound, close
 from holdfast.testing.step_contract import Event, arrivals_of
 
 CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]
@@ -47,7 +47,7 @@ def events_of(case: dict[str, Any]) -> list[Event]:
     found: list[Event] = []
     for stream, kind, *rest in case["events"]:
         if kind == "packet":
-            item: Item = {"k": "a", "t": rest[0], "v": rest[1]}
+            item: Mapping[str, Any] | Bound = {"k": "a", "t": rest[0], "v": rest[1]}
         else:
             item = bound(rest[0]) if kind == "bound" else close()
         found.append((INPUTS[stream], item))
@@ -62,7 +62,7 @@ def limited(case: dict[str, Any], epochs: Sequence[Sequence[Event]]) -> dict[str
     )
     limit = limit_in_flight(options["max_in_flight"], "k", done=done, timeout=options["in_flight_timeout"] or None)
     spec: Any = (frames | limit).node.spec
-    schemas = {name: stream.node.spec.schema for name, stream in (("rows", frames), ("done", done))}  # type: ignore[union-attr]
+    schemas = {name: stream.node.spec.schema for name, stream in (("rows", frames), ("done", done))}
     step = spec.step(schemas)
     state = tables.empty_state(step)
     found: dict[str, list[int]] = {"rows": [], "shed": [], "late": []}

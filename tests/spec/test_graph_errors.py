@@ -114,6 +114,7 @@ def test_a_name_that_spark_does_not_allow(name):
     ):
         error = refused(build, "is not allowed", line)
         proposal = re.search(r'name="(\w+)"', error.do)
+        assert proposal is not None
         assert read(name=proposal[1]).name == proposal[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -19,7 +20,7 @@ from tests.schema_registry import schema_registry
 
 pytestmark = pytest.mark.slow
 
-ROWS = [(1, "eins"), (2, "zwö"), (3, None)]
+ROWS: list[Any] = [(1, "eins"), (2, "zwö"), (3, None)]
 
 
 def test_what_one_pipeline_writes_another_reads_and_so_does_a_client_that_is_not_ours(

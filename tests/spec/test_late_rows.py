@@ -118,7 +118,7 @@ def test_bounds_that_one_for_all_keys_has_overtaken_are_forgotten() -> None:
 
 def test_a_forgotten_key_is_no_longer_held_to_its_bound() -> None:
     stream = rows() | hf.limit_in_flight(FAR, by="k", timeout=FAR, forget_after="1 s", name="op")
-    epochs = [[bound(10, {"k": "a"}), row("a", 11)], [row("a", 5)], [row("b", 1)], [row("a", 5)]]
+    epochs: list[Any] = [[bound(10, {"k": "a"}), row("a", 11)], [row("a", 5)], [row("b", 1)], [row("a", 5)]]
     found = Drive(stream, {"rows": epochs}, batch_times=[0, 1, 2, 2_000_000])
     assert [[row["t"] for row in table.to_pylist()] for table in found.tables()] == [[11], [], [1], [5]]
 

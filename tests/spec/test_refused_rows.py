@@ -435,7 +435,7 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
     several = Several(
         tmp_path,
         {
-            name: lambda name=name: postgres_spec(postgres_plain, name).connect(name, PIPELINE, TEXT)  # type: ignore[misc]
+            name: lambda name=name: postgres_spec(postgres_plain, name).connect(name, PIPELINE, TEXT)
             for name in ("orders", "lines")
         },
     )
@@ -452,7 +452,7 @@ def orders_and_lines(work: Path, dsn: str) -> Several:
     """Return two sinks of one database that name it in different words."""
     words_of = {"orders": dsn, "lines": make_conninfo(dsn, connect_timeout="20")}
     specs = {name: postgres_spec(words, name) for name, words in words_of.items()}
-    connects = {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs}  # type: ignore[misc]
+    connects = {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs}
     return Several(work, connects)
 
 
@@ -509,7 +509,7 @@ def test_a_foreign_key_to_rows_that_another_database_gets_is_refused(
     specs = {"orders": postgres_spec(postgres_prepared, "orders"), "lines": postgres_spec(postgres_plain, "lines")}
     several = Several(
         tmp_path,
-        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},
     )
     with pytest.raises(BadRow, match="foreign key"):
         several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"))})
@@ -593,8 +593,8 @@ class Wedged:
     """A sink that gets a rule when the epoch is decided: what was admitted is refused."""
 
     connect: Callable[[], Sink]
-    refuse: Callable[[], None]
-    refuse_more: Callable[[], None]
+    refuse: Callable[[], object]
+    refuse_more: Callable[[], object]
     rows: Callable[[], list[Any]]
 
 
@@ -615,10 +615,9 @@ def wedged_sqlite(directory: Path, rule: str) -> Wedged:
 
     return Wedged(
         lambda: sqlite_spec(str(path), "t").connect("ours", PIPELINE, TEXT),
-        lambda: execute(SQLITE_RULES[rule]) and None,
-        lambda: (
-            execute("CREATE TRIGGER more BEFORE INSERT ON t WHEN new.id = 4 BEGIN SELECT RAISE(ABORT, 'no 4'); END")
-            and None
+        lambda: execute(SQLITE_RULES[rule]),
+        lambda: execute(
+            "CREATE TRIGGER more BEFORE INSERT ON t WHEN new.id = 4 BEGIN SELECT RAISE(ABORT, 'no 4'); END"
         ),
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
@@ -632,8 +631,8 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
 
     return Wedged(
         lambda: postgres_spec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
-        lambda: execute("CREATE UNIQUE INDEX ON t (word)") and None,
-        lambda: execute("ALTER TABLE t ADD CHECK (id <> 4)") and None,
+        lambda: execute("CREATE UNIQUE INDEX ON t (word)"),
+        lambda: execute("ALTER TABLE t ADD CHECK (id <> 4)"),
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -776,7 +775,7 @@ def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_ar
     specs = {"orders": postgres_spec(postgres_plain, "orders"), "lines": postgres_spec(other_words, "lines")}
     several = Several(
         tmp_path,
-        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},
     )
     with killed_at("after-decide"):
         several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"), (1, "no"), (1, "y"))}, staged=staged)

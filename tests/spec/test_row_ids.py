@@ -90,7 +90,7 @@ def test_bounds_pass_it_by_the_columns_that_it_does_not_add() -> None:
     """A window leaves at a bound, for all keys or for one, as it does without ids."""
     rows = hf.read.rows([], schema=SCHEMA, timestamp="at", name="in")
     given = [*ROWS[:8], bound(9, {"k": "a"}), *ROWS[8:20], bound(3), *ROWS[20:]]
-    epochs = {"in": [given[:9], given[9:22], given[22:]]}
+    epochs: dict[str, Any] = {"in": [given[:9], given[9:22], given[22:]]}
 
     def windows(stream: Any) -> list[list[tuple[Any, ...]]]:
         made = stream | hf.aggregate(window=hf.tumbling(3), by="k", timestamps="ascending", n=hf.count(), name="w")
@@ -129,7 +129,7 @@ def test_a_given_name_is_part_of_ids_of_columns_and_a_derived_one_is_not() -> No
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def write(directory: Path, name: str, rows: Sequence[Any], kind: str) -> None:
+def write(directory: Path, name: str, rows: Sequence[Any], kind: Any) -> None:
     path = directory / f"{name}.{kind}"
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=3)
@@ -139,7 +139,7 @@ def write(directory: Path, name: str, rows: Sequence[Any], kind: str) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def read_all(directory: Path, workspace: Path, kind: str, arrivals: Sequence[Sequence[str]], **options: Any) -> Any:
+def read_all(directory: Path, workspace: Path, kind: Any, arrivals: Sequence[Sequence[str]], **options: Any) -> Any:
     """Return the id of each row, where files arrive by and by in some order."""
     stream = hf.read.files(directory, format=kind, schema=SCHEMA, timestamp="at", name="in", **options) | hf.row_id()
     source = stream.node.source_spec.open("in", os.fspath(workspace))
@@ -182,7 +182,7 @@ def test_ids_of_files_do_not_depend_on_when_files_are_found(tmp_path: Path, kind
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "csv"])
-def test_small_files_that_are_read_together_have_the_ids_of_each_alone(tmp_path: Path, kind: str) -> None:
+def test_small_files_that_are_read_together_have_the_ids_of_each_alone(tmp_path: Path, kind: Any) -> None:
     """With bad rows, empty lines, and files without any row among them."""
     lines = {
         "json": ['{"n": 1}', "", "  ", '{"n": "x"}', "nothing", '{"n": 2}'],

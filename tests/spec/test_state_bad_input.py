@@ -183,8 +183,8 @@ def test_a_policy_that_names_an_unknown_input_says_which_there_are(policy: Any) 
 
 @pytest.mark.parametrize("argument", ["timestamps", "disorder"])
 def test_a_promise_of_an_unknown_input_says_which_there_are(argument: str) -> None:
-    value = {"c": "strict" if argument == "timestamps" else 5}
-    error = refused(lambda: hf.sync({"a": given("first"), "b": given("second")}, by="k", **{argument: value}))
+    promise: dict[str, Any] = {argument: {"c": "strict" if argument == "timestamps" else 5}}
+    error = refused(lambda: hf.sync({"a": given("first"), "b": given("second")}, by="k", **promise))
     check_says(error, argument, "'c'", "a, b")
 
 

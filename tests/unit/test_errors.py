@@ -2,6 +2,7 @@
 
 import pickle
 import traceback
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from holdfast.errors import (
     without_records,
 )
 
-FIELDS = {"pipeline": "trips", "participant": "trips_table", "epoch": 42, "generation": 7}
+FIELDS: dict[str, Any] = {"pipeline": "trips", "participant": "trips_table", "epoch": 42, "generation": 7}
 
 
 def example(kind=InDoubt):
@@ -235,5 +236,6 @@ def test_a_kind_of_the_users_own_crosses_as_the_one_it_is_of():
     class Torn(BadRow):
         """A user's."""
 
-    found = from_text(f"PythonException: {Torn('row 7 is torn', participant=b'bytes').record()}")
+    wrong: Any = b"bytes"
+    found = from_text(f"PythonException: {Torn('row 7 is torn', participant=wrong).record()}")
     assert (type(found), found.what) == (BadRow, "row 7 is torn")

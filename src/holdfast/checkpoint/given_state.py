@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,8 +157,8 @@ def _given(operator: str, given: Any) -> GivenState:
 
 
 def _one(operator: str, given: Any) -> tuple[pa.Table | Path, str]:
-    if isinstance(given, str | Path):
-        return Path(given).expanduser().absolute(), repr(str(given))
+    if isinstance(given, str | os.PathLike):
+        return Path(given).expanduser().absolute(), repr(os.fspath(given))
     if not isinstance(given, pa.Table):
         if not hasattr(given, "__arrow_c_stream__"):
             raise InvalidPipeline(

@@ -174,7 +174,7 @@ def finished(directory: Path) -> tuple[Any, ...]:
 def supervise(
     target: str,
     *,
-    checkpoint: str,
+    checkpoint: str | os.PathLike[str],
     max_restarts: int | None = None,
     arguments: Sequence[str] = (),
     settings: Settings | None = None,
@@ -186,7 +186,7 @@ def supervise(
     ----------
     target : str
         ``path/to/file.py:pipeline`` or ``package.module:pipeline``: the child loads it again each time.
-    checkpoint : str
+    checkpoint : str or path
         Its directory.
     max_restarts : int, optional
         Consecutive restarts, without a finished epoch in between.  Default is the setting ``HOLDFAST_MAX_RESTARTS``.
@@ -211,10 +211,11 @@ def supervise(
     """
     settings = settings or Settings()
     limit = settings.max_restarts if max_restarts is None else max_restarts
-    directory = checkpoint_directory(checkpoint)
+    location = os.fspath(checkpoint)
+    directory = checkpoint_directory(location)
     store = open_store(str(directory))
     with stop_directory.temporary() as place:
-        command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
+        command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", location, *arguments]
         retry = RetryPolicy(limit + 1, settings.restart_first_s, settings.restart_cap_s)
         spares = None
         if spare:

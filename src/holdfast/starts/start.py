@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -34,7 +35,7 @@ log = logging.getLogger("holdfast.run")
 def start(
     pipeline: Graph,
     *,
-    checkpoint: str,
+    checkpoint: str | os.PathLike[str],
     trigger: Trigger,
     commit_every: str | int | None = None,
     commit_thread: bool = True,
@@ -48,13 +49,13 @@ def start(
     rebuild_state: bool = False,
     compare_on_start: bool | Sequence[str] = False,
     digests_only: bool = False,
-    from_checkpoint: str | None = None,
+    from_checkpoint: str | os.PathLike[str] | None = None,
     at: str | datetime | int | None = None,
     until: str | datetime | int | None = None,
     state: Mapping[str, Any] | None = None,
     on_poison: str | None = None,
     on_audit: str | None = None,
-    spark_checkpoint: str | None = None,
+    spark_checkpoint: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -62,7 +63,7 @@ def start(
     ----------
     pipeline : Graph
         The graph.
-    checkpoint : str
+    checkpoint : str or path
         Directory that belongs to this pipeline alone; created when absent.  Or its place in an object store,
         ``s3://bucket/path``, ``gs://...`` or ``az://...``.
     trigger : Trigger
@@ -103,7 +104,7 @@ def start(
     digests_only : bool
         With ``compare_on_start``: keep digests of what the sinks should hold instead of the rows, for sinks that are
         larger than the disk.  Where something differs the sources are read once more.
-    from_checkpoint : str, optional
+    from_checkpoint : str or path, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
         where the pipeline is.
@@ -126,7 +127,7 @@ def start(
     on_audit : str, optional
         What happens where the rows of an epoch do not add up: ``"stop"`` ends the run before the epoch is published,
         ``"warn"`` logs which operator it is, ``"off"`` does not look.  Default is the setting ``HOLDFAST_ON_AUDIT``.
-    spark_checkpoint : str, optional
+    spark_checkpoint : str or path, optional
         With a checkpoint in an object store: the directory below which Spark's own part of it lies.  Default is the
         variable ``HOLDFAST_SPARK_CHECKPOINT``, else the user's cache directory.
 
@@ -162,10 +163,10 @@ def start(
     for warning in start_warnings(pipeline):
         log.warning("%s", warning)
     lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
-    begins = StartAt.of(pipeline, from_checkpoint=from_checkpoint, at=at, state=state)
+    begins = StartAt.of(pipeline, from_checkpoint=_path(from_checkpoint), at=at, state=state)
     asked = StartOptions(
         pipeline=pipeline,
-        checkpoint=checkpoint,
+        checkpoint=os.fspath(checkpoint),
         trigger=trigger,
         commit_every_ticks=commit_every_ticks(commit_every, pipeline.sources),
         commit_thread=commit_thread,
@@ -173,7 +174,7 @@ def start(
         settings=settings,
         begins=begins,
         until=ends_at(pipeline, until, at=begins.at_us),
-        spark_checkpoint=spark_checkpoint,
+        spark_checkpoint=_path(spark_checkpoint),
         rebuild_state=rebuild_state,
         compares=bool(compare_on_start),
         compared_sinks=_names(compare_on_start),
@@ -191,6 +192,10 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
+
+
+def _path(given: str | os.PathLike[str] | None) -> str | None:
+    return None if given is None else os.fspath(given)
 
 
 def _finish_rewind(asked: StartOptions, store: Store, directory: Path) -> None:

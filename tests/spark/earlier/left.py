@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.ports import SinkLedger
+from holdfast.capabilities import offers
+from holdfast.errors import present
+from holdfast.ports import LedgerSpec, SinkLedger
 from tests.spark.earlier.pipeline import HERE, pipeline, place
 from tests.spark.earlier.servers import HELD, SERVERS
 
@@ -45,7 +47,10 @@ class Left:
     def ledgers(self) -> dict[str, SinkLedger]:
         """Return what the ledger of each sink says."""
         graph = pipeline(self.root, self.kind)
-        return {node.name: node.spec.ledger(node.name, graph.name) for node in graph.sinks}
+        specs = {node.name: node.spec for node in graph.sinks}
+        found = {name: spec.ledger(name, graph.name) for name, spec in specs.items() if offers(spec, LedgerSpec)}
+        assert found.keys() == specs.keys()
+        return {name: present(ledger, name) for name, ledger in found.items()}
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def total(**aggregates: Any) -> Any:
     return hf.reduce(by="k", **aggregates)
 
 
-COUNT = {"n": hf.count()}
+COUNT: dict[str, Any] = {"n": hf.count()}
 EVERY = {
     "sums": hf.sum("v"),
     "means": hf.mean("x"),

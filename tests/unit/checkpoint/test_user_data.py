@@ -72,7 +72,7 @@ def test_the_value_is_asked_for_at_the_first_epoch_then_when_it_is_due_and_at_th
     assert recovered(bench.store, "spark/1", None) == Recovered(True, {"value": 2})
     bench.data.end()
     assert recovered(bench.store, "spark/1", None) == Recovered(True, {"value": 3})
-    assert decoded(bench.data.latest) == {"value": 3}
+    assert decoded(bench.data.latest or {}) == {"value": 3}
 
 
 def test_a_value_is_that_of_the_moment_at_which_it_was_asked_for_whatever_becomes_of_it():
@@ -83,7 +83,7 @@ def test_a_value_is_that_of_the_moment_at_which_it_was_asked_for_whatever_become
     bench.data.note(1)
     of_snapshot = bench.data.latest
     seen["files"].append(2)
-    assert decoded(of_snapshot) == {"files": [1]}
+    assert decoded(of_snapshot or {}) == {"files": [1]}
 
 
 def test_nothing_is_asked_for_where_checkpoints_are_off():

@@ -1,6 +1,7 @@
 """The pages on the command line and on operations keep up with the code."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -10,7 +11,7 @@ from holdfast.cli.failures import exit_code
 from holdfast.errors import KINDS
 
 DOCS = Path(__file__).parents[3] / "docs"
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

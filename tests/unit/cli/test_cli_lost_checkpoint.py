@@ -7,6 +7,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -59,7 +60,7 @@ def ran(**epochs):
     told = tuple(source.spec.explanations("rides", place, 0))
     sinks = {node.name: node.spec for node in pipeline.sinks if node.name in epochs}
     for name, spec in sinks.items():
-        sink = spec.connect(name, "trips", SCHEMA)
+        sink: Any = spec.connect(name, "trips", SCHEMA)
         sink.open(RunIdentity("trips", 1))
         for epoch in range(1, epochs[name] + 1):
             record = EpochRecord("trips", epoch, 1, {"rides": ends[epoch]}, explanations=told)
@@ -145,7 +146,8 @@ def sealed_ulm(segment):
 @pytest.mark.slow
 def test_of_a_sink_whose_journal_is_lost_too_each_segment_skips_what_is_sealed():
     ran(table=6, by_city=5)
-    spec = replace(load_target("flows.py:pipeline").sinks[2].spec, seal=(sealed_ulm,))
+    declared: Any = load_target("flows.py:pipeline").sinks[2].spec
+    spec = replace(declared, seal=(sealed_ulm,))
     sink = spec.connected("by_city", "trips", SCHEMA, is_tended=False)
     sink.open(RunIdentity("trips", 2))
     record = EpochRecord("trips", 6, 2, {"rides": {"log": 6}})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -864,7 +865,8 @@ def test_where_an_epoch_is_whole_is_said_of_no_sink_that_refused_a_row_of_it_too
             return call()
 
     rejected = Rejected()
-    keep = keeping(SimulatedStore(), Owner(), (), rejected, {3: ("a", "b", "c")}, rows_max=5)
+    owner: Any = Owner()
+    keep = keeping(SimulatedStore(), owner, (), rejected, {3: ("a", "b", "c")}, rows_max=5)
     error = BadRow("no.")
     for sink in ("a", "b"):
         keep(sink, EpochRecord("two", 3, 1, {}), [Refused(0, pa.table({"x": [1]}), error)])

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -63,7 +64,9 @@ def asked(*options, answer=""):
 
 
 def held():
-    said = {node.name: node.spec for node in load_target("flows.py:pipeline").sinks if node.name != "shown"}
+    said: dict[str, Any] = {
+        node.name: node.spec for node in load_target("flows.py:pipeline").sinks if node.name != "shown"
+    }
     return {
         name: spec.ledger(name, "trips").held.epoch if spec.ledger(name, "trips") else 0 for name, spec in said.items()
     }

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -253,7 +254,7 @@ def test_a_row_that_was_owed_is_traced_to_the_position_at_which_it_was_read(tmp_
         stream = hf.read.rows(lists, schema=schema, timestamp="at", name="in")
     else:
         stream = hf.read.files(directory, format=kind, schema=schema, timestamp="at", name="in")
-    spec = (stream | hf.row_id()).node.spec
+    spec: Any = (stream | hf.row_id()).node.spec
     place, seen = str(tmp_path / "work"), 0
     at = spec.open("in", place).initial()
     for ends in (5, 20, None):

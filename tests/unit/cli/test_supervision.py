@@ -95,10 +95,10 @@ def test_a_finished_epoch_ends_the_row():
     assert [in_a_row for _, in_a_row, _ in play.notes] == [1, 2, 1, 2, 1, 2]
 
 
-def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
-    waited = []
+def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress(monkeypatch):
+    waited: list[float] = []
     play = Play(*[KILLED] * 6, ChildEnd(0), progress=[5], retry=RetryPolicy(attempts=9, first_s=1, cap_s=4, seed=1))
-    play.supervisor._is_asked_within = lambda wait_s: waited.append(wait_s)
+    monkeypatch.setattr(play.supervisor, "_is_asked_within", waited.append)
     assert play.run() == 0
     for wait_s, whole in zip(waited, [1, 2, 4, 4, 1, 2], strict=True):
         assert 0.85 * whole <= wait_s <= whole

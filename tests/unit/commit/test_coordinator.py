@@ -4,6 +4,7 @@ import logging
 import pickle
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -62,7 +63,7 @@ class Bench:
             )
             for name in names
         ]
-        made = Coordinator(
+        made: Any = Coordinator(
             pipeline=PIPELINE,
             store=FaultyStore(options.pop("store", self.store), self.process, self.failures),
             sinks=sinks,

@@ -1,6 +1,7 @@
 """The bytes of a decision."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,7 +62,8 @@ def test_a_record_changed_anywhere_is_corrupt(data):
 
 def test_a_decision_that_says_how_many_rows_were_rejected_and_not_which_is_named():
     """Taken for none, the rows of a second rejection would get the numbers of the first."""
-    data = encode(Decided(RECORD, {"table": (STAGED,)}, {"table": 2}))
+    number: Any = 2
+    data = encode(Decided(RECORD, {"table": (STAGED,)}, {"table": number}))
     with pytest.raises(Corrupt, match="not which") as caught:
         decode(data, "ledger/x")
     assert "'ledger/x'" in caught.value.message

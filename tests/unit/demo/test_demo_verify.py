@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import polars.selectors as cs
@@ -13,7 +14,7 @@ import pytest
 from demo import data, verify
 from demo.watch import parquet_rows
 
-FLIGHTS = [
+FLIGHTS: list[dict[str, Any]] = [
     {"time_hour": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545, "tailnum": "N14228", "origin": "EWR"}
     | {"dest": "IAH", "dep_time": 517, "dep_delay": 2, "arr_delay": 11, "air_time": 227, "distance": 1400},
     {"time_hour": "2013-01-01T11:00:00Z", "carrier": "AA", "flight": 1141, "tailnum": None, "origin": "JFK"}
@@ -21,7 +22,7 @@ FLIGHTS = [
     {"time_hour": "2013-01-01T12:00:00Z", "carrier": "B6", "flight": 725, "tailnum": "N804JB", "origin": "JFK"}
     | {"dest": "BQN", "dep_time": None, "dep_delay": None, "arr_delay": None, "air_time": None, "distance": 1576},
 ]
-WEATHER = [
+WEATHER: list[dict[str, Any]] = [
     {"time_hour": "2013-01-01T06:00:00Z", "origin": "EWR", "temp": 39.02, "humid": 59.37, "wind_speed": 10.35702}
     | {"precip": 0.0, "visib": 10.0},
     {"time_hour": "2013-01-01T07:00:00Z", "origin": "EWR", "temp": None, "humid": None, "wind_speed": None}
@@ -34,9 +35,10 @@ WEATHER = [
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A demo's directory whose sinks hold exactly what they should."""
-    for stream, rows in (("flights", FLIGHTS), ("weather", WEATHER)):
+    given = {"flights": FLIGHTS, "weather": WEATHER}
+    for stream, lines_of in given.items():
         (tmp_path / "data" / stream).mkdir(parents=True)
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        lines = "".join(json.dumps(row) + "\n" for row in lines_of)
         (tmp_path / "data" / stream / "part-0000.json").write_text(lines)
     for stream, rows in verify.expected(tmp_path / "data").items():
         if stream in verify.FILES:

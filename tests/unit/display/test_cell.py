@@ -2,6 +2,7 @@
 
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,8 @@ class Kernel:
     def __init__(self, monkeypatch, *, kernel=True):
         self.outputs = []
         self.updates = []
-        package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+        package: Any = types.ModuleType("IPython")
+        module: Any = types.ModuleType("IPython.display")
         package.get_ipython = lambda: types.SimpleNamespace(kernel=object()) if kernel else types.SimpleNamespace()
         package.display = module
         module.display = self.display

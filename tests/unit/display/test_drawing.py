@@ -1,6 +1,7 @@
 """What Mermaid and a notebook show of a graph: names and kinds, escaped, and no argument of anything."""
 
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import holdfast as hf
@@ -18,7 +19,7 @@ def boxes_of(html):
     """Return where each box stands: name -> (x, y)."""
     root = ElementTree.fromstring(html[html.index("<svg") :].replace(' xmlns="http://www.w3.org/2000/svg"', ""))
     return {
-        group.find("text").text: (float(group.find("rect").get("x")), float(group.find("rect").get("y")))
+        group.findtext("text"): (float(group.find("rect").attrib["x"]), float(group.find("rect").attrib["y"]))
         for group in root.iter("g")
     }
 
@@ -102,4 +103,5 @@ def test_an_operator_with_several_inputs_and_outputs_has_an_edge_for_each():
         "p", both | paper("both_table"), parts.rest | paper("rest_table"), flights.rejects | paper("rejects_table")
     )
     edges = [line for line in pipeline.diagram().splitlines() if "-->" in line]
-    assert len(edges) == sum(len(node.inputs) for node in (*pipeline.nodes, *pipeline.sinks))
+    everything: list[Any] = [*pipeline.nodes, *pipeline.sinks]
+    assert len(edges) == sum(len(node.inputs) for node in everything)

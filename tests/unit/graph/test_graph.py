@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -232,7 +233,7 @@ def test_arguments_that_are_no_json_are_our_fault_or_the_specs():
 
 @pytest.mark.slow
 def test_starting_hands_the_pipeline_to_the_engine(monkeypatch):
-    engine = ModuleType("holdfast.starts.start")
+    engine: Any = ModuleType("holdfast.starts.start")
     engine.start = lambda pipeline, **options: (pipeline.name, options)
     monkeypatch.setitem(sys.modules, "holdfast.starts.start", engine)
     trigger = hf.available_now()

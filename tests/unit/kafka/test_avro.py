@@ -402,12 +402,13 @@ def test_what_contradicts_itself_is_refused_while_building() -> None:
     assert "registry= with 'localhost' is not known" in refused(format="avro", registry="localhost")
     assert "has a password in it" in refused(format="avro", registry="http://a:b@localhost")
     assert "key 'user'" in refused(format="avro", registry={"url": "http://a", "user": "b"})
-    for more, what in (
+    wrong: Any = (
         ({}, 'format="avro" without registry='),
         ({"registry": "http://a", "topic_by": "t", "topics": ["a", "b"], "topic": None}, "without subject="),
         ({"registry": "http://a", "value_schema": {}, "register": False}, "register=False"),
         ({"registry": "http://a", "format": "json"}, "with arguments of Avro"),
-    ):
+    )
+    for more, what in wrong:
         with pytest.raises(InvalidPipeline, match=what):
             hf.write.kafka("localhost:9092", **{"topic": "t", "format": "avro", "name": "s", **more})
 

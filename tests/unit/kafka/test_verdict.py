@@ -157,9 +157,9 @@ def test_another_library_another_python_or_other_constants_are_tried_again(
     child: Says, begun: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert clients.is_native(BROKERS)
-    monkeypatch.setattr(verdict.np, "__version__", "3.0.0")
+    monkeypatch.setattr("holdfast.connectors.kafka.native.verdict.np.__version__", "3.0.0")
     assert asked_anew()
-    monkeypatch.setattr(verdict.platform, "python_version", lambda: "3.11.99")
+    monkeypatch.setattr("holdfast.connectors.kafka.native.verdict.platform.python_version", lambda: "3.11.99")
     assert asked_anew()
     monkeypatch.setattr(verdict, "__file__", __file__)
     assert asked_anew()

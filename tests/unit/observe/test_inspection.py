@@ -19,8 +19,8 @@ from holdfast.store.paths import open_store
 def test_the_owner_is_the_highest_generation_by_number_and_not_by_the_text_of_its_key(tmp_path):
     store = open_store(str(tmp_path))
     for generation in (99_999_999, 100_000_000, 2):
-        owner = {"at_us": 1, "host": socket.gethostname(), "pid": generation}
-        store.put(f"generations/{generation:08d}.json", json.dumps(owner).encode())
+        noted = {"at_us": 1, "host": socket.gethostname(), "pid": generation}
+        store.put(f"generations/{generation:08d}.json", json.dumps(noted).encode())
     owner = inspect_checkpoint(str(tmp_path), store, tmp_path).owner
     assert (owner.generation, owner.pid) == (100_000_000, 100_000_000)
 
@@ -86,7 +86,7 @@ def test_files_that_the_time_index_lets_nobody_read_are_counted_and_those_with_r
             path = tmp_path / name / f"{number}.parquet"
             pq.write_table(pa.table({"t": pa.array([10 * number, 10 * number + 5])}), path)
         stream = hf.read.files(str(tmp_path / name), format="parquet", schema="t BIGINT", timestamp="t", name=name)
-        spec = stream.node.spec
+        spec = stream.node.source_spec
         read = from_time(up_to(spec, 25), 12) if name == "trips" else spec
         source = read.open(name, str(tmp_path / "ckpt" / "sources" / name))
         source.latest(source.initial(), bounded=False)

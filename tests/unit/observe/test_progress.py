@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from holdfast.display.lines import as_last_line, as_line
 from holdfast.observe import progress
-from holdfast.observe.progress import as_display, as_last_line, as_line, progress_of
+from holdfast.observe.progress import as_display, progress_of
 from holdfast.status import EpochStatus, FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
 
 RUNNING = Status(
@@ -35,9 +36,9 @@ RUNNING = Status(
 
 
 def drawn(status: Status, width: int = 120) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(as_display(status))
-    return console.file.getvalue()
+    file = io.StringIO()
+    Console(file=file, width=width).print(as_display(status))
+    return file.getvalue()
 
 
 def test_a_line_says_epoch_rate_lag_sinks_stages_and_retries():

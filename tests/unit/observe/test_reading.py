@@ -24,6 +24,9 @@ class Clock:
     def now_us(self) -> int:
         return NOW_US
 
+    def sleep_s(self, seconds: float) -> None:
+        raise AssertionError("who only looks waits for nothing")
+
 
 @dataclass
 class Spec:

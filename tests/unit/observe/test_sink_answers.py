@@ -153,7 +153,9 @@ def test_what_a_start_will_find_in_a_sink_is_all_that_the_last_decision_says():
     waiting = [replace(each, recent_ends=f"to {each.epoch}") for each in open_epochs(5, 6)]
     inspection = an_inspection(*waiting, planned=6, last_done=4)
     inspection = replace(inspection, sinks=(asked(node, inspection),))
-    held = held_when_resolved(FakePipeline([node]), inspection)["target"]
+    found = held_when_resolved(FakePipeline([node]), inspection)
+    assert found is not None
+    held = found["target"]
     assert (held.epoch, held.positions, held.recent_ends) == (6, {"rides": {"log": 6}}, "to 6")
     assert "recent_ends" not in str(as_json(inspection)), "up to fifty epochs long, and for nobody to read"
 

@@ -1,5 +1,7 @@
 """accumulate as a step: running values do not depend on how the rows are cut into epochs."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from tests.everyday import examples
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
-COMPUTED = {
+COMPUTED: dict[str, Any] = {
     "rows": aggregates.count(),
     "total": aggregates.sum("n"),
     "least": aggregates.min("n"),

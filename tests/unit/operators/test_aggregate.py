@@ -250,8 +250,8 @@ def test_what_cannot_be_aggregated_is_refused(build, text):
     ],
 )
 def test_windows_of_another_length_keep_what_is_open(before, after, wanted):
-    rows = [("a", 21, None, 1), ("b", 35, None, 1)], [("a", 25, None, 1), ("b", 36, None, 1)]
-    rows = (*rows, [("a", 50, None, 1), ("b", 50, None, 1)], [END])
+    early = [("a", 21, None, 1), ("b", 35, None, 1)], [("a", 25, None, 1), ("b", 36, None, 1)]
+    rows = (*early, [("a", 50, None, 1), ("b", 50, None, 1)], [END])
     state, found = tables.empty_state(step_of(cut=window.tumbling(before))), []
     for number, items in enumerate(rows):
         step = step_of(cut=window.tumbling(after if number else before))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_late_row_of_a_timestamp_column_says_both_times():
 
 def test_decimals_are_added_exactly_and_what_does_not_fit_is_an_error():
     schema = "k STRING, t BIGINT, d DECIMAL(38, 2)"
-    computed = {"s": aggregates.sum("d"), "m": aggregates.mean("d"), "most": aggregates.max("d")}
+    computed: dict[str, Any] = {"s": aggregates.sum("d"), "m": aggregates.mean("d"), "most": aggregates.max("d")}
     stream = source(schema) | aggregate(by="k", window=window.tumbling(10), **computed)
     large = Decimal("9" * 36 + ".99")
     rows = [{"k": "a", "t": 1, "d": d} for d in (large, Decimal("0.01"), None, large.copy_negate())]
@@ -85,7 +86,7 @@ def test_a_key_that_looks_like_another_in_its_last_eight_bytes_is_another():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["collect", "distinct_count"])
 def test_values_that_are_kept_leave_with_the_window_of_an_idle_key(kind):
-    computed = {"all": getattr(aggregates, kind)("v")}
+    computed: dict[str, Any] = {"all": getattr(aggregates, kind)("v")}
     stream = source("k STRING, t BIGINT, v INT") | aggregate(
         by="k", window=window.tumbling(10), idle_after="2 s", **computed
     )

@@ -59,7 +59,7 @@ def test_the_bound_of_a_key_fires_the_timers_of_that_key() -> None:
 
 @pytest.mark.slow
 def test_the_end_of_the_input_fires_every_timer_and_is_told_behind_them() -> None:
-    epochs = [[row("a", 1), row("b", 3)], [close()]]
+    epochs: list[Any] = [[row("a", 1), row("b", 3)], [close()]]
     assert rung(ring(5), epochs) == [[], [("a", 6), ("b", 8)]]
 
     def again(key: str, rows: Any, state: hf.KeyState) -> Any:

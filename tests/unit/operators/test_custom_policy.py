@@ -154,7 +154,7 @@ def test_a_graph_with_it_is_driven_through_the_physical_plan_in_any_number_of_bu
     counted = aligned | hf.aggregate(by="k", window=hf.tumbling(10), sets=hf.count(), name="counted")
     left = [[{"k": key, "t": t, "v": 0} for key in "xyz" for t in (1, 4, 20)], [bound(40)], [ended()]]
     right = [[{"k": "x", "t": 2, "v": 0}], [bound(40)], [ended()]]
-    given = {"left": left, "right": right}
+    given: dict[str, Any] = {"left": left, "right": right}
     for buckets in (1, 3):
         found = [
             sorted((one["k"], one["window_start"], one["sets"]) for one in rows)

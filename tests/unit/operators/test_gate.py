@@ -10,8 +10,9 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.gate import NAME
 from holdfast.operators.stateful.gate_step import GateStep, InputClock, bounds_in
-from holdfast.plan.pressure import Pressure, pressure_of
+from holdfast.plan.pressure import pressure_of
 from holdfast.state import tables
+from holdfast.state.bucket_report import Pressure
 from holdfast.state.step import CLOSED, StepTime
 from holdfast.testing import bound, close, drive
 from holdfast.testing.drive import Drive
@@ -48,14 +49,14 @@ def test_a_row_leaves_when_every_input_has_passed_it() -> None:
 def test_rows_at_pts_wait_for_those_of_their_time_that_are_still_to_come() -> None:
     """No commit cuts between rows of one timestamp, wherever an epoch ends."""
     (one,) = held(source("a"))
-    given = [[row(4), row(7)], [row(7)], [row(7)], [row(8)], [close()]]
+    given: list[Any] = [[row(4), row(7)], [row(7)], [row(7)], [row(8)], [close()]]
     assert times(drive(one, {"a": given})) == [[4], [], [], [7, 7, 7], [8]]
 
 
 @pytest.mark.slow
 def test_the_end_of_a_source_holds_nobody() -> None:
     fast, _ = held(source("a"), source("b"))
-    given = {"a": [[row(1)], [row(5)], [close()]], "b": [[close()], [], []]}
+    given: dict[str, Any] = {"a": [[row(1)], [row(5)], [close()]], "b": [[close()], [], []]}
     assert times(drive(fast, given)) == [[], [1], [5]]
 
 
@@ -105,7 +106,7 @@ def test_an_open_window_holds_pts_at_its_start() -> None:
     a = source("a")
     counted = a | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counted")
     windows, rows = held(counted, a)
-    given = {"a": [[row(3), row(7)], [row(12, "y")], [row(25)], [close()]]}
+    given: dict[str, Any] = {"a": [[row(3), row(7)], [row(12, "y")], [row(25)], [close()]]}
     assert [[r["window_start"] for r in found] for found in drive(windows, given, buckets=2)] == [[], [0], [10], [20]]
     assert times(drive(rows, given, buckets=2)) == [[], [3, 7], [12], [25]]
 

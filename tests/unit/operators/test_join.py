@@ -1,6 +1,7 @@
 """``hf.join``: against a reference by brute force, whatever the order of arrival and wherever epochs are cut."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -108,7 +109,7 @@ def test_a_row_without_a_partner_leaves_by_the_bound_of_the_other_stream_alone()
 def test_rows_below_the_bound_are_late_and_in_no_pair():
     stream = joined("full", disorder={"left": 2})
     lefts = [[{"k": "a", "t": 9, "v": 0}, {"k": "a", "t": 7, "v": 1}, {"k": "a", "t": 6, "v": 2}], [close()]]
-    epochs = {"l": lefts, "r": [[{"k": "a", "t": 6, "w": 0}], [close()]]}
+    epochs: dict[str, Any] = {"l": lefts, "r": [[{"k": "a", "t": 6, "w": 0}], [close()]]}
     assert [row["v"] for epoch in drive(stream, epochs) for row in epoch if row["w"] is not None] == [1]
     (late,) = [row for epoch in drive(stream.late, epochs) for row in epoch]
     assert (late["input"], late["left"]["v"]) == ("left", 2)
@@ -181,7 +182,7 @@ def test_another_kind_of_join_has_the_same_tables_where_a_start_continues_its_st
 def test_changed_arguments_hold_for_the_rows_in_the_state(how, within, expected):
     """Row a has left with its partner as a pair before the change, and stays for others; b has met none."""
     before, after = (step_contract.step_of(joined(*of)) for of in (("inner", (-2, 5)), (how, within)))
-    rows = [("left", {"k": key, "t": 10, "v": 0}) for key in "ab"] + [("right", {"k": "a", "t": 10, "w": 0})]
+    rows: list[Any] = [("left", {"k": key, "t": 10, "v": 0}) for key in "ab"] + [("right", {"k": "a", "t": 10, "w": 0})]
     rows += [("left", bound(11)), ("right", bound(11))]
     state = tables.empty_state(before)
     result = call(before, state, step_contract.arrivals_of(before, rows), StepTime(0, 0), operator="joined")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +26,8 @@ def behind(how, within, **options):
 
 
 def test_a_left_row_of_semi_whose_partner_settles_after_right_has_passed_it_is_not_late_downstream():
-    lefts = [[{"k": "a", "t": 12, "v": 0}, bound(19)], [close()]]
-    rights = [[{"k": "a", "at": 19, "w": 0}, bound(30)], [close()]]
+    lefts: list[Any] = [[{"k": "a", "t": 12, "v": 0}, bound(19)], [close()]]
+    rights: list[Any] = [[{"k": "a", "at": 19, "w": 0}, bound(30)], [close()]]
     assert drive(behind("semi", (-2, 7)), {"l": lefts, "r": rights}) == [[], []]
 
 

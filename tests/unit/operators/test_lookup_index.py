@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators.lookup import spec as index_module
 from holdfast.operators.lookup.spec import Index
 from tests.everyday import examples
 
@@ -63,7 +62,7 @@ def test_every_pair_of_equal_keys_is_found_and_a_null_finds_nothing(given_column
 @pytest.mark.parametrize("width", [1, 2])
 def test_keys_of_one_number_are_told_apart(monkeypatch, width):
     """Hashes may agree; what agrees is compared."""
-    monkeypatch.setattr(index_module.canonical, "column_hashes", lambda column, name: _zeros(column))
+    monkeypatch.setattr("holdfast.operators.lookup.spec.canonical.column_hashes", lambda column, name: _zeros(column))
     names = pa.array(["a", "b", "a", None])
     index = Index([pa.chunked_array([names])] * width)
     rows, found = index.pairs([pa.array(["b", "a", "c"])] * width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -216,12 +217,15 @@ def test_a_null_key_or_time_is_a_bad_row():
         run([[row(None)]], [[]])
 
 
+NO_STREAM: Any = 3
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
         (lambda: merge(source("m", MAIN, "t"), {}, by="k"), "no slow stream"),
         (lambda: merge(source("m", MAIN, "t"), [], by="k"), "no slow stream"),
-        (lambda: merge(source("m", MAIN, "t"), {"w": 3}, by="k"), "an int stands for 'w'"),
+        (lambda: merge(source("m", MAIN, "t"), {"w": NO_STREAM}, by="k"), "an int stands for 'w'"),
         (lambda: merge(source("m", MAIN, "t"), {"main": source("w", SLOW, "at")}, by="k"), "named 'main'"),
         (lambda: merge(source("m", MAIN, "t"), {"v": source("w", SLOW, "at")}, by="k"), "name of a column"),
         (lambda: merge(source("m", MAIN, None), {"w": source("w", SLOW, "at")}, by="k"), "no known timestamp"),

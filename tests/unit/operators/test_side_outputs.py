@@ -74,8 +74,8 @@ def test_bounds_hold_downstream_of_rows_that_leave_in_order_and_only_the_end_of_
     assert bounds_downstream(hf.merge(ROWS, {"b": other}, by="k", name="seen").unmatched) == ("every", "rows")
     for policy in (hf.policy.settled(), hf.policy.within(2)):
         assert bounds_downstream(aligned(policy).unmatched) == ("every", "rows")
-    for policy in (hf.policy.barrier(), hf.policy.early_close(), hf.policy.fixed_size()):
-        assert bounds_downstream(aligned(policy).unmatched) == ("closed", "unmatched")
+    for closing in (hf.policy.barrier(), hf.policy.early_close(), hf.policy.fixed_size()):
+        assert bounds_downstream(aligned(closing).unmatched) == ("closed", "unmatched")
 
 
 def test_explain_says_that_the_bounds_of_an_operator_do_not_hold_for_late_rows():
@@ -88,7 +88,7 @@ def test_explain_says_that_the_bounds_of_an_operator_do_not_hold_for_late_rows()
 def test_downstream_of_shed_rows_windows_close_by_the_bounds_of_the_operator():
     shed = (ROWS | hf.limit_in_flight(1, by="k", timeout=50, name="op")).shed
     counted = shed | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="counted")
-    items = [{"k": "a", "t": 1}, {"k": "a", "t": 2}, {"k": "a", "t": 3}, bound(9)]
+    items: list[Any] = [{"k": "a", "t": 1}, {"k": "a", "t": 2}, {"k": "a", "t": 3}, bound(9)]
     found = drive(counted, {"rows": [items, [close()]]})
     assert [[row["n"] for row in epoch] for epoch in found] == [[2], []]
 
@@ -106,7 +106,7 @@ def test_rejected_rows_are_synchronised_by_a_time_that_is_read_from_them():
     bad = frames.rejects | hf.map_batches(read_time, "k STRING, t BIGINT, raw STRING", timestamp="t", name="timed")
     assert bad.timestamp == "t"
     both = hf.sync({"good": frames, "bad": bad}, by="k", name="both")
-    items = [{"k": "a", "t": 1}, malformed("2 {"), {"k": "a", "t": 3}, malformed("3 {")]
+    items: list[Any] = [{"k": "a", "t": 1}, malformed("2 {"), {"k": "a", "t": 3}, malformed("3 {")]
     found = [row for epoch in drive(both, {"f": [items, [close()]]}) for row in epoch]
     assert [(row["timestamp"], row["good"] is not None, (row["bad"] or {}).get("raw")) for row in found] == [
         (1, True, None),

@@ -52,7 +52,7 @@ def test_a_main_row_waits_for_a_partner_that_was_not_read_yet(graph):
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced], ids=["merge", "sync"])
 def test_silence_counts_from_the_epoch_in_which_a_source_has_given_all(graph):
-    given = {"main": [[row(5)], *[[]] * 5], "slow": [[]] * 6}
+    given: dict[str, Any] = {"main": [[row(5)], *[[]] * 5], "slow": [[]] * 6}
     times = [n * 4 * SECOND for n in range(6)]
     driven = Drive(graph(), given, batch_times=times, behind=[{"slow"}, {"slow"}, ()])
     found = [table.to_pylist() for table in driven.tables()]
@@ -66,7 +66,7 @@ def test_silence_counts_from_the_epoch_in_which_a_source_has_given_all(graph):
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", [merged, synced], ids=["merge", "sync"])
 def test_backlog_of_another_input_does_not_make_a_silent_one_wait_longer(graph):
-    given = {"main": MAIN, "slow": [[]] * 4}
+    given: dict[str, Any] = {"main": MAIN, "slow": [[]] * 4}
     found = drive(graph(), given, batch_times=EVERY_20_S, behind=[{"main"}] * 4)
     assert [len(rows) for rows in found] == [0, 1, 0, 0]
 

@@ -160,7 +160,7 @@ def test_downstream_of_late_rows_windows_close_by_their_own_promise_or_at_the_en
     stream = hf.merge(rows("camera"), {"radar": rows("radar")}, by="k", name="op")
     counted = stream.late | hf.aggregate(by="k", window=hf.tumbling(5), disorder=99, n=hf.count(), name="counted")
     # The rows of merge have ended with the main input; those of the slow one are late still.
-    camera = [[row(50), row(7)], [close()], [], []]
+    camera: list[Any] = [[row(50), row(7)], [close()], [], []]
     radar = [[row(60)], [], [row(8)], [close()]]
     found = drive(counted, given(camera, radar))
     assert [[(each["window_start"], each["n"]) for each in epoch] for epoch in found] == [[], [], [], [(5, 2)]]

@@ -36,9 +36,7 @@ def waits_of(stream: hf.Stream, most: int = 10, /, **sources: Any) -> list[dict[
     drive = Drive(stream, {n: sources.get(n, []) for n in names}, batch_times=[10 * n for n in range(count)])
     drive.tables()
     spec: Any = stream.node.spec
-    step = spec.step(
-        {name: node.spec.schema for name, node in zip(spec.input_names, stream.node.inputs, strict=True)}  # type: ignore[union-attr]
-    )
+    step = spec.step({name: node.spec.schema for name, node in zip(spec.input_names, stream.node.inputs, strict=True)})
     return longest_waits(step, decode(drive.states["seen"][0]), StepTime(count, 10 * count), most)
 
 

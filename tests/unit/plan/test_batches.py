@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.batches import BatchFunction, BranchFunction
-from holdfast.spark.fanout import STEP
+from holdfast.plan.routes import STEP
 
 DECLARED = pa.schema([pa.field("a", pa.int64()), pa.field("k", pa.string(), nullable=False)])
 GIVEN = pa.record_batch({"a": [1, 2], "k": ["x", "y"]})

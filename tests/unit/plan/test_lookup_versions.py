@@ -67,7 +67,9 @@ class Runs:
         """Return the price that an epoch sees."""
         run.begin(epoch, epoch - 1 if batch_id is None else batch_id, batch_us)
         token = run._token
-        version = sealed.load(self.store.get(pins_key(token)))["priced"]
+        pinned = self.store.get(pins_key(token))
+        assert pinned is not None
+        version = sealed.load(pinned)["priced"]
         data = self.store.get(version_key("priced", version))
         return pa.ipc.open_file(data).read_all().column("price")[0].as_py()
 

@@ -244,7 +244,7 @@ def test_rows_that_are_packed_anew_into_more_chunks_do_not_meet_the_bounds_besid
         "bypassing": hf.union(rows, seen, name="both"),
         "led": seen | hf.map(lambda df: df, timestamp="t", name="mapped"),
     }
-    given = {"rows": [[{"k": "a", "t": 1}, {"k": "b", "t": 1}, close()]]}
+    given: dict[str, Any] = {"rows": [[{"k": "a", "t": 1}, {"k": "b", "t": 1}, close()]]}
     for name, way in ways.items():
         many = way | hf.map_batches(repeated, schema, timestamp="t", name="many")
         counted = many | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="counted")

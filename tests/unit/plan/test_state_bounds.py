@@ -244,7 +244,7 @@ def test_a_bound_that_passed_a_function_settles_what_waits_behind_it() -> None:
 
     mapped = PLAIN | hf.map_batches(back, "k STRING, t BIGINT", timestamp_offset=-1, name="mapped")
     sums = mapped | aggregate(by="k", window=tumbling(10), n=count(), name="sums")
-    told = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)]]}
+    told: dict[str, Any] = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)]]}
     assert [[row["n"] for row in rows] for rows in drive(sums, told)] == [[], [], [1]]
 
 
@@ -254,7 +254,7 @@ def test_bounds_of_an_operator_pass_a_function_behind_it() -> None:
     schema = "k STRING, window_start BIGINT, window_end BIGINT, n BIGINT"
     kept = first | hf.map_batches(lambda batch: batch, schema, timestamp_offset=-2, name="kept")
     second = kept | aggregate(by="k", window=tumbling(10), n=count(), name="second")
-    told = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)], [bound(15)]]}
+    told: dict[str, Any] = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)], [bound(15)]]}
     assert [[row["n"] for row in rows] for rows in drive(second, told, buckets=2)] == [[], [], [], [1]]
 
 

@@ -29,7 +29,7 @@ SCHEMA = "k STRING, t BIGINT, v BIGINT"
 def late_rows() -> list[dict[str, Any]]:
     cameras = hf.read.rows([], schema=SCHEMA, timestamp="t", name="cameras")
     once = cameras | hf.distinct(by="k", horizon=1, disorder=0, name="once")
-    items = [{"k": "a", "t": 9, "v": 1}, {"k": "a", "t": 3, "v": 2}, bound(20), {"k": "b", "t": 5, "v": 3}]
+    items: list[Any] = [{"k": "a", "t": 9, "v": 1}, {"k": "a", "t": 3, "v": 2}, bound(20), {"k": "b", "t": 5, "v": 3}]
     return [row for epoch in drive(once.late, {"cameras": [items, [close()]]}) for row in epoch]
 
 

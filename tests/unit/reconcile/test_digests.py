@@ -168,7 +168,8 @@ def test_who_was_replaced_counts_nothing_in(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         former.publish([stood.publication(1, table_of([1]))], Held())
     former.close()
-    assert stood.sink.content  # opened
+    with stood.sink.content() as content:
+        assert content.row_count() == 0
     stood.close()
 
 

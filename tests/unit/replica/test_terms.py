@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.replica import tenure
 from holdfast.replica.tenure import ASIDE, note_term, noted_term, set_aside
 from holdfast.store.paths import open_store
 
@@ -69,7 +68,7 @@ def test_a_crash_between_two_moves_is_followed_by_the_rest(
 
     filled(tmp_path, "first")
     with monkeypatch.context() as patched:
-        patched.setattr(tenure.os, "replace", replace)
+        patched.setattr("holdfast.replica.tenure.os.replace", replace)
         with pytest.raises(Died):
             set_aside(tmp_path, KEPT)
     has_spark, has_sources = ((tmp_path / name).exists() for name in ("spark", "sources"))

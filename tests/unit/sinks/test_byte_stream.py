@@ -6,6 +6,7 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
 from holdfast.store.entry_log import KEPT
+from holdfast.values import Task
 from tests.byte_store import verify
 from tests.disks import small_disk
 from tests.unit.byte_streams import COLUMNS, PIPELINE, SCHEMA, Writing, frames, record, stream_of, table
@@ -68,8 +70,8 @@ def test_the_staged_order_is_that_of_arrival_however_often_a_task_writes(
         assert writing.messages(name) == sorted((m for m in sent if m[1] == name), key=lambda m: m[0])
 
 
-def writing_task(writing: Writing) -> staging.Task:
-    return staging.Task(PIPELINE, writing.generation, 1, 0, 0)
+def writing_task(writing: Writing) -> Task:
+    return Task(PIPELINE, writing.generation, 1, 0, 0)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -135,7 +137,11 @@ def test_streams_have_any_names_that_a_directory_can_have(writing: Writing) -> N
 def test_a_message_larger_than_every_buffer_passes(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "WINDOW_BYTES", 1000)
     monkeypatch.setattr(append, "_GROUP_BYTES", 1000)
-    sent = [(1, "front", True, b"k" * 50_000), (2, "front", False, b""), (3, "front", False, os.urandom(5000))]
+    sent: list[Any] = [
+        (1, "front", True, b"k" * 50_000),
+        (2, "front", False, b""),
+        (3, "front", False, os.urandom(5000)),
+    ]
     writing.publish(*sent, staged=True)
     writing.publish(*[(at + 10, *rest) for at, *rest in sent])
     assert writing.messages() == [*sent, *[(at + 10, *rest) for at, *rest in sent]]
@@ -165,8 +171,9 @@ def test_a_row_that_is_no_message_is_refused_by_task_admission_and_publication(
 
 
 def test_a_null_mark_is_no_random_access_point(writing: Writing) -> None:
+    without_mark: Any = (1, "front", None, b"x")
     writing.sink.publish(
-        [Publication(writing.record(1), (Carried(table([(1, "front", None, b"x")])),))],  # type: ignore[list-item]
+        [Publication(writing.record(1), (Carried(table([without_mark])),))],
         Held(),
     )
     assert writing.messages() == [(1, "front", False, b"x")]
@@ -353,7 +360,7 @@ def test_a_stale_writer_that_is_past_its_look_at_the_log_changes_no_byte_that_co
     writing.publish(*frames(0, 10))
     stale, successor = writing.sink, writing
     of_generation_1 = next(Path(writing.stream().directory).glob("*-00000001.data"))
-    write_all = append.write_all
+    write_all = staging.write_all
     is_asleep = [True]
 
     def slow(fd: int, views: object) -> None:
@@ -455,11 +462,11 @@ def test_a_replaced_run_that_wakes_while_it_opens_takes_nothing_of_the_new_one(t
     publish(first, 1, 1)
     remove = slow._remove_uncommitted
 
-    def woken(before: BranchView) -> None:
+    def woken(view: BranchView) -> None:
         new.open(RunIdentity(PIPELINE, 3))
         publish(new, 2, 3)
         publish(new, 3, 3)
-        remove(before)
+        remove(view)
 
     slow._remove_uncommitted = woken  # type: ignore[method-assign]
     slow.open(RunIdentity(PIPELINE, 2))
@@ -473,7 +480,7 @@ def test_what_was_there_before_the_fence_is_read_before_it(tmp_path: Path) -> No
     sink = ByteStreamSinkSpec(path, COLUMNS).connect("out", PIPELINE, SCHEMA)
     order: list[str] = []
     view, append = sink._view, sink._try
-    sink._view = lambda: order.append("view") or view()  # type: ignore[method-assign,func-returns-value]
-    sink._try = lambda entry: order.append("fence") or append(entry)  # type: ignore[method-assign,func-returns-value]
+    sink._view = lambda: order.append("view") or view()  # type: ignore[method-assign]
+    sink._try = lambda entry: order.append("fence") or append(entry)  # type: ignore[method-assign]
     sink.open(RunIdentity(PIPELINE, 1))
     assert order == ["view", "fence"]

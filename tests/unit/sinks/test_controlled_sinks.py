@@ -112,7 +112,7 @@ def each_other(segment: Segment) -> str | None:
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     if request.param == "postgres":
         return PostgresTarget(request.getfixturevalue("postgres_prepared"))
-    return {"sqlite": SqliteTarget, "segments": SegmentsTarget}[request.param](tmp_path)
+    return SqliteTarget(tmp_path) if request.param == "sqlite" else SegmentsTarget(tmp_path)
 
 
 def opened(target: Target, generation: int = 1, schema: Any = SCHEMA) -> Sink:

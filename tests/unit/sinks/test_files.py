@@ -83,7 +83,7 @@ def _at(point: str, act: object) -> Iterator[None]:
     def hook(reached: str, epoch: int) -> None:
         if reached == point:
             faults.install(None)
-            act()  # type: ignore[operator]
+            act()
 
     faults.install(hook)
     try:

@@ -486,7 +486,7 @@ def test_between_any_two_file_operations_a_reader_of_the_log_is_right_and_one_of
                 found = rows(tmp_path)
                 assert set(found) == set(every)
                 assert len(found) >= len(every)
-            return original(path, *others, **named)  # type: ignore[operator]
+            return original(path, *others, **named)
 
         return operate
 

@@ -78,7 +78,11 @@ def test_a_log_that_was_removed_is_not_begun_anew(sink: Sink, directory: Path) -
 
 
 def at(point: str, act: Callable[[], object]) -> Callable[[str, int], None]:
-    return lambda reached, epoch: act() if reached == point else None  # type: ignore[func-returns-value]
+    def hook(reached: str, epoch: int) -> None:
+        if reached == point:
+            act()
+
+    return hook
 
 
 def test_a_log_that_is_restored_between_the_look_and_the_entry_gets_no_entry_behind_a_gap(

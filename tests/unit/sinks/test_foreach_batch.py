@@ -230,7 +230,7 @@ def test_a_target_with_a_unique_index_has_each_row_once_though_epochs_come_again
         (tmp_path / "in" / f"{number}").write_text(lines)
     spec = (hf.read.files(tmp_path / "in", schema="id BIGINT", name="in") | hf.row_id()).node.source_spec
     source = spec.open("in", os.fspath(tmp_path / "source"))
-    end = source.latest(source.initial(), bounded=False)["log"]
+    end = int(source.latest(source.initial(), bounded=False)["log"])
     target = sqlite3.connect(":memory:")
     target.execute("create table t (id bigint, row_id text unique)")
     repeated = 0
@@ -260,7 +260,7 @@ def test_a_target_with_a_unique_index_has_each_row_once_though_epochs_come_again
                 spans = source.spans({"log": at}, {"log": until}, parallelism=chance.randint(1, 3))
                 parts = [Carried(pa.Table.from_batches(source.read(span), spec.schema)) for span in spans]
                 record = EpochRecord("numbers", epoch, generation, {"in": {"log": until}})
-                sink.publish([Publication(record, parts)], Held())
+                sink.publish([Publication(record, tuple(parts))], Held())
                 at = until
         except _Killed:
             continue

@@ -75,7 +75,7 @@ def epoch(number: int, *rows: tuple[Any, Any]) -> Publication:
 
 def staged(sink: Any, number: int, *rows: tuple[Any, Any]) -> Publication:
     writer = sink.writer_factory()(Task("p", 1, number, 0, 0))
-    writer.write(epoch(number, *rows).parts[0].rows.to_batches()[0])  # type: ignore[union-attr]
+    writer.write(epoch(number, *rows).parts[0].rows.to_batches()[0])
     return Publication(EpochRecord("p", number, 1, {}), (pickle.loads(pickle.dumps(writer.stage())),))
 
 

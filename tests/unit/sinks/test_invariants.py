@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -70,7 +71,7 @@ def test_an_entry_of_the_files_log_grows_in_number_generation_and_epoch(tmp_path
 
 
 def test_the_list_of_epochs_of_a_sqlite_table_changes_in_a_transaction_only(tmp_path: Path) -> None:
-    sink = sqlite_spec(str(tmp_path / "words.db"), "words", rewindable=True).connect("words", "words", SCHEMA)
+    sink: Any = sqlite_spec(str(tmp_path / "words.db"), "words", rewindable=True).connect("words", "words", SCHEMA)
     sink.open(RunIdentity("words", 1))
     connection = sqlite3.connect(tmp_path / "words.db", isolation_level=None)
     book = SqlBook(SQLITE, "words", "words")

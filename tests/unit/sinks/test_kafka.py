@@ -7,6 +7,7 @@ import pickle
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -256,10 +257,11 @@ def test_no_secret_is_shown():
     assert brokers.client()["sasl.password"] == brokers.admin()["sasl_plain_password"] == "s3cret"
     assert "s3cret" not in repr(brokers) + str(brokers)
     assert brokers.without_secrets("login with s3cret failed") == "login with *** failed"
-    node = hf.write.kafka("h:9092", "t", security={**security, "password": "s3cret"})
+    node: Any = hf.write.kafka("h:9092", "t", security={**security, "password": "s3cret"})
     assert "s3cret" not in repr(node) + str(node.spec.arguments())
     assert node.spec.sends_secret
-    assert not hf.write.kafka("h:9092", "t", key="k", security=security).spec.sends_secret
+    other: Any = hf.write.kafka("h:9092", "t", key="k", security=security)
+    assert not other.spec.sends_secret
 
 
 @pytest.mark.parametrize(
@@ -338,7 +340,8 @@ class WeakCluster:
 
 def asked(cluster: WeakCluster) -> KafkaSession:
     made = KafkaSession(Brokers("here:9092"), "sink 'rows'", "test")
-    made._admin = cluster
+    admin: Any = cluster
+    made._admin = admin
     return made
 
 

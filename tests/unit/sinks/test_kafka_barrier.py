@@ -63,7 +63,7 @@ END = None
 
 def records(said: Iterable[Record | None], monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[Record]:
     """Return keys and values of what is read of a topic of which a consumer says that."""
-    messages = iter([])  # type: ignore[var-annotated]
+    messages = iter([])
 
     class Consumer:
         def __init__(self, _: Any) -> None:
@@ -181,7 +181,7 @@ class Producer:
 def cluster() -> Cluster:
     """Return one whose sink generation 1 has owned."""
     found = Cluster()
-    was = KafkaLedger(LedgerRow(7, 1, "{}", None), None, "another", None, {})
+    was = KafkaLedger(LedgerRow(7, 1, "{}", None), "", "another", None, {})
     key, value = NAMES.key.encode(), was.text().encode()
     found.log.append(LogRecord(key, value, [(ledger.HEADER, NAMES.seal(key, value))]))
     return found

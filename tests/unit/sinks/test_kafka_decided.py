@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.sink import sink as kafka_sink
 from holdfast.connectors.kafka.sink import transactions
 from holdfast.connectors.kafka.sink.form import Limits
 from holdfast.connectors.kafka.sink.ledger import KafkaLedger, KafkaNames, Unfinished
@@ -53,7 +52,7 @@ def completed(coordinator: Coordinator, before: dict[str, Any] | None = BEFORE) 
     sink = object.__new__(KafkaSink)
     sink.name, sink._node, sink._names, sink._pipeline = "target", "sink 'target'", NAMES, "words"
     left = Unfinished(5, dict.fromkeys(coordinator.states, (7, 0)), before)
-    sink._ledger = KafkaLedger(LedgerRow(5, 1, "{}", None), None, "owner", left, {})
+    sink._ledger = KafkaLedger(LedgerRow(5, 1, "{}", None), "", "owner", left, {})
     sink._transactions = coordinator  # type: ignore[assignment]
     noted: list[KafkaLedger] = []
     sink._commit = noted.append  # type: ignore[method-assign, assignment]
@@ -128,12 +127,12 @@ def read_again(known: KafkaLedger, found: KafkaLedger, monkeypatch: pytest.Monke
     producer = SimpleNamespace(**dict.fromkeys(("begin", "commit", "drop"), lambda: None), send=lambda _: 1)
     sink._session = SimpleNamespace(producer=lambda *_: producer)  # type: ignore[assignment]
     said: Callable[..., Any] = lambda *_, **__: (found, [])  # noqa: E731
-    monkeypatch.setattr(kafka_sink.ledger, "read", said)
+    monkeypatch.setattr("holdfast.connectors.kafka.sink.sink.ledger.read", said)
     return sink._current()
 
 
 def told(epoch: int, unfinished: Unfinished | None = None) -> KafkaLedger:
-    return KafkaLedger(LedgerRow(epoch, 1, "{}", None), None, "owner", unfinished, {})
+    return KafkaLedger(LedgerRow(epoch, 1, "{}", None), "", "owner", unfinished, {})
 
 
 def test_a_ledger_of_this_run_that_went_back_is_not_believed(monkeypatch: pytest.MonkeyPatch):

@@ -367,7 +367,7 @@ def test_an_epoch_that_is_tried_while_another_is_published_reads_its_own_rows(my
         writer = sink.writer_factory()(Task("p", 1, epoch, 0, 0))
         for _ in range(8):
             writer.write(pa.record_batch({"id": [epoch] * 500, "word": ["w" * 40] * 500}, SCHEMA))
-        return writer.stage()  # type: ignore[no-any-return]
+        return writer.stage()
 
     def read(epoch: int) -> set[int]:
         part = parts[epoch]

@@ -706,7 +706,7 @@ def test_a_task_whose_connection_breaks_is_unavailable_and_leaves_nothing(postgr
 def test_a_task_waits_for_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch, postgres_plain: str) -> None:
     monkeypatch.setattr("holdfast.connectors.kit.staging.PATIENCE_S", 0.2)
     with opened(postgres_plain) as sink:
-        factory = sink.writer_factory()
+        factory: Any = sink.writer_factory()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nowhere = make_conninfo(postgres_plain, port=str(closed.getsockname()[1]))

@@ -50,7 +50,7 @@ class Driver:
     coordinator: Coordinator = field(init=False)
 
     def __post_init__(self) -> None:
-        spec = postgres_spec(self.dsn, "words", stage=self.stage)  # type: ignore[arg-type]
+        spec = postgres_spec(self.dsn, "words", stage=self.stage)
         sink = spec.connect("table", "words", SCHEMA)
         assert isinstance(sink, PostgresSink)
         self.sink = sink
@@ -116,7 +116,7 @@ def test_a_standby_that_lagged_when_it_was_promoted_is_not_published_over(
     # The COMMIT of epoch 2, had it been in doubt: its transaction's id is given again, to somebody else's.
     while int(standby.asked("SELECT pg_current_xact_id()::text")) < int(lost):
         pass
-    assert standby.asked(f"SELECT pg_xact_status('{lost}'::xid8)") == "committed"  # type: ignore[arg-type]
+    assert standby.asked(f"SELECT pg_xact_status('{lost}'::xid8)") == "committed"
     driver.sink._attempt = Attempt(2, 2, lost)
     assert driver.sink.outcome(2) is Outcome.ABSENT
     driver.coordinator.close()

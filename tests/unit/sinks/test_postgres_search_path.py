@@ -182,7 +182,7 @@ def test_an_upsert_uses_no_object_of_a_hostile_schema_and_users_triggers_keep_th
 @pytest.mark.parametrize("way", ["carried", "table", "prepared"])
 def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: str, way: str) -> None:
     stage = "auto" if way == "carried" else way
-    spec = postgres_spec(hostile, "mart.new", stage=stage, rewindable=True)  # type: ignore[arg-type]
+    spec = postgres_spec(hostile, "mart.new", stage=stage, rewindable=True)
     sink = spec.connect("words_table", "words", SCHEMA)
     sink.open(RunIdentity("words", 1))
     publish(sink, 1, rows(SCHEMA, "a"), way)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as dataset
@@ -16,6 +17,8 @@ from holdfast import segments
 from holdfast.connectors.kit.files.own_files import SmallNeighbours
 from holdfast.connectors.segments import growth, manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry
+from holdfast.connectors.segments.journal import PiecesReader
+from holdfast.connectors.segments.places import write_file
 from holdfast.connectors.segments.policies import Segment, chosen, named, reason_of
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
@@ -114,7 +117,7 @@ def test_what_comes_while_a_segment_is_sealed_begins_the_next_one(
 ) -> None:
     sink = opened(tmp_path, seal=(whatever,))
     publish(sink, 1, [(1, "a"), (2, "b")])
-    written = sealing.write_file
+    written = write_file
 
     def meanwhile(*arguments: object, **options: object) -> int:
         monkeypatch.setattr(sealing, "write_file", written)
@@ -216,10 +219,10 @@ def test_a_journal_that_does_not_answer_in_the_first_round_is_counted_in_the_nex
     publish(first, 2, [(3, "a")])
     first.close()
     second = opened(tmp_path, 2, seal=(whatever,))
-    reader = sealing.PiecesReader
-    calls = []
+    reader = PiecesReader
+    calls: list[str] = []
 
-    def failing(path: str) -> sealing.PiecesReader:
+    def failing(path: str) -> PiecesReader:
         calls.append(path)
         if len(calls) == 2:
             raise OSError(5, "no answer", path)
@@ -258,8 +261,8 @@ def a_segment(**values: object) -> Segment:
 def test_a_policy_seals_from_its_limit_on(
     policy: object, grows: dict[str, object], is_sealed: dict[str, object], reason: str
 ) -> None:
-    assert policy(a_segment(**grows)) is None  # type: ignore[operator]
-    assert policy(a_segment(**is_sealed)) == reason  # type: ignore[operator]
+    assert policy(a_segment(**grows)) is None
+    assert policy(a_segment(**is_sealed)) == reason
 
 
 @pytest.mark.slow
@@ -278,10 +281,13 @@ def test_a_policy_that_fails_or_answers_something_else_stops_the_run(tmp_path: P
     def broken(segment: Segment) -> str:
         raise KeyError(segment.partition)
 
+    def yes(segment: Segment) -> Any:
+        return True
+
     with pytest.raises(InvalidPipeline, match=r"test_segments\.test_a_policy_that_fails"):
         reason_of([broken], a_segment())
     with pytest.raises(InvalidPipeline, match="returned True"):
-        reason_of([lambda segment: True], a_segment())  # type: ignore[list-item,return-value]
+        reason_of([yes], a_segment())
     sink = opened(tmp_path, seal=(broken,))
     publish(sink, 1, [(1, "a")])
     with pytest.raises(InvalidPipeline):
@@ -304,7 +310,7 @@ def test_policies_are_shown_by_their_names() -> None:
 
 
 @pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let entries of seals fail as long as the list has something in it."""
     failing: list[str] = []
     append = manifest.SegmentsManifest.append
@@ -448,8 +454,8 @@ def check_history(path: Path, chance: random.Random) -> None:
     for generation in range(1, 5):
         sink = spec.connected("out", PIPELINE, SCHEMA, is_tended=False)
         held = sink.open(RunIdentity(PIPELINE, generation))
-        at = held.positions["log"]["log"] if held.positions else 0
-        stops = sorted({positions["log"]["log"] for positions in (*held.stops, {"log": {"log": end}})})
+        at = int(held.positions["log"]["log"]) if held.positions else 0
+        stops = sorted({int(positions["log"]["log"]) for positions in (*held.stops, {"log": {"log": end}})})
         for stop in [*(stop for stop in stops if stop > at), *([0] * chance.randrange(6))]:
             epoch += 1
             until = stop or end + chance.randrange(5)
@@ -472,8 +478,6 @@ def check_history(path: Path, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("at", [0, 40, -3, -40])
 def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tmp_path: Path, at: int) -> None:
-    from holdfast.connectors.segments.journal import PiecesReader
-
     sink = opened(tmp_path)
     publish(sink, 1, [(1, "a"), (2, "b")])
     (name,) = os.listdir(sink.places.journal)

@@ -22,6 +22,7 @@ from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.kit.files import own_files
 from holdfast.connectors.segments import manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment
+from holdfast.connectors.segments.places import write_file
 from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
@@ -159,7 +160,7 @@ def test_what_is_sealed_or_joined_while_its_partition_is_dropped_does_not_come_b
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_files, "RUN", 2)
-    write_file, during = sealing.write_file, list[int]()
+    during: list[int] = []
 
     def slow(path: str, *arguments: Any, **options: Any) -> int:
         size = write_file(path, *arguments, **options)

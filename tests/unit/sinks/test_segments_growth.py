@@ -17,6 +17,7 @@ from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import INDEX
 from holdfast.connectors.segments.places import PartitionRows, partition_rows
 from holdfast.connectors.segments.policies import Policy, Segment, chosen, reason_of
+from holdfast.positions import Positions
 
 TARGET = 3000
 
@@ -31,7 +32,7 @@ def counted(rows: dict[str, int], *, is_parted: bool = False) -> PartitionRows:
 
 def holdings_of(growing: dict[str, Began], epoch: int, journal_bytes: int = 0) -> Holdings:
     files = {"f": JournalFile("f", 1, 1, 1, journal_bytes)}
-    starts = {began.epoch: {"log": {"log": began.epoch}} for began in growing.values()}
+    starts: dict[int, Positions] = {began.epoch: {"log": {"log": began.epoch}} for began in growing.values()}
     return Holdings(SegmentsEntry(epoch=epoch), files, growing, starts=starts)
 
 

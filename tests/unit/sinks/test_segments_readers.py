@@ -147,7 +147,7 @@ def test_a_directory_that_no_segments_sink_has_written_is_refused(tmp_path: Path
 
 def source_of(tmp_path: Path, sink_directory: Path, **arguments: Any) -> SegmentsSource:
     stream = hf.read.segments(sink_directory, name="words", **arguments)
-    found = stream.node.spec.open("words", os.fspath(tmp_path / "workspace"))  # type: ignore[union-attr]
+    found = stream.node.source_spec.open("words", os.fspath(tmp_path / "workspace"))
     assert isinstance(found, SegmentsSource)
     return found
 
@@ -239,7 +239,7 @@ def test_reading_begins_at_a_time_and_passes_sealed_files_over_that_lie_before_i
     publish(sink, 4, [(4, "b"), (30, "b")])
     sink.close()
     stream = hf.read.segments(tmp_path / "out", timestamp="id", name="in")
-    source = from_time(stream.node.spec, 5).open("in", str(tmp_path / "work"))
+    source = from_time(stream.node.source_spec, 5).open("in", str(tmp_path / "work"))
     end = drain(source, source.initial())[-1]
     assert sorted(row["id"] for row in rows_between(source, source.initial(), end)) == [9, 20, 30]
     assert end == {"files": 3}, "one of three sealed files is not read, and the journal is"

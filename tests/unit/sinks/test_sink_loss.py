@@ -32,7 +32,7 @@ def check(node: SinkNode, caplog: pytest.LogCaptureFixture, delete: object) -> N
     opened(node, 1, publishes=True)
     opened(node, 2)
     assert HINT not in caplog.text
-    delete()  # type: ignore[operator]
+    delete()
     opened(node, 3)
     (said,) = [record.getMessage() for record in caplog.records if HINT in record.getMessage()]
     assert "holdfast reconcile" in said

@@ -218,7 +218,11 @@ def test_a_ledger_that_is_gone_diverges(sink: Sink, path: Path, statement: str) 
 
 
 def at(point: str, act: Callable[[], object]) -> Callable[[str, int], None]:
-    return lambda reached, epoch: act() if reached == point else None  # type: ignore[func-returns-value]
+    def hook(reached: str, epoch: int) -> None:
+        if reached == point:
+            act()
+
+    return hook
 
 
 def test_a_file_that_is_replaced_before_the_commit_is_left_as_it_is(sink: Sink, path: Path) -> None:

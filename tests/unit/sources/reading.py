@@ -14,7 +14,7 @@ from holdfast.ports import REJECT_COLUMN
 def source_over(path: Path | str, workspace: Path, schema: str, **options: Any) -> FilesSource:
     """Return the source as a run opens it."""
     stream = read.files(os.fspath(path), schema=schema, name="source", **options)
-    source: FilesSource = stream.node.spec.open("source", os.fspath(workspace))
+    source: Any = stream.node.source_spec.open("source", os.fspath(workspace))
     return source
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from holdfast import read
 from holdfast.connectors.files.source import layout
 from holdfast.connectors.files.source.layout import Cutter
-from holdfast.connectors.formats import access, csv_lines, json_lines, parquet
+from holdfast.connectors.formats import access, csv_lines, json_lines
 from holdfast.connectors.formats.access import FilePart
 from holdfast.connectors.formats.csv_records import Walk
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
@@ -65,8 +67,8 @@ def test_rejected_rows_need_few_calls_of_arrow(
 
         return counted
 
-    monkeypatch.setattr(json_lines.arrow_json, "read_json", counting(json_lines.arrow_json.read_json))
-    monkeypatch.setattr(csv_lines.arrow_csv, "read_csv", counting(csv_lines.arrow_csv.read_csv))
+    monkeypatch.setattr("holdfast.connectors.formats.json_lines.arrow_json.read_json", counting(arrow_json.read_json))
+    monkeypatch.setattr("holdfast.connectors.formats.csv_lines.arrow_csv.read_csv", counting(arrow_csv.read_csv))
     schema = "id INT, s STRING, at TIMESTAMP" + ("" if options else ", n ARRAY<STRUCT<a: INT>>")
     rows = rows_of(tmp_path, f"{line}\n" * 20_000, schema, **REJECT, **options)
     assert len(rejected(rows)) == 20_000
@@ -324,7 +326,7 @@ def test_a_parquet_column_for_which_memory_is_lacking_is_no_misfit(
     def lacking(*arguments: Any, **named: Any) -> Any:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
-    monkeypatch.setattr(parquet.pc, "cast", lacking)
+    monkeypatch.setattr("holdfast.connectors.formats.parquet.pc.cast", lacking)
     source = source_over(directory, tmp_path / "w", "id BIGINT", format="parquet", **REJECT)
     with pytest.raises(Unavailable, match="more memory"):
         everything(source)

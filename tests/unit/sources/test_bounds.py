@@ -96,7 +96,7 @@ def mixed(format: str, tmp_path: Path, rows: list[dict[str, Any]], **options: An
     else:
         table = pa.table({name: [row.get(name) for row in rows] for name in names})
         pq.write_table(table, directory / "one.parquet")
-    given = {"format": format, "schema": KEYED, "timestamp": "t", "bounds": "is_bound", "name": "given"}
+    given: dict[str, Any] = {"format": format, "schema": KEYED, "timestamp": "t", "bounds": "is_bound", "name": "given"}
     return read.files(str(directory), **given, **options)
 
 

@@ -106,7 +106,7 @@ def test_timestamps_are_read_as_times_or_as_nanoseconds(tmp_path: Path) -> None:
 
     def first(**arguments: Any) -> Any:
         spec = read.byte_stream(store, start="2026-01-01T06:00:02Z", clip=True, name="n", **arguments).node.spec
-        source = spec.open("n", os.fspath(tmp_path / str(arguments)))  # type: ignore[union-attr]
+        source = spec.open("n", os.fspath(tmp_path / str(arguments)))
         return rows_between(source, source.initial(), source.latest(source.initial(), bounded=False))[0]["timestamp"]
 
     assert first() == moments[2]
@@ -346,7 +346,7 @@ def test_a_store_that_is_gone_or_older_is_an_obstacle(writing: Writing, tmp_path
 
 def test_a_store_need_not_be_there_yet(tmp_path: Path) -> None:
     spec = read.byte_stream(tmp_path / "store", timestamps="bigint", name="frames").node.spec
-    source: Any = spec.open("frames", os.fspath(tmp_path / "w"))  # type: ignore[union-attr]
+    source: Any = spec.open("frames", os.fspath(tmp_path / "w"))
     assert times(source) == []
     writing = Writing(tmp_path / "store")
     writing.publish(*frames(0, 3))

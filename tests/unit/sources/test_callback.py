@@ -28,7 +28,8 @@ def feed(tmp_path: Path) -> read.CallbackFeed:
 
 
 def opened(feed: read.CallbackFeed, tmp_path: Path, **options: Any) -> CallbackSource:
-    source: CallbackSource = read.callback(feed, name="pushed", **options).node.spec.open("pushed", str(tmp_path / "w"))
+    source = read.callback(feed, name="pushed", **options).node.source_spec.open("pushed", str(tmp_path / "w"))
+    assert isinstance(source, CallbackSource)
     return source
 
 

@@ -17,7 +17,7 @@ from tests.unit.sources.reading import everything, good, rejected, rows_of, sour
 ROWS = [{"id": 1, "größe": 'Zoë, "q"\r\nΩ'}, {"id": 2, "größe": ""}, {"id": 3, "größe": "é" * 50}]
 ROWS_LATIN = [{"id": 1, "größe": 'Zoë, "q"\r\nß'}, *ROWS[1:]]
 SCHEMA = "id INT, größe STRING"
-REJECT = {"on_bad_row": "reject"}
+REJECT: dict[str, Any] = {"on_bad_row": "reject"}
 MARKS = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE, "utf-32-le": codecs.BOM_UTF32_LE}
 
 
@@ -65,7 +65,8 @@ def test_a_byte_order_mark_of_another_encoding_refuses_the_file_and_says_which_o
     with pytest.raises(BadRow) as error:
         rows_of(tmp_path, data, SCHEMA, format=format)
     assert f"/in/file cannot be read: {said} utf-8: write encoding='{name}'" in str(error.value)
-    for number, options in enumerate(({}, {"encoding": "latin-1"}, {"block_size": "64 B"}, {"max_rows_per_epoch": 2})):
+    ways: list[dict[str, Any]] = [{}, {"encoding": "latin-1"}, {"block_size": "64 B"}, {"max_rows_per_epoch": 2}]
+    for number, options in enumerate(ways):
         (tmp_path / "workspace").rename(tmp_path / f"before {number}")
         (row,) = rows_of(tmp_path, data, SCHEMA, format=format, **REJECT, **options)
         (one,) = rejected([row])
@@ -115,7 +116,8 @@ def test_a_file_in_any_encoding_is_counted_cut_and_compressed_like_others(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "file").write_bytes(data)
     (tmp_path / "in" / "packed.gz").write_bytes(gzip.compress(data))
-    for number, options in enumerate(({"block_size": "100 B"}, {"max_rows_per_epoch": 8}, {})):
+    ways: list[dict[str, Any]] = [{"block_size": "100 B"}, {"max_rows_per_epoch": 8}, {}]
+    for number, options in enumerate(ways):
         source = source_over(
             tmp_path / "in",
             tmp_path / str(number),

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -38,14 +38,14 @@ def arrive(path: Path, number: int, *, at_ns: int = TIME_NS) -> None:
     os.utime(path, ns=(at_ns, at_ns))
 
 
-def taken(tmp_path: Path, name: str = "1.json", **options: Any) -> tuple[FilesSource, dict[str, int]]:
+def taken(tmp_path: Path, name: str = "1.json", **options: Any) -> tuple[FilesSource, dict[str, int | str]]:
     """Return a source that has taken a file, and its end."""
     arrive(tmp_path / "in" / name, 1)
     source = source_over(tmp_path / "in", tmp_path / "w", "id INT", format=name.rpartition(".")[2], **options)
     return source, dict(source.latest(source.initial(), bounded=False))
 
 
-def replayed(source: FilesSource, end: dict[str, int]) -> list[int]:
+def replayed(source: FilesSource, end: Mapping[str, int | str]) -> list[int]:
     spans = source.spans(source.initial(), end, parallelism=1)
     return [row["id"] for span in spans for batch in source.read(span) for row in batch.to_pylist()]
 

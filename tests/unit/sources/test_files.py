@@ -6,6 +6,7 @@ import gzip
 import os
 import pickle
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from holdfast.ports import REJECT_COLUMN
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 
-def arrive(directory: Path, name: str, ids: list[int], end: str = "\n") -> None:
+def arrive(directory: Path, name: str, ids: Iterable[int], end: str = "\n") -> None:
     directory.mkdir(exist_ok=True)
     aside = directory / f".{name}"
     aside.write_text("".join(f'{{"id":{one}}}{end}' for one in ids))

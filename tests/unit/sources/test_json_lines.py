@@ -8,12 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.json as arrow_json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import read
-from holdfast.connectors.formats import json_lines, texts
+from holdfast.connectors.formats import texts
 from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.types.schema import to_arrow
@@ -259,14 +260,14 @@ BY_TURNS = [
 def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow takes the one or the other: such lines were parsed one by one."""
     calls = 0
-    read_json = json_lines.arrow_json.read_json
+    read_json = arrow_json.read_json
 
     def counting(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         return read_json(*arguments, **named)
 
-    monkeypatch.setattr(json_lines.arrow_json, "read_json", counting)
+    monkeypatch.setattr("holdfast.connectors.formats.arrow_json.read_json", counting)
     alone = [row for line in BY_TURNS for row in parsed(line, TIMES)]
     assert [row["id"] for row in alone] == [1, 2, 3, 4]
     calls = 0

@@ -237,7 +237,8 @@ def test_what_is_wrong_is_said_with_the_cure(topics: Topics, topic: str, tmp_pat
         source(topics.bootstrap).initial()
     with pytest.raises(InvalidPipeline, match="environment variable NO_SUCH, which is not set"):
         source("${NO_SUCH}:9092").initial()
-    for wrong in ({"bootstrap": "localhost"}, {"security": {"user": "x"}}, {"start": "soon"}, {"schema": "a INT"}):
+    mistakes: list[dict[str, Any]] = [{"bootstrap": "localhost"}, {"security": {"user": "x"}}]
+    for wrong in [*mistakes, {"start": "soon"}, {"schema": "a INT"}]:
         with pytest.raises(InvalidPipeline):
             source(**{"bootstrap": topics.bootstrap, **wrong})
     secret: Any = read.kafka(topics.bootstrap, topic, format="bytes", security={"password": "hunter2"}).node.spec

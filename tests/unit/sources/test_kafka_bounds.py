@@ -162,7 +162,7 @@ def settled(source: Any, start: Any, above_us: int) -> Any:
 @pytest.mark.slow
 def test_append_times_are_bounds_and_positions_say_them_again(topics: Topics, topic: str, tmp_path: Path) -> None:
     topics.create(topic, 3, message_timestamp_type="LogAppendTime")
-    arguments = {"format": "bytes", "timestamp": "message", "idle_after": "300 ms", "name": "s"}
+    arguments: dict[str, Any] = {"format": "bytes", "timestamp": "message", "idle_after": "300 ms", "name": "s"}
     spec: Any = read.kafka(topics.bootstrap, topic, **arguments).node.spec
     source = spec.open("s", str(tmp_path))
     start = source.initial()

@@ -2,6 +2,7 @@
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -100,7 +101,8 @@ def test_followers_are_told_what_every_sink_holds_of_their_own_source():
         note = SimpleNamespace(tell=told[name].append, close=lambda: told[name].append("closed"))
         return SimpleNamespace(name=name, source_spec=SimpleNamespace(follower=lambda _: note))
 
-    followers = Followers(SimpleNamespace(sources=[node("rows"), node("others")]))
+    graph: Any = SimpleNamespace(sources=[node("rows"), node("others")])
+    followers = Followers(graph)
     rows, others = {"rows": {"a": 5, "b": 1}}, {"others": {"c": 1}}
     followers.tell({"quick": Held(2, positions={**rows, **others}), "slow": Held(1, positions={"rows": {"a": 3}})})
     followers.close()

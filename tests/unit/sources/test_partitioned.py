@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,18 +49,18 @@ def logs(directory: Path, format: str, **arguments: Any) -> hf.Stream:
 
 
 def opened(stream: hf.Stream, workspace: Path) -> Any:
-    return stream.node.spec.open("logs", os.fspath(workspace))  # type: ignore[union-attr]
+    return stream.node.spec.open("logs", os.fspath(workspace))
 
 
-def epochs_of(source: Any, start: dict[str, int]) -> list[dict[str, int]]:
+def epochs_of(source: Any, start: Mapping[str, int | str]) -> list[dict[str, int]]:
     """Return the positions of one epoch after the other, ``start`` first."""
-    positions = [start]
+    positions: list[Any] = [start]
     while (end := source.latest(positions[-1], bounded=False)) != positions[-1]:
         positions.append(end)
     return positions
 
 
-def marked(source: Any, start: dict[str, int], end: dict[str, int]) -> list[Row]:
+def marked(source: Any, start: Mapping[str, int | str], end: dict[str, int]) -> list[Row]:
     """Return rows and bound rows of an epoch as other processes read them."""
     spans = pickle.loads(pickle.dumps(source.spans(start, end, parallelism=2)))
     reader = pickle.loads(pickle.dumps(source))
@@ -195,7 +196,7 @@ class Cameras:
 def test_the_slowest_stream_holds_the_bound_of_a_byte_stream_back(tmp_path: Path) -> None:
     cameras = Cameras(tmp_path / "store")
     cameras.put(front=[10, 20, 30, 40], back=[5, 7])
-    given = {"timestamps": "bigint", "max_rows_per_epoch": 3, "disorder": 2, "name": "logs"}
+    given: dict[str, Any] = {"timestamps": "bigint", "max_rows_per_epoch": 3, "disorder": 2, "name": "logs"}
     source = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
     positions = epochs_of(source, source.initial())
     assert [at.get(BOUND) for at in positions[:2]] == [None, 3]
@@ -232,7 +233,13 @@ def test_a_silent_stream_that_holds_all_others_back_is_named_once(
 @pytest.mark.slow
 def test_a_stream_that_is_read_to_its_end_holds_no_bound_back(tmp_path: Path) -> None:
     Cameras(tmp_path / "store").put(front=[10, 20, 30, 40], side=[1])
-    given = {"timestamps": "bigint", "max_rows_per_epoch": 2, "end": "latest", "disorder": 2, "name": "logs"}
+    given: dict[str, Any] = {
+        "timestamps": "bigint",
+        "max_rows_per_epoch": 2,
+        "end": "latest",
+        "disorder": 2,
+        "name": "logs",
+    }
     source = opened(hf.read.byte_stream(tmp_path / "store", **given), tmp_path / "w")
     positions = epochs_of(source, source.initial())
     assert [at.get(BOUND) for at in positions] == [None, 8, 28, 28]

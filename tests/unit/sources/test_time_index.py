@@ -58,7 +58,7 @@ def parquet(path: Path, seconds: list[int | None], kind: str, group: int) -> Non
 def opened(directory: Path, at: int | None, *, ticks: bool, fmt: Any = "parquet", **options: Any) -> FilesSource:
     schema = f"id STRING, t {'BIGINT' if ticks else 'TIMESTAMP'}"
     stream = hf.read.files(str(directory), format=fmt, schema=schema, timestamp="t", name="rows", **options)
-    source: FilesSource = from_time(stream.node.spec, at).open("rows", f"{directory}-work")  # type: ignore[assignment]
+    source: FilesSource = from_time(stream.node.source_spec, at).open("rows", f"{directory}-work")  # type: ignore[assignment]
     return source
 
 

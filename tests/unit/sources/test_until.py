@@ -226,7 +226,7 @@ def test_streams_of_messages_end_before_their_first_message_at_or_after_the_time
     writing = Writing(tmp_path / "store", {"target_bytes": 60})
     for number in range(10):
         writing.publish((number, "front", True, b"f" * 9), (3 * number, "back", True, b"b" * 9))
-    spec = hf.read.byte_stream(writing.path, timestamps="bigint", name="frames").node.spec
+    spec = hf.read.byte_stream(writing.path, timestamps="bigint", name="frames").node.source_spec
 
     def run(start: Any, until: int | None) -> tuple[Any, list[Any], bool]:
         source = up_to(spec, until).open("frames", str(tmp_path / "work"))
@@ -305,12 +305,12 @@ def test_a_bounded_source_ends_only_when_nothing_of_it_is_owed(tmp_path: Path) -
     world = Arrivals(tmp_path / "in", [("a", [1, 12]), ("a", [30])], "parquet", bounded=True)
     while world.arrive():
         pass
-    spec = world.streams["a"].node.spec
-    short = up_to(spec, 10).open("a", str(tmp_path / "work"))
+    spec = world.streams["a"].node.source_spec
+    short: Any = up_to(spec, 10).open("a", str(tmp_path / "work"))
     end = short.latest(short.initial(), bounded=False)
     assert has_passed(short, end)
-    assert not short.has_ended(end)  # type: ignore[attr-defined]
-    rest = spec.open("a", str(tmp_path / "work"))
+    assert not short.has_ended(end)
+    rest: Any = spec.open("a", str(tmp_path / "work"))
     assert rest.latest(end, bounded=False) == {"log": 3}
     assert rest.has_ended({"log": 3})
     whole = up_to(spec, 100).open("a", str(tmp_path / "whole"))
@@ -350,13 +350,13 @@ def test_lists_of_a_program_are_read_up_to_a_time_and_the_rest_of_each_later(tmp
     driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
     assert driver.run(10), "a source that has no more lists has passed any time"
     assert driver.rows == [("a", 1), ("d", 2)]
-    source = stream.node.spec.open("a", str(tmp_path / "work" / "a"))
+    source = stream.node.source_spec.open("a", str(tmp_path / "work" / "a"))
     assert not source.has_ended(driver.offsets[-1]["a"]), "it owes rows"  # type: ignore[attr-defined]
     assert driver.run(20)
     assert driver.rows[2:] == [("b", 15)]
     assert not driver.run()
     assert driver.rows[3:] == [("c", 30)]
-    source = stream.node.spec.open("a", str(tmp_path / "work" / "a"))
+    source = stream.node.source_spec.open("a", str(tmp_path / "work" / "a"))
     assert source.has_ended(driver.offsets[-1]["a"])  # type: ignore[attr-defined]
     assert not driver.run()
 
@@ -368,7 +368,8 @@ def test_a_feed_keeps_what_is_owed_and_lets_go_of_the_rest(tmp_path: Path) -> No
     for n, t in enumerate((1, 3, 12, 4)):
         feed.push([{"id": str(n), "t": t}])
     driver.run(10)
-    spec, work = stream.node.spec, str(tmp_path / "work" / "a")
+    spec: Any = stream.node.source_spec
+    work = str(tmp_path / "work" / "a")
     assert sorted(path.name for path in (tmp_path / "feed").glob("*.entry")) == [f"{n:012}.entry" for n in (1, 2, 3)]
     positions = driver.offsets[-1]["a"]
     assert spec.obstacle("a", work, positions) == ""
@@ -386,7 +387,8 @@ def test_positions_of_a_source_that_owes_come_back_from_the_sinks_or_are_refused
     stream = hf.read.rows(lists, schema="id STRING, t BIGINT", timestamp="t", name="a")
     driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
     driver.run(10)
-    spec, work = stream.node.spec, str(tmp_path / "work" / "a")
+    spec: Any = stream.node.source_spec
+    work = str(tmp_path / "work" / "a")
     told = spec.explanations("a", work, 0)
     assert told
     assert spec.explanations("a", work, len(told)) == []
@@ -407,7 +409,7 @@ def test_a_row_has_the_same_id_in_whichever_run_it_is_read(tmp_path: Path, way: 
     world = Arrivals(tmp_path / "in", [("a", [1, 12, None, 3, 30]), ("a", [20, 5])], way)
     while world.arrive():
         pass
-    spec = IdentifiedSpec(world.streams["a"].node.spec, "row", "t")
+    spec = IdentifiedSpec(world.streams["a"].node.source_spec, "row", "t")
 
     def ids(directory: Path, ends: list[int | None]) -> dict[str, str]:
         (tmp_path / "in" / "a" / "reader").unlink(missing_ok=True)  # of a feed: it has one reader
@@ -438,7 +440,7 @@ def test_the_first_rows_do_not_wait_for_the_times_of_a_large_directory(
         pass
     monkeypatch.setattr(index, "_SPENT_MAX", 90)
     monkeypatch.setattr(index, "_FOOTER", 30)
-    source = up_to(world.streams["a"].node.spec, 5).open("a", str(tmp_path / "work"))
+    source = up_to(world.streams["a"].node.source_spec, 5).open("a", str(tmp_path / "work"))
     end = source.latest(source.initial(), bounded=False)
     assert 1 <= int(end["log"]) < 5
     assert not has_passed(source, end)
@@ -455,7 +457,7 @@ def test_rows_are_owed_by_the_timestamp_that_they_were_left_by(tmp_path: Path, w
     world.arrive()
     driver = Driver(world.streams, str(tmp_path / "work"), world.arrive)
     driver.run(10)
-    spec = world.streams["a"].node.spec
+    spec: Any = world.streams["a"].node.source_spec
     other = replace(spec, schema=spec.schema.append(pa.field("u", pa.int64())), timestamp="u")
     with pytest.raises(InvalidPipeline, match="source 'a' owes rows by the timestamp t BIGINT, and now has u BIGINT"):
         other.open("a", str(tmp_path / "work" / "a")).latest(driver.offsets[-1]["a"], bounded=False)

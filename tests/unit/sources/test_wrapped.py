@@ -91,9 +91,10 @@ def test_what_positions_mean_is_told_and_restored_whatever_is_around_the_declara
     given = hf.read.files(str(tmp_path / "in"), schema=SCHEMA, timestamp="t", bounds=bounds, name="s")
     spec: Any = (given | hf.row_id() if way == "ids" else given).node.source_spec
     spec = from_time(spec, 5 if way == "from a time" else None)
-    assert isinstance(spec, WrappedSpec)
+    assert isinstance(spec, WrappedSpec)  # which asks the one inside for what it does not say itself
+    wrapped: Any = spec
     lost, new = str(tmp_path / "lost"), str(tmp_path / "new")
-    source = spec.open("s", lost)
+    source = wrapped.open("s", lost)
     start = source.initial()
     end = source.latest(start, bounded=False)
     assert end != start

@@ -121,7 +121,7 @@ class Driver:
 
     def _opened(self, until: int | None, at: int | None) -> dict[str, Source]:
         return {
-            name: from_time(up_to(stream.node.spec, until), at).open(name, f"{self.work}/{name}")
+            name: from_time(up_to(stream.node.source_spec, until), at).open(name, f"{self.work}/{name}")
             for name, stream in self.streams.items()
         }
 

@@ -79,15 +79,17 @@ def begun(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())
-    monkeypatch.setattr(class_archive.atexit, "register", lambda function: function)
+    monkeypatch.setattr("holdfast.spark.launch.class_archive.atexit.register", lambda function: function)
     found: list[Path] = []
 
     class Timer(threading.Timer):
         def start(self) -> None:
             self.function()
 
-    monkeypatch.setattr(class_archive.threading, "Timer", Timer)
-    monkeypatch.setattr(class_archive.subprocess, "Popen", lambda command, **_: found.append(Path(command[-1])))
+    monkeypatch.setattr("holdfast.spark.launch.class_archive.threading.Timer", Timer)
+    monkeypatch.setattr(
+        "holdfast.spark.launch.class_archive.subprocess.Popen", lambda command, **_: found.append(Path(command[-1]))
+    )
     return found
 
 
@@ -267,6 +269,6 @@ def test_the_runs_that_make_an_archive_make_no_other_one(
         given.append(env)
         return subprocess.CompletedProcess([], 1, "", "no")
 
-    monkeypatch.setattr(class_archive.subprocess, "run", run)
+    monkeypatch.setattr("holdfast.spark.launch.class_archive.subprocess.run", run)
     assert class_archive._run_pipeline(Path(), Path("classes.jsa")) == "no"
     assert given[0]["HOLDFAST_CLASS_ARCHIVE"] == "off"

@@ -45,7 +45,7 @@ def test_positions_of_an_epoch_are_synced_before_the_epoch_is_decided(
     nothing: Any = None
     loop = EpochLoop(
         pipeline="trips",
-        header=DirectoryHeader(1, {}),
+        header=DirectoryHeader(1),
         spark_checkpoint=tmp_path,
         evaluation=cast("Any", evaluation),
         sinks={},

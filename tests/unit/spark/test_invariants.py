@@ -20,6 +20,7 @@ from holdfast.spark.staging import answered
 from holdfast.spark.state import host
 from holdfast.spark.state.reader import StateReader
 from holdfast.starts import act
+from holdfast.starts.table import StartWay
 
 
 def test_batches_are_consecutive_and_only_a_restarted_query_repeats_one() -> None:
@@ -79,7 +80,9 @@ def test_a_bucket_of_the_store_has_one_label(tmp_path: Path, monkeypatch: pytest
 
 def test_a_task_knows_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {host.BATCH_TIME_PROPERTY: "7"}
-    monkeypatch.setattr(host.TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=given.get))
+    monkeypatch.setattr(
+        "holdfast.spark.state.host.TaskContext.get", lambda: SimpleNamespace(getLocalProperty=given.get)
+    )
     with pytest.raises(InternalError, match="does not say of which epoch"):
         host._context()
     given |= {host.EPOCH_PROPERTY: "3", host.BATCH_PROPERTY: "2", host.STATE_PROPERTY: host.NO_ENTRY}
@@ -89,7 +92,7 @@ def test_a_task_knows_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_case_of_the_table_of_starts_has_what_it_needs() -> None:
     inputs: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p"))
-    case: Any = SimpleNamespace(letter="M", way=act.StartWay.MOVE)
+    case: Any = SimpleNamespace(letter="M", way=StartWay.MOVE)
     facts: Any = SimpleNamespace(inputs=inputs, case=case)
     decision: Any = SimpleNamespace(facts=facts, case=case, seed=None)
     header: Any = None

@@ -88,9 +88,9 @@ class StatefulWorld(World):
             opened=lambda node: self.source(NOTHING),
             spark=self.path,
             header=ORIGIN,
-            coordinator=Owner({"out"}),  # type: ignore[arg-type]
+            coordinator=Owner({"out"}),
             letters=letters,
-            trials=self,  # type: ignore[arg-type]
+            trials=self,
             levels=self.stages.operators,
             now_us=lambda: 5,
             rows_max=self.rows_max,

@@ -149,7 +149,7 @@ def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_a
         for number, make in enumerate(several)
     ]
     with pytest.raises(Started) as started:
-        hf.start_all(pipelines, checkpoint=str(tmp_path))
+        hf.start_all(pipelines, checkpoint=tmp_path)
     assert started.value.args == (RowsInJvm.NONE if several[1] is in_arrow else RowsInJvm.ALL,)
 
 
@@ -223,9 +223,9 @@ def test_a_spare_has_a_session_with_a_local_master_only_and_not_before_a_hook(
 
 def test_workers_are_warmed_up_where_a_core_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the start, into which kills fall, would wait for what is to shorten it."""
-    monkeypatch.setattr(warm_workers.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("holdfast.spark.launch.warm_workers.os.cpu_count", lambda: 2)
     found = []
     for load in (0.4, 1.9, 2.0, 14.0):
-        monkeypatch.setattr(warm_workers.os, "getloadavg", lambda load=load: (load, 9.0, 9.0))
+        monkeypatch.setattr("holdfast.spark.launch.warm_workers.os.getloadavg", lambda load=load: (load, 9.0, 9.0))
         found.append(warm_workers.has_idle_core())
     assert found == [True, True, False, False]

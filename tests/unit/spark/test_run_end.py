@@ -243,7 +243,12 @@ def test_an_epoch_that_ends_in_between_makes_the_patience_new(tmp_path: Path) ->
     began = threading.Event()
     query = Going(*[FULL] * 12)
     query_exception = query.exception
-    query.exception = lambda: began.wait(30) and query_exception()  # type: ignore[method-assign]
+
+    def exception() -> Exception | None:
+        assert began.wait(30)
+        return query_exception()
+
+    query.exception = exception  # type: ignore[method-assign]
     bench = Bench(tmp_path, query=query)
     began.set()
     assert bench.has_ended()
@@ -275,7 +280,12 @@ def test_a_run_that_is_to_stop_waits_for_no_disk(tmp_path: Path) -> None:
     began = threading.Event()
     query = Stopped(FULL, FULL)
     query_exception = query.exception
-    query.exception = lambda: began.wait(30) and query_exception()  # type: ignore[method-assign]
+
+    def exception() -> Exception | None:
+        assert began.wait(30)
+        return query_exception()
+
+    query.exception = exception  # type: ignore[method-assign]
     bench = Bench(tmp_path, query=query)
     began.set()
     assert bench.has_ended()
@@ -368,7 +378,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
     never: Any = None
     loop = EpochLoop(
         pipeline="trips",
-        header=DirectoryHeader(1, {}),
+        header=DirectoryHeader(1),
         spark_checkpoint=Path("nowhere"),
         evaluation=never,
         sinks={},

@@ -46,14 +46,14 @@ def said(error: Corrupt) -> str:
 
 @pytest.mark.parametrize("pieces", [PIECES, PIECES[::-1], [STRAY, *PIECES], [*PIECES, STRAY]])
 def test_a_bucket_is_written_from_its_pieces_in_whatever_order_they_come(tmp_path: Path, pieces: list[Any]) -> None:
-    (found,) = task(tmp_path)([batch_of([piece]) for piece in pieces])
+    (found,) = task(tmp_path)(batch_of([piece]) for piece in pieces)
     assert found.select(["operator", "number"]).to_pylist() == [{"operator": "counted", "number": 0}]
 
 
 @pytest.mark.parametrize("pieces", [PIECES[:1], [PIECES[1], STRAY]])
 def test_a_piece_that_is_missing_in_an_older_store_is_corrupt(tmp_path: Path, pieces: list[Any]) -> None:
     with pytest.raises(Corrupt) as raised:
-        list(task(tmp_path)([batch_of(pieces)]))
+        list(task(tmp_path)(iter([batch_of(pieces)])))
     assert "operator 'counted' in spark/1/state is incomplete" in said(raised.value)
     assert "of bucket 0 there are 1 pieces, and its record names 2" in said(raised.value)
     assert raised.value.participant == "counted"
@@ -70,7 +70,7 @@ def test_a_bucket_of_which_no_piece_is_left_is_corrupt(tmp_path: Path, monkeypat
     assert "of bucket 1 there is only the record" in said(raised.value)
 
 
-def without(name: str) -> Callable[[Path], None]:
+def without(name: str) -> Callable[[Path], object]:
     return lambda spark: (spark / name).rename(spark / "elsewhere")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_what_others_call_alike_stays(place: Path) -> None:
 def test_a_directory_that_another_start_has_swept_before_it_was_locked_is_made_anew(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, swept = stop_directory.fcntl.flock, []
+    lock, swept = fcntl.flock, []
 
     def sweep_first(fd: int, operation: int) -> None:
         if not swept:
@@ -86,7 +87,7 @@ def test_a_directory_that_another_start_has_swept_before_it_was_locked_is_made_a
             stop_directory._sweep(place)
         lock(fd, operation)
 
-    monkeypatch.setattr(stop_directory.fcntl, "flock", sweep_first)
+    monkeypatch.setattr("holdfast.spark.launch.stop_directory.fcntl.flock", sweep_first)
     made = stop_directory.create()
     assert list(place.iterdir()) == [made]
     assert swept

@@ -118,7 +118,7 @@ def files_of(work: Path, count: int) -> Node:
     for number in range(count):
         (work / "in" / f"{number}.json").write_text('{"id": 1}\n')
     node = hf.read.files(work / "in", schema="id BIGINT", name="given").node
-    node.spec.open("given", str(work / "sources/given")).latest({"log": 0}, bounded=False)  # type: ignore[union-attr]
+    node.spec.open("given", str(work / "sources/given")).latest({"log": 0}, bounded=False)
     return node
 
 
@@ -161,7 +161,7 @@ def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their
     """Where state goes back further than the sink: once the directory is left there is no other."""
     node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
     other = hf.read.rows([{"id": 1}, {"id": 2}], schema="id BIGINT", name="other").node
-    ends = [{**at(3), "other": {"rows": number}} for number in (1, 2)]
+    ends: list[Positions] = [{**at(3), "other": {"rows": number}} for number in (1, 2)]
     spark = log_spark(tmp_path, DirectoryHeader(5), ends)
     found = behind(spark, {"table": Held(5, 1, ends[0])})
     assert "given" not in found[0].lost

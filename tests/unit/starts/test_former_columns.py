@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.schemas import note_schema
+from holdfast.checkpoint.schemas import note_schema, noted_schema
 from holdfast.config import Settings
 from holdfast.errors import Corrupt
 from holdfast.starts import in_doubt
@@ -23,14 +23,14 @@ NOW = pa.schema([("id", pa.int64())])
 def test_a_note_that_is_damaged_is_as_one_that_is_not_there(
     tmp_path: Path, damage: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = LocalStore(tmp_path)
+    store = LocalStore(str(tmp_path))
     rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="given")
     pipeline = hf.Pipeline("trips", rows | hf.write.sqlite(str(tmp_path / "t.db"), table="t", name="table"))
     note_schema(store, "table", NOW)
     (key,) = store.keys("schemas/")
     store.put(key, damage)
     with pytest.raises(Corrupt):
-        in_doubt.noted_schema(store, "table")
+        noted_schema(store, "table")
     monkeypatch.setattr(in_doubt, "open_decisions", lambda _: {3: ("table",)})
     with caplog.at_level(logging.WARNING, logger="holdfast.run"):
         resolve_with_former_columns(pipeline, store, Settings(), {"table": NOW})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -170,7 +171,7 @@ def test_of_arguments_only_those_that_differ_are_told_however_long_the_others_ar
 
 
 def test_a_sink_with_another_target_is_not_said_to_keep_its_rows_there() -> None:
-    def writing(path: str, table: str = "t", **options: bool) -> GraphRecord:
+    def writing(path: str, table: str = "t", **options: Any) -> GraphRecord:
         sink = hf.write.sqlite(path, table=table, name="table", **options)
         return described(hf.Pipeline("sums", rows() | sink), {})
 

@@ -282,7 +282,7 @@ def test_a_timer_that_one_lost_epoch_set_and_another_fired_fires_no_second_time(
     assert [row["id"] for row in before[2]] == [0, 1], "epoch 3 is lost, and its rows are in the sink"
 
     found = restored(store, [at_times(4, 2, *times[1:4])], [])
-    ends = [1, *(each.positions["given"]["log"] for each in found.replayed)]
+    ends = [1, *(int(each.positions["given"]["log"]) for each in found.replayed)]
     again = [[row for epoch in rows[one:next_] for row in epoch] for one, next_ in pairwise(ends)]
     replay = [rows[0], *again, *rows[4:]]
     at_replay = [times[0], *(each.batch_us for each in found.replayed), *times[4:]]

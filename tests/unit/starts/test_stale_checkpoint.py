@@ -48,7 +48,7 @@ def read_files(work: Path, checkpoint: Path, *names: str) -> Node:
     for name in names:
         (work / "in" / f"{name}.json").write_text('{"id": 1}\n')
     node = hf.read.files(work / "in", schema=SCHEMA, name="given").node
-    source = node.spec.open("given", str(checkpoint / "sources" / "given"))  # type: ignore[union-attr]
+    source = node.spec.open("given", str(checkpoint / "sources" / "given"))
     source.latest({"log": 0}, bounded=False)
     return node
 
@@ -93,7 +93,7 @@ def test_a_directory_of_sparks_that_is_lost_is_left_to_its_beginning(tmp_path: P
     check_reached(began, held(node, log=2))
     spec = node.spec
     workspace = str(tmp_path / "checkpoint/sources/given")
-    said = {at: spec.obstacle("given", workspace, {"log": at}) for at in (1, 2)}  # type: ignore[union-attr]
+    said = {at: spec.obstacle("given", workspace, {"log": at}) for at in (1, 2)}
     assert said == {1: "", 2: f"its log of what was read, '{workspace}/log', ends at 1, and 2 is wanted."}
 
 

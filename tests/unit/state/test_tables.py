@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ def rows(*values: tuple[object, ...]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in values], schema=SCHEMA)
 
 
-def keys(values: list[tuple[object, ...]]) -> pa.Table:
+def keys(values: Sequence[tuple[object, ...]]) -> pa.Table:
     schema = pa.schema([SCHEMA.field("k"), SCHEMA.field("n")])
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema=schema)
 

@@ -23,8 +23,8 @@ from holdfast.store import encodings
 def test_a_jvm_is_started_in_a_locale_that_names_files_as_this_process_does(
     monkeypatch, of_locale, of_names, variables
 ):
-    monkeypatch.setattr(encodings.locale, "getencoding", lambda: of_locale)
-    monkeypatch.setattr(encodings.sys, "getfilesystemencoding", lambda: of_names)
+    monkeypatch.setattr("holdfast.store.encodings.locale.getencoding", lambda: of_locale)
+    monkeypatch.setattr("holdfast.store.encodings.sys.getfilesystemencoding", lambda: of_names)
     assert encodings.variables_of_jvm() == variables
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_a_writer_whose_file_was_swept_before_it_was_locked_takes_another(
     """The one moment in which a live writer's file is unlocked: between creating and locking it."""
     aside = os.path.join(store.directory, ".writing")
     store.prepare()
-    lock, swept = durable.fcntl.flock, []
+    lock, swept = fcntl.flock, []
 
     def sweep_first(fd: int, operation: int) -> None:
         if not swept:
@@ -105,7 +106,7 @@ def test_a_writer_whose_file_was_swept_before_it_was_locked_takes_another(
             assert durable.sweep(aside) == 1
         lock(fd, operation)
 
-    monkeypatch.setattr(durable.fcntl, "flock", sweep_first)
+    monkeypatch.setattr("holdfast.store.durable.fcntl.flock", sweep_first)
     store.put("k", b"1")
     assert swept
     assert store.get("k") == b"1"
@@ -138,7 +139,7 @@ def test_what_does_not_pass_by_itself_is_final_and_says_what_to_change(
     store.put("k", b"1")
     clock = SimulatedClock()
     retried = RetriedStore(store, Retrier(RetryPolicy(), clock, on_retry=lambda *told: None))
-    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    monkeypatch.setattr("holdfast.store.durable.os.open", _failing(number, store.directory))
     with pytest.raises(InvalidPipeline) as caught:
         retried.put("k", b"2")
     assert clock.slept_s == 0
@@ -153,7 +154,7 @@ def test_what_may_pass_by_itself_is_unavailable(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     store.put("k", b"1")
-    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    monkeypatch.setattr("holdfast.store.durable.os.open", _failing(number, store.directory))
     with pytest.raises(Unavailable):
         store.put("k", b"2")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -54,12 +55,12 @@ class SqliteLookupTable(QueriedTable):
             ) from None
 
 
-def sqlite(path: str | Path, query: str) -> SqliteLookupTable:
+def sqlite(path: str | os.PathLike[str], query: str) -> SqliteLookupTable:
     """Return the rows of a query of a SQLite file, for ``hf.lookup``.
 
     Parameters
     ----------
-    path : str or Path
+    path : str or path
         The file; it is opened for reading.
     query : str
         One SELECT; each of its columns has values of one type.
@@ -75,6 +76,11 @@ def sqlite(path: str | Path, query: str) -> SqliteLookupTable:
 
         customers = hf.lookup_table.sqlite("shop.db", "SELECT id, name FROM customers")
     """
-    if not isinstance(path, str | Path) or not str(path) or not isinstance(query, str) or not query.strip():
+    if (
+        not isinstance(path, str | os.PathLike)
+        or not os.fspath(path)
+        or not isinstance(query, str)
+        or not query.strip()
+    ):
         raise InvalidPipeline("path= or query= is no text.", do=f"write for instance {_RIGHT}")
     return SqliteLookupTable(str(Path(path).expanduser().absolute()), query)

@@ -5,6 +5,7 @@ What a table is asked for, it reads in the driver.  Its rows are taken over as S
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def table_of(given: Any) -> LookupTable:
     InvalidPipeline
         If it is none.
     """
-    if isinstance(given, str | Path):
+    if isinstance(given, str | os.PathLike):
         return ParquetTable(str(Path(given).expanduser().absolute()))
     if isinstance(given, LookupTable):
         return given
@@ -181,12 +182,12 @@ class ParquetTable:
         return ds.FileSystemDataset(fragments, pa.schema([*found.schema, *schema]), form, found.filesystem)
 
 
-def parquet(path: str | Path, *, partition_by: Any) -> ParquetTable:
+def parquet(path: str | os.PathLike[str], *, partition_by: Any) -> ParquetTable:
     """Return the rows of a directory of Parquet files, with columns in the names of its directories, for ``hf.lookup``.
 
     Parameters
     ----------
-    path : str or Path
+    path : str or path
         The directory.
     partition_by : str, pyspark.sql.types.StructType or pyarrow.Schema
         The columns of ``key=value`` directories that are no text, and their types.

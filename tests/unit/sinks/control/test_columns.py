@@ -156,7 +156,7 @@ def test_rows_are_cut_at_commands_and_keep_their_order() -> None:
 
 def test_of_epochs_that_wait_no_row_is_left_out_for_a_later_one_of_its_key() -> None:
     """A command has no key: all commands of an epoch would be taken for one row."""
-    arguments = {"table": "t", "mode": "upsert", "key": ["id"], "commit_every": 10}
+    arguments: dict[str, Any] = {"table": "t", "mode": "upsert", "key": ["id"], "commit_every": 10}
     plain, controlled = hf.write.sqlite("x.db", **arguments), hf.write.sqlite("x.db", **arguments, control="control")
     assert plain.pace is not None
     assert controlled.pace is not None

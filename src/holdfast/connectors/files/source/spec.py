@@ -260,7 +260,7 @@ def _ordinal(positions: SourcePositions) -> int:
 
 
 def files(
-    path: str,
+    path: str | os.PathLike[str],
     *,
     format: Format = "json",
     schema: Any,
@@ -287,7 +287,7 @@ def files(
 
     Parameters
     ----------
-    path : str
+    path : str or path
         Directory, glob or file; local, or a URL supported by fsspec (``s3://bucket/in/*.json``).  A file's name,
         relative to the directory, is its identity: it is read once.
     format : str
