@@ -341,7 +341,6 @@ class Delivery:
         row_count = sum(publication.row_count for publication in publications)
         self._tell(publications, Event.HOLD, name, f"{row_count} rows, {attempts} attempts")
         before = self.held[name]
-        assert before.epoch < last.epoch, "what a sink holds only grows"
         explained = before.explained
         if explained is not None:
             numbers = {each.source: each.number for of in publications for each in of.record.explanations}
