@@ -12,15 +12,15 @@ def test_copies_of_a_source_that_the_log_of_an_earlier_version_does_not_name_cou
     texts = [Explanation(source, number, f"{number}") for source in ("left", "right") for number in (1, 2, 3)]
     explanations_in(str(tmp_path), "sink 's'").keep(texts)
 
-    def counted(held: Held) -> dict[str, int]:
-        return dict(explanations_in(str(tmp_path), "sink 's'").counted(held))
+    def count(held: Held) -> dict[str, int]:
+        return dict(explanations_in(str(tmp_path), "sink 's'").count(held))
 
-    assert counted(Held(epoch=2)) == {"left": 3, "right": 3}
-    assert counted(Held(epoch=2, explained={"left": 2})) == {"left": 2, "right": 3}, "nothing beyond what is told"
-    assert counted(Held(explained={})) == {}, "positions that nobody holds mean nothing"
+    assert count(Held(epoch=2)) == {"left": 3, "right": 3}
+    assert count(Held(epoch=2, explained={"left": 2})) == {"left": 2, "right": 3}, "nothing beyond what is told"
+    assert count(Held(explained={})) == {}, "positions that nobody holds mean nothing"
     kept = explanations_in(str(tmp_path), "sink 's'")
-    assert kept.all(kept.counted(Held(epoch=2)), []) == texts
+    assert kept.all(kept.count(Held(epoch=2)), []) == texts
 
 
 def test_a_sink_without_explanations_counts_none(tmp_path: Path) -> None:
-    assert explanations_in(str(tmp_path / "positions"), "sink 's'").counted(Held(epoch=1, explained={})) == {}
+    assert explanations_in(str(tmp_path / "positions"), "sink 's'").count(Held(epoch=1, explained={})) == {}

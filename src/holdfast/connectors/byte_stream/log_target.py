@@ -167,7 +167,7 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
             streams=streams.states,
             removals=tuple(streams.removals),
             recent_ends=record.recent_ends,
-            explained=explained_with(self._explained(last), told),
+            explained=explained_with(self._explanation_counts(last), told),
             explanations=tuple(told),
         )
 
@@ -207,8 +207,8 @@ class ByteStreamSink(RewindableLogSink[StreamEntry, _Written, StreamsBehind]):
         for batch in rows.to_batches():
             messages_module.check(self._columns, self._schema, batch)
 
-    def _explained(self, last: StreamEntry) -> Mapping[str, int]:
-        return self._explanations.counted(last.held())
+    def _explanation_counts(self, last: StreamEntry) -> Mapping[str, int]:
+        return self._explanations.count(last.held())
 
     def _staged(self) -> Iterable[StagedDirectory]:
         return self._staging.places.directories()

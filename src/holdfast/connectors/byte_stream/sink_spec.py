@@ -203,7 +203,7 @@ class ByteStreamSinkSpec:
             return None
         held = Held(last.epoch, last.generation, last.positions, last.pts, recent_ends=last.recent_ends)
         kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
-        return SinkLedger(held, tuple(kept.all(kept.counted(held), last.explanations)))
+        return SinkLedger(held, tuple(kept.all(kept.count(held), last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the directory of the sink's streams."""

@@ -161,7 +161,7 @@ class KeptExplanations:
             self._objects.delete_several(sorted(run.key for run in contained))
             there -= contained
 
-    def counted(self, held: Held) -> Mapping[str, int]:
+    def count(self, held: Held) -> Mapping[str, int]:
         """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
 
         Entries in directories that version 09f82eec wrote say nothing of it: what lay beside the log counted.
@@ -183,7 +183,7 @@ class KeptExplanations:
         Parameters
         ----------
         explained : mapping of str to int
-            Source -> how many, as the last log entry says, or :meth:`counted`.
+            Source -> how many, as the last log entry says, or :meth:`count`.
         newest : sequence of Explanation
             What that entry says, which may not be copied yet.
 

@@ -195,7 +195,7 @@ class LogSink(ABC, Generic[E, P]):
         """Tell whether an entry may be in the log although its append has failed."""
         return isinstance(error, InDoubt)
 
-    def _explained(self, last: E) -> Mapping[str, int]:
+    def _explanation_counts(self, last: E) -> Mapping[str, int]:
         """Return source -> how many explanations of its positions the log has."""
         return last.held().explained or {}
 
@@ -223,7 +223,7 @@ class LogSink(ABC, Generic[E, P]):
                 if self._append(fence, last):  # else another process has appended since: what it published counts
                     break
             self._generation = run.generation
-            return replace(self._took_over(fence, last), explained=self._explained(last))
+            return replace(self._took_over(fence, last), explained=self._explanation_counts(last))
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check the carried rows; whatever staged rows cannot be, their tasks have said."""
@@ -253,7 +253,7 @@ class LogSink(ABC, Generic[E, P]):
             prepared = self._prepare(new, last, carried)
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
-            told = lacking(new, self._explained(last), self._node)
+            told = lacking(new, self._explanation_counts(last), self._node)
             entry = self._entry(new, last, prepared, told)
         except Exception:
             self._drop(carried)
@@ -289,7 +289,7 @@ class LogSink(ABC, Generic[E, P]):
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         last = self._last()
-        return self._explanations.all(self._explained(last), last.explanations)
+        return self._explanations.all(self._explanation_counts(last), last.explanations)
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""

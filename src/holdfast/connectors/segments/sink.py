@@ -260,7 +260,7 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     def explanations(self) -> list[Explanation]:
         """Return what is kept of the meaning of its positions."""
         holdings = self._manifest.holdings()
-        return self._explanations.all(self._explanations.counted(holdings.held()), holdings.last.explanations)
+        return self._explanations.all(self._explanations.count(holdings.held()), holdings.last.explanations)
 
     def content(self) -> AbstractContextManager[Content]:
         """Open a view of the rows."""
@@ -422,8 +422,8 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     def _peek(self) -> SegmentsEntry:
         return self._manifest.last()
 
-    def _explained(self, last: SegmentsEntry) -> Mapping[str, int]:
-        return self._explanations.counted(self._holdings.held())
+    def _explanation_counts(self, last: SegmentsEntry) -> Mapping[str, int]:
+        return self._explanations.count(self._holdings.held())
 
     def _named(self, last: SegmentsEntry) -> Collection[str]:
         return self._holdings.files

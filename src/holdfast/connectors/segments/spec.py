@@ -246,7 +246,7 @@ class SegmentsSinkSpec:
         if not holdings.last.number:
             return None
         kept = explanations_in(places.explanations, f"sink {name!r}")
-        told = kept.all(kept.counted(holdings.held()), holdings.last.explanations)
+        told = kept.all(kept.count(holdings.held()), holdings.last.explanations)
         return SinkLedger(holdings.held(), tuple(told), holdings.refill)
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:

@@ -256,7 +256,7 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
             removals=() if back is None else back.files,
             back_to=None if back is None else back.epoch,
             recent_ends=record.recent_ends,
-            explained=explained_with(self._explained(last), told),
+            explained=explained_with(self._explanation_counts(last), told),
             explanations=tuple(told),
             is_repair=False,
         )
@@ -300,8 +300,8 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
             if name is not None:
                 self._staging.remove(name)
 
-    def _explained(self, last: LogEntry) -> Mapping[str, int]:
-        return self._explanations.counted(last.held())
+    def _explanation_counts(self, last: LogEntry) -> Mapping[str, int]:
+        return self._explanations.count(last.held())
 
     def _is_staged(self, last: LogEntry, epoch: int) -> bool:
         return epoch > last.after_epoch and self._renames.is_unfinished(last)

@@ -212,7 +212,7 @@ class FilesSinkSpec:
         if last is None:
             return None
         kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
-        return SinkLedger(last.held(), tuple(kept.all(kept.counted(last.held()), last.explanations)))
+        return SinkLedger(last.held(), tuple(kept.all(kept.count(last.held()), last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the sink's log, and its files: their names say whose they are."""
