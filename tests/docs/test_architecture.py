@@ -53,3 +53,12 @@ def test_the_table_of_contributing_names_modules_that_exist() -> None:
     assert len(modules) > 20
     source = Path(holdfast.__file__).parent
     assert [module for module in modules if not (source / module).is_file()] == []
+
+
+def test_what_a_row_of_the_table_names_below_its_package_exists() -> None:
+    source = Path(holdfast.__file__).parent
+    rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", TEXT.partition("## Walk 1")[0], re.MULTILINE)
+    assert len(rows) > 10
+    named = [(package, name) for package, said in rows for name in re.findall(r"`(\w+(?:\.py|/))`", said)]
+    lacking = [each for each in named if not (source / each[0] / each[1]).exists() and not (source / each[1]).exists()]
+    assert lacking == []
