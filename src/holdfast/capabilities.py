@@ -9,7 +9,7 @@ error.  Otherwise a misspelled method would switch a guarantee off, and nobody w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -58,16 +58,16 @@ def capabilities(thing: object) -> frozenset[type]:
     """
     checked, found = _KNOWN.get(type(thing), (0, frozenset()))
     if checked != len(_KINDS):
-        found = frozenset(port for port in _KINDS if _has(thing, port))
-        for kind in {kind for kinds in _KINDS.values() for kind in kinds}:
+        known = dict(_KINDS)  # another thread may import more of them
+        found = frozenset(port for port in known if _has(thing, port))
+        for kind in {kind for kinds in known.values() for kind in kinds}:
             if _has(thing, kind):
-                _check(thing, kind)
-        _KNOWN[type(thing)] = len(_KINDS), found
+                _check(thing, kind, [port for port, kinds in known.items() if kind in kinds])
+        _KNOWN[type(thing)] = len(known), found
     return found
 
 
-def _check(thing: object, kind: type) -> None:
-    ports = [port for port, kinds in _KINDS.items() if kind in kinds]
+def _check(thing: object, kind: type, ports: Sequence[type]) -> None:
     asked = members(kind).union(*map(members, ports))
     unasked = [name for name in dir(type(thing)) if not name.startswith("_") and name not in asked]
     for port in ports:
@@ -95,7 +95,9 @@ def members(port: type) -> frozenset[str]:
 
 
 def _has(thing: object, port: type) -> bool:
-    return all(_has_name(thing, name) for name in members(port))
+    return all(_has_name(thing, name) for name in members(port)) and not any(
+        getattr(type(thing), name, _MISSING) is None and callable(getattr(port, name, None)) for name in members(port)
+    )
 
 
 def _has_name(thing: object, name: str) -> bool:

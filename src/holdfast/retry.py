@@ -95,24 +95,30 @@ class Retrier:
         self._may_go_on = may_go_on
         self._random = random.Random(policy.seed)
         self.waits_for = ""
-        """What failed and is tried again after a wait, in one line; empty while nothing is waited for."""
+        """What failed and is tried again, in one line; empty when nothing is."""
 
     def call(self, call: Callable[[], T], doing: str) -> T:
         """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
-        return _repeat(
-            call, lambda attempt, error: isinstance(error, Unavailable) and self.wait_after(attempt, doing, error)
-        )
+        try:
+            return _repeat(
+                call, lambda attempt, error: isinstance(error, Unavailable) and self._wait(attempt, doing, error)
+            )
+        finally:
+            self.waits_for = ""
 
     def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
         """Wait after a failed attempt (the first is 1) of what :meth:`call` cannot repeat; False after the last one."""
+        try:
+            return self._wait(attempt, doing, error)
+        finally:
+            self.waits_for = ""
+
+    def _wait(self, attempt: int, doing: str, error: HoldfastError) -> bool:
         if attempt >= self.policy.attempts or not self._may_go_on():
             return False
         self._on_retry(doing, attempt, error)
         self.waits_for = one_line(error)
-        try:
-            self._clock.sleep_s(self.policy.wait_s(attempt, self._random))
-        finally:
-            self.waits_for = ""
+        self._clock.sleep_s(self.policy.wait_s(attempt, self._random))
         return True
 
 

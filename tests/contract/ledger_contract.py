@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+import pytest
+
 from holdfast.capabilities import offers
+from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.ports import Held, Inspectable, LedgerSpec, RunIdentity, Sink
 from tests.contract.explaining_contract import epoch, told
 from tests.contract.sink_contract import PIPELINE
@@ -30,6 +33,20 @@ class LedgerContract:
         assert offers(target.spec, LedgerSpec)
         assert target.spec.ledger("target", PIPELINE) is None
         assert not target.is_there()
+
+    def test_an_explanation_counts_from_its_entry_on(
+        self, target: AskedTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A copy beside the log may come later."""
+        sink = target.connect()
+        held = sink.open(RunIdentity(PIPELINE, 3))
+        sink.publish([epoch(1, told("lines", 1), generation=3)], held)
+        monkeypatch.setattr(KeptExplanations, "keep", lambda *_, **__: None)
+        sink.publish([epoch(2, told("lines", 2), generation=3)], Held())
+        assert offers(target.spec, LedgerSpec)
+        found = target.spec.ledger("target", PIPELINE)
+        assert found is not None
+        assert found.explanations == told("lines", 1, 2)
 
     def test_it_says_what_an_opening_finds_and_what_is_explained(self, target: AskedTarget) -> None:
         sink = target.connect()

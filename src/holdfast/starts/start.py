@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings, mistaken_variables
 from holdfast.connectors.reading.until import ends_at
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.event_time import commit_every_ticks
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("holdfast.run")
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def start(
@@ -163,10 +166,10 @@ def start(
     for warning in start_warnings(pipeline):
         log.warning("%s", warning)
     lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
-    begins = StartAt.of(pipeline, from_checkpoint=_path(from_checkpoint), at=at, state=state)
+    begins = StartAt.of(pipeline, from_checkpoint=_export(from_checkpoint), at=at, state=state)
     asked = StartOptions(
         pipeline=pipeline,
-        checkpoint=os.fspath(checkpoint),
+        checkpoint=_location(checkpoint),
         trigger=trigger,
         commit_every_ticks=commit_every_ticks(commit_every, pipeline.sources),
         commit_thread=commit_thread,
@@ -174,7 +177,7 @@ def start(
         settings=settings,
         begins=begins,
         until=ends_at(pipeline, until, at=begins.at_us),
-        spark_checkpoint=_path(spark_checkpoint),
+        spark_checkpoint=None if spark_checkpoint is None else _location(spark_checkpoint),
         rebuild_state=rebuild_state,
         compares=bool(compare_on_start),
         compared_sinks=_names(compare_on_start),
@@ -194,8 +197,20 @@ def start(
             lifecycle.tear_down()
 
 
-def _path(given: str | os.PathLike[str] | None) -> str | None:
-    return None if given is None else os.fspath(given)
+def _location(given: str | os.PathLike[str]) -> str:
+    found = os.fspath(given)
+    if not isinstance(given, str) and _ADDRESS.match(found):
+        raise InvalidPipeline(
+            f"the checkpoint {found!r} is a path object and begins like an address.",
+            why="a path object keeps one slash of two: it would be a directory here.",
+            do="give the address as a text.",
+        )
+    return found
+
+
+def _export(given: str | os.PathLike[str] | None) -> str | None:
+    """Return where to start from: a name or a place as a text, and always a place as a path object."""
+    return given if given is None or isinstance(given, str) else os.path.abspath(_location(given))
 
 
 def _finish_rewind(asked: StartOptions, store: Store, directory: Path) -> None:

@@ -64,6 +64,31 @@ def test_neighbours_are_merged_and_everything_is_found() -> None:
     assert kept(objects).all({}, ()) == []
 
 
+def test_hundreds_that_earlier_runs_left_single_are_merged_with_the_next_one() -> None:
+    objects = Objects()
+    objects.there = {f"lines/{number:012}-{number:012}": b"log %d" % number for number in range(1, 1501)}
+    kept(objects).keep(told(1501))
+    assert len(objects.there) == 16
+    assert whole(objects, 1501)
+
+
+def test_what_lies_behind_the_newest_copy_is_not_merged_and_gives_way() -> None:
+    objects = Objects()
+    objects.there = {f"lines/{number:012}-{number:012}": b"left behind" for number in range(2, 151)}
+    kept(objects).keep(told(1))
+    for number in range(2, 151):
+        kept(objects).keep(told(number))
+    assert whole(objects, 150)
+
+
+def test_what_lies_beside_a_log_without_an_epoch_is_forgotten() -> None:
+    objects = Objects()
+    kept(objects).keep(told(1, 2))
+    kept(objects).forget()
+    assert objects.there == {}
+    kept(objects).forget()
+
+
 @pytest.mark.parametrize("slept_at", [1, 50, 99])
 def test_a_run_that_slept_while_another_one_merged_loses_nothing(slept_at: int) -> None:
     """What it copies is committed, so it may; and what it merges is all there, or it does not."""

@@ -535,15 +535,17 @@ def test_an_attempt_that_failed_while_it_staged_leaves_nothing_to_the_next_one(
 # --- what an earlier version has staged -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("has_names", [False, True], ids=["without names", "with names that no sign tells of"])
 @pytest.mark.parametrize("kind", ["stream", "hash", "fields"])
-def test_rows_that_version_09f82eec_staged_are_shown(
-    redis_url: str, client: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_an_earlier_version_staged_are_shown(
+    redis_url: str, client: Any, kind: str, has_names: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its chunks have no names of columns."""
+    """Chunks of version 09f82eec have no names of columns; those of some later ones have, and do not say so."""
     sink = opened(redis_url, kind)
     with monkeypatch.context() as earlier:
         earlier.setattr(redis_form, "NAMED", 0)
-        earlier.setattr(redis_form, "_pack", without_names(redis_form._pack))
+        if not has_names:
+            earlier.setattr(redis_form, "_pack", without_names(redis_form._pack))
         writer = sink.writer_factory()(Task("p", 1, 1, 0, 0))
         writer.write(pa.RecordBatch.from_pylist([{"id": "a", "n": 1}, {"id": "b", "n": None}], SCHEMA))
         handle = writer.stage()

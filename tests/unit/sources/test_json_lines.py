@@ -267,7 +267,7 @@ def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch
         calls += 1
         return read_json(*arguments, **named)
 
-    monkeypatch.setattr("holdfast.connectors.formats.arrow_json.read_json", counting)
+    monkeypatch.setattr("holdfast.connectors.formats.json_lines.arrow_json.read_json", counting)
     alone = [row for line in BY_TURNS for row in parsed(line, TIMES)]
     assert [row["id"] for row in alone] == [1, 2, 3, 4]
     calls = 0

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.building import building
 from holdfast.graph.trigger import pace
-from holdfast.ports import Guarantee, Held, Reset, SinkLedger, Withdrawal
+from holdfast.ports import Guarantee, Reset, SinkLedger, Withdrawal
 from holdfast.store import durable
 from holdfast.types import units
 
@@ -201,7 +201,7 @@ class ByteStreamSinkSpec:
             last = Branch(own).log.last()
         if last is None:
             return None
-        held = Held(last.epoch, last.generation, last.positions, last.pts, recent_ends=last.recent_ends)
+        held = last.held()
         kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(held, tuple(kept.all(kept.count(held), last.explanations)))
 

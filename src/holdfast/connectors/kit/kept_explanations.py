@@ -127,8 +127,8 @@ class KeptExplanations:
             self._put(several, self._there.setdefault(source, set()))
         self._copied = explanations
         try:
-            for there in self._there.values():
-                self._merge(there)
+            for source, several in new.items():
+                self._merge(self._there[source], several[-1].number)
         except (HoldfastError, _MergedElsewhere) as error:
             log.warning("%s: explanations of positions are merged later: %s", self._node, error)
             self._there = {}
@@ -145,21 +145,23 @@ class KeptExplanations:
             if (copy := copies.get(one.number, one.text)) != one.text:
                 raise differing(one.source, one.number, (self._node, copy), ("its log", one.text))
 
-    def _merge(self, there: set[_Run]) -> None:
-        """Make one object of the last hundred, where they are of one level; remove what others contain."""
-        while True:
-            last = _dense(there)[-MERGED_AT_A_TIME:]
-            if len(last) < MERGED_AT_A_TIME or len({run.level for run in last}) > 1:
-                return
-            merged = _Run(last[0].source, last[0].first, last[-1].last)
-            texts = self._texts(last)
+    def _merge(self, there: set[_Run], last: int) -> None:
+        """Make one object of each hundred neighbours of one level, as far as is copied; remove what it contains."""
+        while neighbours := _neighbours(run for run in _dense(there) if run.last <= last):
+            merged = _Run(neighbours[0].source, neighbours[0].first, neighbours[-1].last)
+            texts = self._texts(neighbours)
             if len(texts) != merged.last - merged.first + 1:
                 raise _MergedElsewhere(f"not all of {merged.key} is there")
             self._objects.put(merged.key, "\n".join(texts.values()).encode())
             there.add(merged)
-            contained = {run for run in there if any(wider.contains(run) for wider in _dense(there))}
+            contained = {run for run in there if merged.contains(run)}
             self._objects.delete_several(sorted(run.key for run in contained))
             there -= contained
+
+    def forget(self) -> None:
+        """Remove what is there although the log holds no epoch: an earlier version copied before its entry."""
+        if there := [run.key for runs in _runs_in(self._objects).values() for run in runs]:
+            self._objects.delete_several(sorted(there))
 
     def count(self, held: Held) -> Mapping[str, int]:
         """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
@@ -228,6 +230,18 @@ def _runs_in(objects: Objects) -> dict[str, set[_Run]]:
     for source, first, last in (match.groups() for key in objects.keys("") if (match := _NAME.fullmatch(key))):
         found.setdefault(source, set()).add(_Run(source, int(first), int(last)))
     return found
+
+
+def _neighbours(runs: Iterable[_Run]) -> list[_Run]:
+    """Return the first hundred that follow each other and are of one level; nothing where there are none."""
+    found: list[_Run] = []
+    for run in runs:
+        if found and found[-1].level != run.level:
+            found = []
+        found.append(run)
+        if len(found) == MERGED_AT_A_TIME:
+            return found
+    return []
 
 
 def _dense(runs: Iterable[_Run]) -> list[_Run]:

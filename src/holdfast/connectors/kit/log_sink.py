@@ -223,6 +223,8 @@ class LogSink(ABC, Generic[E, P]):
                 if self._append(fence, last):  # else another process has appended since: what it published counts
                     break
             self._generation = run.generation
+            if not last.held().epoch:
+                self._explanations.forget()
             return replace(self._took_over(fence, last), explained=self._explanation_counts(last))
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:

@@ -28,8 +28,8 @@ COLUMNS_MAX = 1_000
 """More arguments of one command than this the server's Lua has no room for."""
 
 NAMED = 1 << 31
-"""Added to the number of columns of a chunk that has their names.  One that an earlier version staged has none: its
-columns are taken for those of now, in their order."""
+"""Added to the number of columns of a chunk that has their names.  One that an earlier version staged has none, and its
+columns are taken for those of now, in their order; or it has them without saying so: the lengths in it tell which."""
 
 _TYPES = {"stream": "stream", "hash": "", "fields": "hash"}
 

@@ -66,23 +66,43 @@ local function trim(rows)
   redis.call('XTRIM', KEYS[2], 'MAXLEN', '=', string.format('%.0f', length - excess))
 end
 
-local function write(chunk)
-  local rows, columns, at = struct.unpack('<I4I4', chunk)
+local function walked(chunk, rows, columns, at, is_named, is_checked)
   local names, lengths, values, size = {}, {}, {}, 0
-  local first = how.kind == 'stream' and 1 or 2
-  local is_named = columns >= how.named
-  if is_named then columns = columns - how.named end
+  local first, behind = how.kind == 'stream' and 1 or 2, #chunk + 1
   for c = 1, columns do
     names[c] = how.fields[c - first + 1]
     if is_named then
+      if at + 4 > behind then return nil end
       size, at = struct.unpack('<I4', chunk, at)
       names[c] = string.sub(chunk, at, at + size - 1)
       at = at + size
     end
+    if at + 4 > behind then return nil end
     size, at = struct.unpack('<I4', chunk, at)
     lengths[c], values[c] = at, at + 4 * rows
     at = values[c] + size
+    if at > behind then return nil end
+    if is_checked then
+      for row = 0, rows - 1 do size = size - math.max(0, (struct.unpack('<i4', chunk, lengths[c] + 4 * row))) end
+      if size ~= 0 then return nil end
+    end
   end
+  if at ~= behind then return nil end
+  return names, lengths, values
+end
+
+local function write(chunk)
+  local rows, columns, at = struct.unpack('<I4I4', chunk)
+  local first = how.kind == 'stream' and 1 or 2
+  local names, lengths, values
+  if columns >= how.named then
+    columns = columns - how.named
+    names, lengths, values = walked(chunk, rows, columns, at, true, false)
+  else -- of an earlier version: without names, or with names and no sign of it
+    names, lengths, values = walked(chunk, rows, columns, at, false, true)
+    if not names then names, lengths, values = walked(chunk, rows, columns, at, true, true) end
+  end
+  if not names then error('a chunk of staged rows cannot be read') end
   for row = 0, rows - 1 do
     local found, fields, id = {}, {}, nil
     for c = 1, columns do
