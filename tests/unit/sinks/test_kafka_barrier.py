@@ -21,7 +21,7 @@ from holdfast.connectors.kafka.sink.ledger import KafkaLedger, KafkaNames
 from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
 from holdfast.connectors.kafka.sink.sink import KafkaSink
 from holdfast.connectors.kit.sql import LedgerRow
-from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.errors import Corrupt, Fenced, InDoubt, Unavailable
 from holdfast.ports import EpochRecord, Explanation, Outcome, RunIdentity
 
 NAMES = KafkaNames("words", "target")
@@ -143,7 +143,8 @@ class Cluster:
 
     def generation(self) -> int:
         told = {record.key: record.value for record in self.log}
-        found = ledger._parsed(NAMES, told[NAMES.key.encode()] or b"", {})
+        key = NAMES.key.encode()
+        found, _ = ledger._parsed(NAMES, {key: told[key] or b""}, is_sealed=True)
         return found.row.generation
 
 
@@ -264,3 +265,42 @@ def test_what_a_lagging_broker_says_is_not_taken_for_an_outcome_or_the_whole_pas
         sink.explanations()
     cluster.log = after
     assert (sink.outcome(8), sink.outcome(9)) == (Outcome.PUBLISHED, Outcome.ABSENT)
+
+
+# --- records of version 09f82eec: none of them has a header -----------------------------------------------------------
+
+SAID = b'{"root": "/data", "format": "json"}'
+UNSEALED = (
+    LogRecord(b"words/target#left#1", SAID),
+    LogRecord(
+        b"words/target",
+        b'{"epoch": 7, "positions": "{\\"left\\": {\\"log\\": 1}}", "pts": 5, "step_time": null, "generation": 1, '
+        b'"owner": "0a04e6244fac05eb"}',
+    ),
+)
+STRANGE = LogRecord(b"words/target", b'{"epoch": 1, "positions": "{}", "pts": null, "generation": 9, "owner": ""}')
+
+
+def test_records_without_a_header_are_written_again_with_one_by_the_run_that_takes_the_sink(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cluster = Cluster()
+    cluster.log += UNSEALED
+    sink = cluster.sink(monkeypatch)
+    cluster.next_commits = ["answer", "no answer"]
+    assert len(opened(sink)) == 1, "the answer is lost when it has written them"
+    told = [Explanation("left", 1, SAID.decode())]
+    assert (sink.outcome(7), sink.explanations()) == (Outcome.PUBLISHED, told)
+    assert caplog.text == "", "nobody else has written them"
+    cluster.log = [record for record in cluster.log if record not in UNSEALED]  # as compaction does
+    assert all(map(NAMES.has_written, cluster.log))
+    cluster.log += (STRANGE, *UNSEALED)
+    assert (sink.outcome(7), sink.explanations()) == (Outcome.PUBLISHED, told)
+    assert "another producer's" in caplog.text
+
+
+def test_records_without_a_header_that_no_version_wrote_are_not_believed(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster()
+    cluster.log += (*UNSEALED, STRANGE)
+    with pytest.raises(Corrupt, match="another producer"):
+        cluster.sink(monkeypatch).open(RunIdentity("words", 2))

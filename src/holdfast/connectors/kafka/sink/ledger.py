@@ -142,6 +142,8 @@ class KafkaLedger:
         What is decided and perhaps not committed.
     explained : mapping of str to int
         Source -> how many explanations are kept.
+    is_sealed : bool
+        Whether its records say who wrote them; those of an earlier version do not, until a run takes the sink.
     """
 
     row: LedgerRow
@@ -149,6 +151,7 @@ class KafkaLedger:
     owner: str = ""
     unfinished: Unfinished | None = None
     explained: Mapping[str, int] = ()  # type: ignore[assignment]
+    is_sealed: bool = True
 
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
@@ -206,8 +209,8 @@ def read(
     if not is_there and barrier is None and names.progress not in session.partitions(awaited=[names.progress]):
         return None, []
     ours, beside = names.key.encode(), f"{names.key}#".encode()
-    marker: bytes | None = None
-    explained: dict[tuple[str, int], str] = {}
+    sealed: dict[bytes, bytes] = {}
+    foreign: dict[bytes, bytes | None] = {}
     last = None if barrier is None else (names.barrier.encode(), barrier.encode())
     foreign_count = 0
     for record in session.records(names.progress, waits=waits, last=last):
@@ -215,20 +218,25 @@ def read(
         if key != ours and not key.startswith(beside):
             continue
         if not names.has_written(record):
+            foreign[key] = value
             foreign_count += 1
-        elif key == ours:
-            marker = value
-            if value is None:  # a reset: what was told before explains nothing
-                explained.clear()
-        elif value is not None:
-            source, _, number = key[len(beside) :].decode().rpartition("#")
-            explained[unquote(source), int(number)] = value.decode()
-    if foreign_count:
-        _note_foreign(names, foreign_count, is_alone=marker is None)
-    explanations = [Explanation(source, number, text) for (source, number), text in sorted(explained.items())]
-    if marker is None:
-        return None, []
-    return _parsed(names, marker, {each.source: each.number for each in explanations}), explanations
+            continue
+        if _is_unsealed(foreign.get(ours)):  # a run took over what was said before, and said all of it again
+            foreign, foreign_count = {}, 0
+        if value is not None:
+            sealed[key] = value
+        elif key == ours:  # a reset: what was told before explains nothing
+            sealed.clear()
+    is_sealed = bool(sealed) or not _is_unsealed(foreign.get(ours))
+    if is_sealed and foreign_count:
+        _note_foreign(names, foreign_count, is_alone=ours not in sealed)
+    said = sealed if is_sealed else {key: value for key, value in foreign.items() if value is not None}
+    return (None, []) if ours not in said else _parsed(names, said, is_sealed=is_sealed)
+
+
+def _is_unsealed(marker: bytes | None) -> bool:
+    """Return whether it is the ledger of a version that put no header on its records; what it says is of no other."""
+    return marker is not None and b'"step_time": ' in marker
 
 
 def _note_foreign(names: KafkaNames, count: int, *, is_alone: bool) -> None:
@@ -280,9 +288,12 @@ def _columns(names: KafkaNames, told: Sequence[tuple[str, str | None]]) -> Recor
     return RecordColumns(names.progress, *columns)
 
 
-def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> KafkaLedger:
+def _parsed(
+    names: KafkaNames, told: Mapping[bytes, bytes], *, is_sealed: bool
+) -> tuple[KafkaLedger, list[Explanation]]:
+    ours = names.key.encode()
     try:
-        said = json.loads(marker)
+        said = json.loads(told[ours])
         row = LedgerRow(int(said["epoch"]), int(said["generation"]), said["positions"], said["pts"])
         row.held()
         left = said.get("unfinished")
@@ -290,7 +301,15 @@ def _parsed(names: KafkaNames, marker: bytes, explained: Mapping[str, int]) -> K
         if left is not None:
             transactions = {name: (int(ids[0]), int(ids[1])) for name, ids in left["transactions"].items()}
             unfinished = Unfinished(int(left["first"]), transactions, left["before"])
-        return KafkaLedger(row, str(said.get("recent_ends", "")), str(said["owner"]), unfinished, explained)
+        explained = {}
+        for key, text in told.items():
+            if key != ours:
+                source, _, number = key[len(ours) + 1 :].decode().rpartition("#")
+                explained[unquote(source), int(number)] = text.decode()
+        explanations = [Explanation(source, number, text) for (source, number), text in sorted(explained.items())]
+        counts = {each.source: each.number for each in explanations}
+        ends, owner = str(said.get("recent_ends", "")), str(said["owner"])
+        return KafkaLedger(row, ends, owner, unfinished, counts, is_sealed), explanations
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"sink {names.sink!r}: its ledger in the topic {names.progress!r} cannot be read.",

@@ -151,11 +151,13 @@ class KafkaSink:
             if not self._is_ours(found or ABSENT, generation):
                 self._check_is_lower(found or ABSENT, generation)
 
-        found = self._behind_barrier(check)
+        told = self._behind_barrier(check)
+        found = self._ledger
         if not self._is_ours(found, generation):
             self._before = found.row.generation
             row = replace(found.row, generation=generation)
-            self._commit(replace(found, row=row, owner=self._owner))
+            moved = replace(found, row=row, owner=self._owner, is_sealed=True)
+            self._commit(moved, () if found.is_sealed else told)
 
     def _check_is_compacted(self) -> None:
         """A topic that drops records by their age would drop the ledger of a sink that has been idle for long."""
@@ -348,8 +350,10 @@ class KafkaSink:
     def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
         return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
 
-    def _behind_barrier(self, check: Callable[[KafkaLedger | None], None]) -> KafkaLedger:
-        """Make a producer, let it write a barrier, and keep and return what the ledger says up to that, if it is right.
+    def _behind_barrier(self, check: Callable[[KafkaLedger | None], None]) -> list[Explanation]:
+        """Make a producer, let it write a barrier, and keep what the ledger says up to that, if it is right.
+
+        What positions mean is returned.
 
         No leader that is cut off from its cluster can have taken the barrier.  A producer goes with a ledger that was
         read behind it: there is none after an error.
@@ -362,7 +366,7 @@ class KafkaSink:
         try:
             with self._transaction() as producer:
                 producer.send(ledger.barrier_record(names, barrier))
-            found, _ = ledger.read(self._session, names, barrier=barrier)
+            found, told = ledger.read(self._session, names, barrier=barrier)
             check(found)
         except InDoubt as doubt:
             raise staging.without_barrier(names, doubt) from doubt
@@ -370,7 +374,7 @@ class KafkaSink:
             self._drop()
             raise
         self._ledger = found or ABSENT
-        return self._ledger
+        return told
 
     def _drop(self) -> None:
         if self._producer is not None:
