@@ -47,7 +47,7 @@ def told(*numbers: int) -> list[Explanation]:
 
 
 def kept(objects: Objects) -> KeptExplanations:
-    return KeptExplanations(objects, "sink 'out'")
+    return KeptExplanations(objects, "sink 'out'", may_lag=True)
 
 
 def whole(objects: Objects, count: int) -> bool:
@@ -214,3 +214,10 @@ def test_an_object_in_a_directory_that_is_damaged_is_an_error(tmp_path: Path) ->
 
 def files(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "lines").iterdir() if path.is_file())
+
+
+def test_a_copy_that_is_gone_from_a_directory_is_not_waited_for(tmp_path: Path) -> None:
+    there = explanations_in(str(tmp_path / "positions"), "sink 'out'")
+    there.keep(told(1, 2))
+    with pytest.raises(Corrupt, match="explanation 3 of 3 of source 'lines' is missing in"):
+        there.all({"lines": 3}, ())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.connectors.kit.explained import differing
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.ports import Explanation, Held
 from holdfast.store.increments import MERGED_AT_A_TIME
 
@@ -82,11 +82,14 @@ class KeptExplanations:
         Where they are.
     node : str
         ``sink 'name'``, for errors.
+    may_lag : bool
+        Whether a listing can lack what is there: then what is not found is asked for again, else it is gone.
     """
 
-    def __init__(self, objects: Objects, node: str) -> None:
+    def __init__(self, objects: Objects, node: str, *, may_lag: bool = False) -> None:
         self._objects = objects
         self._node = node
+        self._may_lag = may_lag
         self._there: dict[str, set[_Run]] = {}
         """What was listed, and put since; empty: to be listed."""
         self._copied: Sequence[Explanation] = ()
@@ -192,7 +195,9 @@ class KeptExplanations:
         Raises
         ------
         Unavailable
-            If some are not found: they were removed, or a listing lags.
+            If some are not found where a listing may lag.
+        Corrupt
+            If some are gone.
         """
         wanted = [(source, number) for source, count in sorted(explained.items()) for number in range(1, count + 1)]
         for _ in range(_READ_ATTEMPTS):
@@ -204,6 +209,15 @@ class KeptExplanations:
             if not lost:
                 return [Explanation(source, number, found[source, number]) for source, number in wanted]
         source, number = lost[0]
+        if not self._may_lag:
+            raise Corrupt(
+                f"{self._node}: explanation {number} of {explained[source]} of source {source!r} is missing in "
+                f"{self._objects.address}.",
+                why="the sink's log says that it was there: it was removed, or the disk lost it.",
+                do="restore the directory from a copy; without it, what the sink's positions mean is known to the "
+                "checkpoint alone.",
+                participant=self._node,
+            )
         raise Unavailable(
             f"{self._node}: explanation {number} of {explained[source]} of source {source!r} is not found.",
             why=f"objects were removed from {self._objects.address}, or its listing lags.",

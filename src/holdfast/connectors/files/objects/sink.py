@@ -74,7 +74,7 @@ class ObjectFilesSink(RewindableLogSink[UploadsEntry, tuple[UploadedFile, ...], 
         super().__init__(name, pipeline)
         self._place = place
         self._entries = ObjectLog(place.log(pipeline, name))
-        self._explanations = KeptExplanations(place.positions(pipeline, name), f"sink {name!r}")
+        self._explanations = KeptExplanations(place.positions(pipeline, name), f"sink {name!r}", may_lag=True)
         self._staging = UploadStaging(place, form, tag_at(place.address, pipeline, name))
         self._completing = Completing(place, self._entries, self._explanations, pipeline, name)
         self._known = UploadsEntry()

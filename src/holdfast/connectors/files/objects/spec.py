@@ -105,7 +105,7 @@ class ObjectFilesSpec:
         last = ObjectLog(self.place.log(pipeline, name)).last()
         if last == UploadsEntry():
             return None
-        explanations = KeptExplanations(self.place.positions(pipeline, name), f"sink {name!r}")
+        explanations = KeptExplanations(self.place.positions(pipeline, name), f"sink {name!r}", may_lag=True)
         return SinkLedger(last.held(), tuple(explanations.all(last.explained, last.explanations)))
 
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
