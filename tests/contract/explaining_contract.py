@@ -205,6 +205,22 @@ class ReplacedRunContract:
         assert kept(again) == {"lines": texts("lines", 3)}
         again.close()
 
+    def test_what_it_left_before_the_first_epoch_is_not_believed_later(self, target: Target) -> None:
+        """Nor where the first epochs explain nothing: then no entry names the source."""
+        replaced = target.connect()
+        for number in (1, 2):
+            replaced._explanations.keep([Explanation("lines", number, '{"of": "another log"}')])  # type: ignore[attr-defined]
+        replaced.close()
+        for number, several in enumerate([(), (1,), (2,)], 1):
+            sink = target.connect()
+            sink.open(RunIdentity(PIPELINE, number))
+            sink.publish([epoch(number, told("lines", *several), generation=number)], Held())
+            sink.close()
+        again = target.connect()
+        assert again.open(RunIdentity(PIPELINE, 4)).explained == {"lines": 2}
+        assert kept(again) == {"lines": texts("lines", 2)}
+        again.close()
+
 
 def opened(target: Connecting, name: str = "target") -> Sink:
     """Return an opened sink."""

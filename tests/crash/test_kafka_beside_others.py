@@ -139,7 +139,7 @@ def test_unlike_sinks_survive_pairs_of_crashes(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("epoch", EPOCHS)
 @pytest.mark.parametrize("names", UNLIKE)
-def test_one_epoch_survives_every_pair_of_crashes(
+def test_one_epoch_survives_pairs_of_crashes(
     make: Make, names: str, epoch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     way, share = EPOCHS[epoch]
@@ -148,4 +148,5 @@ def test_one_epoch_survives_every_pair_of_crashes(
     )
     with capsys.disabled():
         sys.stdout.write(f"\n{names}, {epoch}: {report.place_count} writes, {report.run_count} worlds\n")
-    assert report.run_count > 4 * report.place_count // PAIRS
+    seconds = report.run_count - 2 * report.place_count
+    assert seconds * PAIRS > 2 * report.place_count

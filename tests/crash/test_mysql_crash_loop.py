@@ -235,7 +235,7 @@ def test_one_table_survives_a_second_crash_during_recovery(database: Database, w
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
-def test_one_table_survives_every_pair_of_crashes(database: Database, way: str) -> None:
+def test_one_table_survives_pairs_of_crashes(database: Database, way: str) -> None:
     survive_pairs(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
 
 

@@ -171,7 +171,7 @@ def test_the_commit_thread_and_grouping_change_nothing(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_one_directory_survives_every_other_pair_of_crashes(new_address: Callable[[], str], new_path: NewPath) -> None:
+def test_one_directory_survives_pairs_of_crashes(new_address: Callable[[], str], new_path: NewPath) -> None:
     survive_pairs(lambda: made(new_address(), new_path), *PLACES, stride=2, second_stride=2)
 
 

@@ -183,12 +183,12 @@ def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database,
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
-def test_one_table_survives_every_pair_of_crashes(database: Database, way: str) -> None:
+def test_one_table_survives_pairs_of_crashes(database: Database, way: str) -> None:
     survive_pairs(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("names", UNLIKE)
-def test_unlike_sinks_survive_every_pair_of_crashes(database: Database, new_path: NewPath, names: str) -> None:
+def test_unlike_sinks_survive_pairs_of_crashes(database: Database, new_path: NewPath, names: str) -> None:
     survive_pairs(lambda: several(database, names, new_path, SHORT))

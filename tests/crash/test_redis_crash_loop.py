@@ -153,7 +153,7 @@ def test_one_target_survives_a_second_crash_during_recovery(
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
-def test_one_target_survives_every_pair_of_crashes(
+def test_one_target_survives_pairs_of_crashes(
     reset: Callable[[], str], new_path: NewPath, in_steps: Callable[[str], None], way: str
 ) -> None:
     in_steps(way)
@@ -162,7 +162,7 @@ def test_one_target_survives_every_pair_of_crashes(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_beside_another_sink_it_survives_every_pair_of_crashes(
+def test_beside_another_sink_it_survives_pairs_of_crashes(
     reset: Callable[[], str], new_path: NewPath, in_steps: Callable[[str], None]
 ) -> None:
     in_steps("stream in steps")

@@ -55,6 +55,13 @@ def test_a_declaration_is_checked_where_the_graph_is_built():
         nodes.sink(Misspelled("m"), name="m")
 
 
+def test_a_method_that_a_class_withdraws_is_not_offered():
+    class Withdrawn(SimulatedSink):
+        expired = None  # type: ignore[assignment]
+
+    assert not offers(a_sink(Withdrawn), Expiring)
+
+
 def test_names_of_its_own_that_are_like_none_may_be_public():
     class Talkative(SimulatedSink):
         def brokers(self):

@@ -37,6 +37,19 @@ def test_a_call_that_succeeds_waits_for_nothing():
     assert clock.slept_s == 0
 
 
+def test_what_is_waited_for_is_said_until_the_call_succeeds():
+    made, _ = retrier()
+    call, said = failing(2), []
+
+    def noted():
+        said.append(made.waits_for)
+        return call()
+
+    assert made.call(noted, "ask") == "there"
+    assert ["away" in each for each in said] == [False, True, True]
+    assert made.waits_for == ""
+
+
 def test_unavailable_is_tried_again_and_told():
     made, told = retrier()
     assert made.call(failing(3), "ask") == "there"

@@ -46,8 +46,8 @@ def told(*numbers: int) -> list[Explanation]:
     return [Explanation("lines", number, f"log {number}") for number in numbers]
 
 
-def kept(objects: Objects) -> KeptExplanations:
-    return KeptExplanations(objects, "sink 'out'", may_lag=True)
+def kept(objects: Objects, *, may_lag: bool = True) -> KeptExplanations:
+    return KeptExplanations(objects, "sink 'out'", may_lag=may_lag)
 
 
 def whole(objects: Objects, count: int) -> bool:
@@ -85,8 +85,10 @@ def test_what_lies_beside_a_log_without_an_epoch_is_forgotten() -> None:
     objects = Objects()
     kept(objects).keep(told(1, 2))
     kept(objects).forget()
+    assert whole(objects, 2), "no version copied to an object store before its entry"
+    kept(objects, may_lag=False).forget()
     assert objects.there == {}
-    kept(objects).forget()
+    kept(objects, may_lag=False).forget()
 
 
 @pytest.mark.parametrize("slept_at", [1, 50, 99])

@@ -162,9 +162,12 @@ class KeptExplanations:
             there -= contained
 
     def forget(self) -> None:
-        """Remove what is there although the log holds no epoch: an earlier version copied before its entry."""
-        if there := [run.key for runs in _runs_in(self._objects).values() for run in runs]:
-            self._objects.delete_several(sorted(there))
+        """Remove what is there although the log holds no epoch: in directories 09f82eec copied before its entry.
+
+        In object stores no version did: nothing is listed there.
+        """
+        if not self._may_lag:
+            self._objects.delete_several(sorted(run.key for runs in _runs_in(self._objects).values() for run in runs))
 
     def count(self, held: Held) -> Mapping[str, int]:
         """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
