@@ -47,6 +47,7 @@ class LedgerContract:
         found = target.spec.ledger("target", PIPELINE)
         assert found is not None
         assert found.explanations == told("lines", 1, 2)
+        sink.close()
 
     def test_it_says_what_an_opening_finds_and_what_is_explained(self, target: AskedTarget) -> None:
         sink = target.connect()

@@ -12,7 +12,7 @@ from holdfast.connectors.kit import kept_explanations
 from holdfast.connectors.kit.files.explanations import explanations_in
 from holdfast.connectors.kit.kept_explanations import KeptExplanations
 from holdfast.errors import Corrupt, Diverged, Unavailable
-from holdfast.ports import Explanation
+from holdfast.ports import Explanation, Held
 from holdfast.store import increments
 
 
@@ -86,8 +86,10 @@ def test_what_lies_beside_a_log_without_an_epoch_is_forgotten() -> None:
     kept(objects).keep(told(1, 2))
     kept(objects).forget()
     assert whole(objects, 2), "no version copied to an object store before its entry"
-    kept(objects, may_lag=False).forget()
-    assert objects.there == {}
+    asked = kept(objects, may_lag=False)
+    assert asked.count(Held()) == {}
+    asked.forget()
+    assert (objects.there, asked.count(Held(1))) == ({}, {}), "it does not count what it has removed"
     kept(objects, may_lag=False).forget()
 
 

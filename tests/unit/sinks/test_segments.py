@@ -23,7 +23,7 @@ from holdfast.connectors.segments.policies import Segment, chosen, named, reason
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.ports import Carried, EpochRecord, Explanation, Held, Publication, RunIdentity
 from holdfast.store import durable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -426,6 +426,26 @@ def test_a_lost_journal_takes_the_sink_back_to_where_the_first_segment_began(tmp
     assert sorted(rows) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert visible(tmp_path) == [1, 2, 4, 6]
     again.close()
+
+
+def test_what_positions_mean_stays_where_a_lost_journal_takes_the_sink_back_to_its_beginning(tmp_path: Path) -> None:
+    """It holds no epoch as a whole then, and a part of some in sealed files."""
+    end = {"log": {"log": 1}}
+    sink = opened(tmp_path, seal=(lambda segment: "a" if segment.partition == "word=a" else None,))
+    told = (Explanation("log", 1, '{"of": "this log"}'),)
+    rows = pa.table({"id": [1, 2], "word": ["a", "b"]}, schema=SCHEMA)
+    sink.publish([Publication(EpochRecord(PIPELINE, 1, 1, end, explanations=told), (Carried(rows),))], Held())
+    sink.sealing.tend()
+    sink.close()
+    lose_journal(tmp_path)
+    for generation in (2, 3):
+        again = SegmentsSinkSpec(os.fspath(tmp_path), partition_by=("word",), seal=()).connected(
+            "out", PIPELINE, SCHEMA, is_tended=False
+        )
+        held = again.open(RunIdentity(PIPELINE, generation))
+        assert (held.epoch, list(held.stops), held.explained) == (0, [end], {"log": 1})
+        assert again.explanations() == list(told)
+        again.close()
 
 
 def beyond(epoch: int, end: dict[str, dict[str, int]], rows: Sequence[Row]) -> Publication:

@@ -162,12 +162,13 @@ class KeptExplanations:
             there -= contained
 
     def forget(self) -> None:
-        """Remove what is there although the log holds no epoch: in directories 09f82eec copied before its entry.
+        """Remove what is there although the log holds nothing: in directories 09f82eec copied before its entry.
 
         In object stores no version did: nothing is listed there.
         """
         if not self._may_lag:
             self._objects.delete_several(sorted(run.key for runs in _runs_in(self._objects).values() for run in runs))
+            self._there, self._untold = {}, None
 
     def count(self, held: Held) -> Mapping[str, int]:
         """Return source -> how many are kept: as the log says, or as are here of a source that it does not name.
@@ -177,13 +178,13 @@ class KeptExplanations:
         Parameters
         ----------
         held : Held
-            What the last log entry says.  Where that holds no epoch, nothing is explained.
+            What the last log entry says.  Where that holds nothing, nothing is explained.
         """
         told = held.explained or {}
         if self._untold is None:  # once: from then on our own entries name what they explain
             there = {source: _dense(runs) for source, runs in _runs_in(self._objects).items() if source not in told}
             self._untold = {source: runs[-1].last for source, runs in there.items() if runs}
-        return self._untold | dict(told) if held.epoch else told
+        return self._untold | dict(told) if held.epoch or held.stops else told
 
     def all(self, explained: Mapping[str, int], newest: Sequence[Explanation]) -> list[Explanation]:
         """Return everything that is kept.

@@ -223,9 +223,10 @@ class LogSink(ABC, Generic[E, P]):
                 if self._append(fence, last):  # else another process has appended since: what it published counts
                     break
             self._generation = run.generation
-            if not last.held().epoch:
+            held = self._took_over(fence, last)
+            if not (held.epoch or held.explained or held.stops):
                 self._explanations.forget()
-            return replace(self._took_over(fence, last), explained=self._explanation_counts(last))
+            return replace(held, explained=self._explanation_counts(last))
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
         """Check the carried rows; whatever staged rows cannot be, their tasks have said."""
