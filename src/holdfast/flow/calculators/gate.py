@@ -1,0 +1,76 @@
+"""A gate: packets pass where another stream says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.flow.contract import Calculator, Contract
+
+if TYPE_CHECKING:
+    from holdfast.flow.context import Context
+
+
+class Gate(Calculator):
+    """Passes the packets of its other inputs at times at which ``allow`` is true.
+
+    At a time without a packet of ``allow`` it is closed.  A time that does not pass raises the outputs' bounds, too.
+
+    References
+    ----------
+    MediaPipe, ``GateCalculator``.
+    """
+
+    @dataclass(frozen=True)
+    class Options:
+        """What passes.
+
+        Parameters
+        ----------
+        inputs : tuple of str
+            The inputs that it passes; outputs have the same names.
+        disallow : bool
+            Whether a true packet closes it, and a false one opens it.
+        empty_packets_as_allow : bool
+            Whether it is open at times without a packet of ``allow``.
+        state_change : bool
+            Whether there is an output ``state_change``, true or false where it opens or closes.
+        """
+
+        inputs: tuple[str, ...] = ("data",)
+        disallow: bool = False
+        empty_packets_as_allow: bool = False
+        state_change: bool = False
+
+    @classmethod
+    def contract_of(cls, options: Options) -> Contract:
+        """Return the contract, with the inputs of the options."""
+        outputs = dict.fromkeys(options.inputs) | ({"state_change": bool} if options.state_change else {})
+        return Contract(inputs=("allow", *options.inputs), outputs=outputs, timestamp_offset=0)
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._was_open: bool | None = None
+
+    def process(self, context: Context) -> None:
+        """Pass, or not."""
+        if "allow" in context:
+            is_open = bool(context["allow"]) is not self.options.disallow
+        else:
+            is_open = self.options.empty_packets_as_allow
+        if self.options.state_change and self._was_open is not None and is_open is not self._was_open:
+            context.emit("state_change", is_open)
+        self._was_open = is_open
+        if is_open:
+            for name in self.options.inputs:
+                if name in context:
+                    context.emit(name, context[name])
+
+    def save(self) -> Mapping[str, Any]:
+        """Return whether it was open."""
+        return {"was_open": self._was_open}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take it."""
+        self._was_open = saved["was_open"]

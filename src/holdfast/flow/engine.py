@@ -1,0 +1,396 @@
+"""What runs a graph: which node is called next, by whom, and when all is done.
+
+One lock guards queues, bounds and states; calculators are called without it.  Each node belongs to one queue of tasks,
+and each queue to one executor.  The order within a queue is that of the reference: nodes nearer to the outputs first,
+sources last, those of lower layers and with lower times first.
+
+Back-pressure: a queue that is full holds back the sources and graph inputs that feed it, and nothing else, so what is
+inside can always go on.  Where nothing can go on and something is held back, full queues may grow by one, for ever; or
+that is an error, where it is asked for.
+
+References
+----------
+MediaPipe, "Synchronization: scheduling mechanics, flow control".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.flow.executors import Executor, TaskQueue
+from holdfast.flow.measures import Measures
+from holdfast.flow.nodes import Invocation, NodeRun, OutputStream
+from holdfast.flow.queues import InputQueue, checked_bound
+from holdfast.flow.timestamps import DONE, UNSET
+
+
+def wall_clock_us() -> int:
+    """Return real time, in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class GraphInput:
+    """A stream that is filled from outside."""
+
+    def __init__(self, stream: OutputStream) -> None:
+        self.stream = stream
+        self.blocked_by: set[InputQueue] = set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.stream.bound == DONE
+
+
+Root = NodeRun | GraphInput
+"""What can be held back."""
+
+
+class Engine:
+    """A graph that runs.
+
+    Parameters
+    ----------
+    executors : mapping of str to Executor
+        Name -> what runs the nodes that are assigned to it.
+    clock : callable
+        Real time, in microseconds.
+    report_deadlock : bool
+        Whether it is an error when full queues keep everything from going on; else they may grow.
+    measures : Measures, optional
+        Where times of calls are counted.
+    """
+
+    def __init__(
+        self,
+        executors: Mapping[str, Executor],
+        *,
+        clock: Callable[[], int] = wall_clock_us,
+        report_deadlock: bool = False,
+        measures: Measures | None = None,
+    ) -> None:
+        self.clock = clock
+        self.nodes: list[NodeRun] = []
+        self.inputs: dict[str, GraphInput] = {}
+        self.error: HoldfastError | None = None
+        self.is_over = False
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._executors = executors
+        self._tasks = {name: executor.tasks for name, executor in executors.items()}
+        self._tasks_of: dict[int, TaskQueue] = {}
+        self._by_caller = [each for each in executors.values() if each.is_by_caller]
+        self._report_deadlock = report_deadlock
+        self._measures = measures
+        self._pending = 0
+        self._full: dict[InputQueue, None] = {}
+        self._roots: dict[InputQueue, list[Root]] = {}
+        self._layers: list[int] = []
+        self._waiting = 0
+        self._sequence = 0
+
+    # --- building ------------------------------------------------------------------------------------
+
+    def assign(self, node: NodeRun, executor: str) -> None:
+        """Add a node, to a queue of tasks."""
+        self.nodes.append(node)
+        self._tasks_of[node.number] = self._tasks[executor]
+
+    def feeds(self, queue: InputQueue, roots: Sequence[Root]) -> None:
+        """Say what is held back while a queue is full."""
+        self._roots[queue] = list(roots)
+
+    def start(self) -> None:
+        """Open all nodes, and begin the first layer of sources."""
+        with self.lock:
+            for node in self.nodes:
+                context = node._free[0]
+                try:
+                    node.calculator.open(context)
+                except Exception as error:
+                    raise node.failed(error, context.timestamp) from error
+                sent, context._sent = context._sent, []
+                for stream, packet in sent:
+                    stream.send(packet)
+                explicit, context._explicit = context._explicit, {}
+                for name, bound in explicit.items():
+                    node.outputs[name][0].raise_bound(bound)
+            self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
+            for node in self.nodes:
+                if not node.is_source:
+                    node.ask()
+            self._next_layer()
+        for executor in self._executors.values():
+            executor.start(self)
+
+    # --- scheduling: under the lock ------------------------------------------------------------------
+
+    def schedule(self, node: NodeRun, invocation: Invocation) -> None:
+        """Add a task to the node's queue."""
+        self._pending += 1
+        self._sequence += 1
+        self._tasks_of[node.number].add(node.priority, self._sequence, node, invocation)
+
+    def filled(self, queue: InputQueue) -> None:
+        """Hold back what feeds a queue."""
+        self._full[queue] = None
+        for root in self._roots.get(queue, ()):
+            root.blocked_by.add(queue)
+
+    def emptied(self, queue: InputQueue) -> None:
+        """Let go what fed a queue that was full."""
+        self._full.pop(queue, None)
+        for root in self._roots.get(queue, ()):
+            root.blocked_by.discard(queue)
+            if isinstance(root, NodeRun) and not root.blocked_by and self._is_active(root):
+                root.ask_source()
+        if self._waiting:
+            self.changed.notify_all()
+
+    def stop_sources(self) -> None:
+        """Close all sources: a calculator wants no more."""
+        for node in self.nodes:
+            if node.is_source:
+                node.stop()
+
+    def _is_active(self, node: NodeRun) -> bool:
+        return not self._layers or node.source_layer < self._layers[0]
+
+    def _next_layer(self) -> None:
+        """Begin the next layer of sources, where those below are closed."""
+        while self._layers:
+            if any(node.is_source and not node.is_closed and self._is_active(node) for node in self.nodes):
+                return
+            layer = self._layers.pop(0)
+            for node in self.nodes:
+                if node.is_source and node.source_layer == layer:
+                    node.ask_source()
+
+    def _at_idle(self) -> bool:
+        """Let full queues grow, or begin the next layer; return whether something can go on now."""
+        roots: list[Root] = [*self.inputs.values(), *(node for node in self.nodes if node.is_source)]
+        if any(root.blocked_by and not root.is_closed for root in roots) and self._full:
+            if self._report_deadlock:
+                raise self._deadlock()
+            for queue in list(self._full):
+                queue.limit = len(queue.items) + 1
+                queue.is_full = False
+                self.emptied(queue)
+            if self._pending:
+                return True
+        self._next_layer()
+        return self._pending > 0
+
+    def _deadlock(self) -> Unavailable:
+        full = ", ".join(
+            f"input {queue.name!r} of {queue.node.name!r} ({len(queue.items)} packets)" for queue in self._full
+        )
+        return Unavailable(
+            f"Nothing can go on: full queues hold back what would empty them: {full}.",
+            why="a calculator waits for another input, whose packets come behind those that are held back.",
+            do="raise max_queue_size, or let full queues grow: report_deadlock=False.",
+        )
+
+    # --- tasks ---------------------------------------------------------------------------------------
+
+    def work(self, tasks: TaskQueue, *, once: bool = False) -> bool:
+        """Run tasks of a queue until it is empty; return whether there was one."""
+        with self.lock:
+            task = self._pop(tasks)
+        if task is None:
+            return False
+        measures = self._measures
+        while task is not None:
+            node, invocation = task
+            try:
+                if measures is None:
+                    node.run(invocation)
+                else:
+                    measures.run(node, invocation)
+            except HoldfastError as error:
+                self.fail(error)
+                return True
+            with self.lock:
+                try:
+                    node.finish(invocation)
+                except HoldfastError as error:
+                    self.fail(error)
+                    return True
+                self._pending -= 1
+                if self._pending == 0 and self._waiting:
+                    self.changed.notify_all()
+                task = None if once else self._pop(tasks)
+        return True
+
+    def _pop(self, tasks: TaskQueue) -> tuple[NodeRun, Invocation] | None:
+        if self.error is not None:
+            tasks.clear()
+            return None
+        return tasks.pop()
+
+    def fail(self, error: HoldfastError) -> None:
+        """End the run with an error: nothing new is begun."""
+        with self.lock:
+            if self.error is None:
+                self.error = error
+            self.is_over = True
+            self.changed.notify_all()
+
+    def check(self) -> None:
+        """Raise the error that has ended the run, if one has."""
+        if self.error is not None:
+            raise self.error
+
+    # --- from outside --------------------------------------------------------------------------------
+
+    def add(self, name: str, packet: tuple[int, Any], *, wait: bool = True) -> bool:
+        """Add a packet to a graph input; return whether it was taken.
+
+        Parameters
+        ----------
+        name : str
+            Graph input.
+        packet : tuple
+            Time and payload.
+        wait : bool
+            Whether to wait while the input is held back, else the packet is refused.
+        """
+        graph_input = self.inputs[name]
+        with self.lock:
+            self.check()
+            if graph_input.blocked_by and not self._wait_for(graph_input, wait):
+                return False
+            try:
+                graph_input.stream.send(packet)
+            except HoldfastError as error:
+                self.fail(error)
+                raise
+        return True
+
+    def _wait_for(self, graph_input: GraphInput, wait: bool) -> bool:
+        while graph_input.blocked_by:
+            if not wait:
+                return False
+            self._go_on()
+        return True
+
+    def _go_on(self) -> None:
+        """Let something happen: run one task, or wait until another thread has, or handle that nothing can."""
+        self.check()
+        for executor in self._by_caller:
+            if executor.tasks:
+                self._unlocked(partial(self.work, executor.tasks, once=True))
+                self.check()
+                return
+        if self._pending == 0:
+            self._or_fail(self._at_idle)
+            return
+        self._waiting += 1
+        try:
+            self.changed.wait()
+        finally:
+            self._waiting -= 1
+        self.check()
+
+    def _unlocked(self, call: Callable[[], Any]) -> None:
+        """Call something without the lock, however often this thread holds it."""
+        saved = self.lock._release_save()  # type: ignore[attr-defined]
+        try:
+            call()
+        finally:
+            self.lock._acquire_restore(saved)  # type: ignore[attr-defined]
+
+    def _or_fail(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except HoldfastError as error:
+            self.fail(error)
+            raise
+
+    def raise_bound(self, name: str, bound: int) -> None:
+        """Promise that no packet below a time comes to a graph input."""
+        stream = self.inputs[name].stream
+        with self.lock:
+            self.check()
+
+            def promise() -> None:
+                checked_bound(stream.name, bound, UNSET)
+                for queue in stream.queues:
+                    if queue.is_ordered and not queue.node.is_closed:
+                        checked_bound(stream.name, bound, queue.bound)
+                stream.raise_bound(bound)
+
+            self._or_fail(promise)
+
+    def close_input(self, name: str) -> None:
+        """Promise that nothing comes to a graph input any more; again is nothing."""
+        with self.lock:
+            self.check()
+            self.inputs[name].stream.raise_bound(DONE)
+
+    def wait_until_idle(self) -> None:
+        """Run, or wait, until nothing can go on without further input.
+
+        Raises
+        ------
+        HoldfastError
+            What a calculator raised, or a broken contract, or a deadlock where that is an error.
+        """
+        while True:
+            self.check()
+            worked = False
+            for executor in self._by_caller:
+                worked |= executor.work(self)
+            with self.lock:
+                self.check()
+                if worked:
+                    continue
+                if self._pending == 0 and not self._or_fail(self._at_idle):
+                    return
+                if self._pending and not any(executor.tasks for executor in self._by_caller):
+                    self._waiting += 1
+                    self.changed.wait()
+                    self._waiting -= 1
+
+    def finish(self) -> None:
+        """Wait until all is done: inputs and sources are closed, and nothing is left; then close what is open."""
+        self.wait_until_idle()
+        with self.lock:
+            for node in self.nodes:
+                if node.is_closed:
+                    continue
+                context = node._free[-1]
+                context.timestamp = DONE
+                context._packets = node.no_packets
+                try:
+                    node.calculator.close(context)
+                except Exception as error:
+                    found = node.failed(error, DONE)
+                    self.fail(found)
+                    raise found from error
+                context._sent.clear()  # what is sent now is discarded: nobody waits for it
+                context._explicit.clear()
+                node.is_closed = True
+            self.is_over = True
+        self.stop()
+
+    def stop(self) -> None:
+        """End the executors' threads."""
+        with self.lock:
+            self.is_over = True
+            self.changed.notify_all()
+        for executor in self._executors.values():
+            executor.stop()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing is scheduled or running."""
+        return self._pending == 0
+
+    def held_back(self) -> Iterable[InputQueue]:
+        """Return the queues that are full."""
+        return tuple(self._full)

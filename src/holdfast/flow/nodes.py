@@ -1,0 +1,335 @@
+"""A node and a stream of a graph that runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.flow import timestamps
+from holdfast.flow.context import Context
+from holdfast.flow.contract import STOP, Calculator, Contract, Stop, Types
+from holdfast.flow.policies import CLOSE, Close, InputSet, Policy
+from holdfast.flow.queues import ABSENT, InputQueue, Packet
+from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
+
+if TYPE_CHECKING:
+    from holdfast.flow.engine import Engine
+
+Observer = Callable[[int, Any], None]
+
+
+class OutputStream:
+    """A stream: one producer, any number of inputs that it fills, and who looks on.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the graph.
+    """
+
+    __slots__ = ("bound", "bound_observers", "name", "observers", "queues")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: list[InputQueue] = []
+        self.observers: list[Observer] = []
+        self.bound_observers: list[Observer] = []
+        self.bound = PRE_STREAM
+        """Lowest time of the next packet, as the producer knows it."""
+
+    def send(self, packet: Packet) -> None:
+        """Give a packet to every input; ask those nodes that may be ready now.
+
+        Raises
+        ------
+        BrokenContract
+            If an input must not have it.
+        """
+        for queue in self.queues:
+            node = queue.node
+            if not node.is_closed and queue.push(packet):
+                node.ask()
+        t = packet[0]
+        bound = t + 1 if MIN <= t < MAX else timestamps.after(t)
+        if bound > self.bound:
+            self.bound = bound
+        for observer in self.observers:
+            observer(t, packet[1])
+
+    def raise_bound(self, bound: int) -> None:
+        """Promise that no packet below a time comes; a lower one changes nothing."""
+        if bound <= self.bound:
+            return
+        self.bound = bound
+        for queue in self.queues:
+            if queue.raise_bound(bound):
+                queue.node.ask()
+        if self.bound_observers and bound != DONE and bound > MIN:
+            for observer in self.bound_observers:
+                observer(timestamps.before(bound), ABSENT)
+
+
+class NodeRun:
+    """A node that runs: its calculator, the queues of its inputs, its policy, and what is in flight.
+
+    Parameters
+    ----------
+    engine : Engine
+        The graph's.
+    name : str
+        Unique in the graph.
+    number : int
+        Place in the topological order.
+    contract : Contract
+        What it declares.
+    make : callable
+        Returns its calculator.
+    side_inputs : mapping
+        What it is given once.
+    source_layer : int
+        Of a source: sources of a layer begin when those of lower ones are closed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        number: int,
+        contract: Contract,
+        make: Callable[[], Calculator],
+        side_inputs: Mapping[str, Any],
+        source_layer: int = 0,
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.number = number
+        self.contract = contract
+        self.calculator = make()
+        self.side_inputs = side_inputs
+        self.source_layer = source_layer
+        self.is_source = not contract.inputs
+        self.is_closed = False
+        self.queues: list[InputQueue] = []
+        self.policy: Policy = Policy(())
+        self.places = {name: place for place, name in enumerate(contract.inputs)}
+        self.outputs: dict[str, tuple[OutputStream, Types]] = {}
+        self.no_packets: list[Packet] = [(UNSTARTED, ABSENT)] * len(self.places)
+        self.streams: tuple[OutputStream, ...] = ()
+        self.in_flight = 0
+        self.batch: list[InputSet] = []
+        self.blocked_by: set[InputQueue] = set()
+        """Of a source: the full queues that it feeds."""
+
+        self._offset = contract.timestamp_offset
+        self._batch_size = contract.batch_size
+        self._max_in_flight = contract.max_in_flight
+        self._is_closing = False
+        self._free: list[Context] = []
+        self._order: deque[_Invocation] = deque()
+        """What was taken and has not left yet, in the order of time."""
+
+        self.priority: tuple[int, ...] = (0, -number)
+
+    def connect(self, queues: Sequence[InputQueue], outputs: Mapping[str, OutputStream], policy: Policy) -> None:
+        """Give it its inputs and outputs."""
+        self.queues = list(queues)
+        self.policy = policy
+        for queue in queues:
+            queue.is_ordered = policy.is_ordered
+            queue.is_asked_always = policy.drops
+        self.outputs = {name: (stream, self.contract.outputs[name]) for name, stream in outputs.items()}
+        self.streams = tuple(outputs.values())
+        self._free = [Context(self) for _ in range(self._max_in_flight)]
+
+    # --- what is next: under the engine's lock -------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask the policy what is next, and schedule it."""
+        if self.policy.drops:
+            self.policy.drop()
+        while self.in_flight < self._max_in_flight and not self._is_closing:
+            answer = self.policy.next_set()
+            if answer is None:
+                self._forward()
+                return
+            if isinstance(answer, Close):
+                if self.batch:
+                    self._schedule(self.batch)
+                    self.batch = []
+                elif self.in_flight == 0:
+                    self._is_closing = True
+                    self._schedule(None)
+                return
+            if self._batch_size > 1:
+                self.batch.append(answer)
+                if len(self.batch) < self._batch_size:
+                    continue
+                sets, self.batch = self.batch, []
+            else:
+                sets = [answer]
+            self._schedule(sets)
+
+    def ask_source(self) -> None:
+        """Schedule the next call of a source, where it may run."""
+        if not (self.in_flight or self._is_closing or self.is_closed or self.blocked_by):
+            low = min((stream.bound for stream in self.streams), default=PRE_STREAM)
+            self.priority = (1, self.source_layer, low, self.number)
+            self._schedule([(UNSTARTED, self.no_packets)])
+
+    def stop(self) -> None:
+        """Close a source, now or when its call has ended."""
+        if not (self._is_closing or self.is_closed):
+            self._is_closing = True
+            if self.in_flight == 0:
+                self._schedule(None)
+
+    def _schedule(self, sets: list[InputSet] | None) -> None:
+        self.in_flight += 1
+        invocation = _Invocation(self._free.pop(), sets)
+        if self._max_in_flight > 1:
+            self._order.append(invocation)
+        self.engine.schedule(self, invocation)
+
+    def _forward(self) -> None:
+        """Promise what the inputs promise, moved by the offset."""
+        offset = self._offset
+        if offset is None:
+            return
+        low = self.batch[0][0] if self.batch else self.policy.low
+        if low is None or not MIN <= low <= MAX:
+            return
+        bound = low + offset
+        if MIN <= bound <= MAX:
+            for stream in self.streams:
+                if bound > stream.bound:
+                    stream.raise_bound(bound)
+
+    # --- the work: without the lock ------------------------------------------------------------------
+
+    def run(self, invocation: _Invocation) -> None:
+        """Call the calculator.
+
+        Raises
+        ------
+        HoldfastError
+            What it raises, with its name and the time.
+        """
+        context = invocation.context
+        try:
+            if invocation.sets is None:
+                context.timestamp = DONE
+                context._packets = self.no_packets
+                self.calculator.close(context)
+                return
+            for context.timestamp, context._packets in invocation.sets:
+                if self.calculator.process(context) is STOP:
+                    invocation.is_stop = True
+        except Exception as error:
+            raise self.failed(error, context.timestamp) from error
+
+    def failed(self, error: BaseException, t: int) -> HoldfastError:
+        """Return the error of a calculator for the user: which one it was, and when."""
+        if isinstance(error, HoldfastError):
+            return error
+        where = f" at {timestamps.text(t)}" if t not in (UNSTARTED, DONE) else " in close" if t == DONE else ""
+        return InvalidPipeline(
+            f"Calculator {self.name!r} failed{where}: {type(error).__name__}: {error}.",
+            why="its own code raised it; the graph has stopped, and what had left before stays.",
+            do="mend the calculator; the traceback above is where.",
+            participant=self.name,
+        )
+
+    # --- what has left: under the lock ---------------------------------------------------------------
+
+    def finish(self, invocation: _Invocation) -> None:
+        """Send what a call has made, in the order of time, and ask what is next.
+
+        Raises
+        ------
+        BrokenContract
+            If an input must not have it.
+        """
+        if self._max_in_flight > 1:
+            invocation.is_done = True
+            while self._order and self._order[0].is_done:
+                self._leave(self._order.popleft())
+        else:
+            self._leave(invocation)
+
+    def _leave(self, invocation: _Invocation) -> None:
+        context = invocation.context
+        if context._sent:
+            sent, context._sent = context._sent, []
+            for stream, packet in sent:
+                stream.send(packet)
+        if context._explicit:
+            explicit, context._explicit = context._explicit, {}
+            for name, bound in explicit.items():
+                self.outputs[name][0].raise_bound(bound)
+        self.in_flight -= 1
+        self._free.append(context)
+        sets = invocation.sets
+        if sets is None:
+            self.closed()
+            return
+        if self._offset is not None and not self.is_source:
+            bound = _bound_after(sets[-1][0], self._offset)
+            for stream in self.streams:
+                if bound > stream.bound:
+                    stream.raise_bound(bound)
+        if invocation.is_stop:
+            if self.is_source:
+                self._is_closing = True
+            else:
+                self.engine.stop_sources()
+        if not self.is_source:
+            self.ask()
+        elif self._is_closing:
+            self._schedule(None)
+        else:
+            self.ask_source()
+
+    def closed(self) -> None:
+        """Close the outputs: nothing comes any more."""
+        self.is_closed = True
+        for queue in self.queues:
+            queue.clear()
+        for stream in self.streams:
+            stream.raise_bound(DONE)
+
+
+class _Invocation:
+    """A call of a calculator: its input sets, or None where it closes."""
+
+    __slots__ = ("context", "is_done", "is_stop", "sets")
+
+    def __init__(self, context: Context, sets: list[InputSet] | None) -> None:
+        self.context = context
+        self.sets = sets
+        self.is_done = False
+        self.is_stop = False
+
+
+Invocation = _Invocation
+
+
+def _bound_after(t: int, offset: int) -> int:
+    """Return the bound that an offset promises after an input set.
+
+    Examples
+    --------
+    >>> _bound_after(5, 0), _bound_after(5, 2)
+    (6, 8)
+    """
+    if MIN <= t < MAX:
+        return timestamps.shifted(t + 1, offset)
+    if t == PRE_STREAM:
+        return MIN
+    if t == MAX:
+        return timestamps.POST_STREAM if offset >= 0 else timestamps.shifted(MAX, offset)
+    return timestamps.ONE_OVER_POST_STREAM
+
+
+__all__ = ["CLOSE", "Invocation", "NodeRun", "Observer", "OutputStream", "Stop"]

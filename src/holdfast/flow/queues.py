@@ -1,0 +1,207 @@
+"""The queue of one input of one node, with its bound: what waits, and what may still come."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidPipeline
+from holdfast.flow import timestamps
+from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM
+
+if TYPE_CHECKING:
+    from holdfast.flow.nodes import NodeRun
+
+UNLIMITED = -1
+DEFAULT_LIMIT = 100
+"""Packets in one queue at which what feeds it is held back."""
+
+Packet = tuple[int, Any]
+"""Time and payload.  In an input set an input without a packet has :data:`ABSENT`, and the last time settled there."""
+
+
+class Absent:
+    """The type of :data:`ABSENT`."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+"""In the place of a payload: there is no packet."""
+
+
+class BrokenContract(InvalidPipeline):
+    """A calculator or a caller has sent what its stream must not carry.
+
+    Parameters
+    ----------
+    rule : str
+        Which rule: ``late_packet``, ``illegal_timestamp``, ``post_stream_not_alone``, ``illegal_bound``,
+        ``bound_moved_back``, ``type``, ``port``.
+    """
+
+    def __init__(self, what: str, *, rule: str, **more: Any) -> None:
+        super().__init__(what, **more)
+        self.rule = rule
+
+
+class InputQueue:
+    """Packets that one input of one node has not taken yet, and the lowest time of the next.
+
+    Parameters
+    ----------
+    node : NodeRun
+        Whose input it is.
+    name : str
+        The input's.
+    stream : str
+        Name of the stream that fills it.
+    limit : int
+        Length at which it is full; :data:`UNLIMITED`: never.
+    """
+
+    __slots__ = (
+        "bound",
+        "had_packet",
+        "is_asked_always",
+        "is_full",
+        "is_ordered",
+        "items",
+        "limit",
+        "name",
+        "node",
+        "stream",
+    )
+
+    def __init__(self, node: NodeRun, name: str, stream: str, limit: int) -> None:
+        self.node = node
+        self.name = name
+        self.stream = stream
+        self.limit = limit
+        self.items: deque[Packet] = deque()
+        self.bound = PRE_STREAM
+        self.had_packet = False
+        self.is_full = False
+        self.is_ordered = True
+        """Whether times must ascend: not where the node's policy ignores them."""
+
+        self.is_asked_always = False
+        """Whether each packet concerns the policy, and not only the first that waits."""
+
+    @property
+    def head(self) -> int:
+        """Time of the first packet, or the bound."""
+        return self.items[0][0] if self.items else self.bound
+
+    def push(self, packet: Packet) -> bool:
+        """Append a packet; return whether readiness may have changed.
+
+        Raises
+        ------
+        BrokenContract
+            If its time is below the bound, or it is not alone where it must be.
+        """
+        t = packet[0]
+        items = self.items
+        if (t < self.bound and self.is_ordered) or t >= MAX or t < MIN:
+            self._check(t)
+        items.append(packet)
+        self.had_packet = True
+        bound = t + 1 if MIN <= t < MAX else timestamps.after(t)
+        if bound > self.bound:
+            self.bound = bound
+        if len(items) >= self.limit > 0 and not self.is_full:
+            self.is_full = True
+            self.node.engine.filled(self)
+        return len(items) == 1 or self.is_asked_always
+
+    def raise_bound(self, bound: int) -> bool:
+        """Raise the bound; a lower one changes nothing.  Return whether readiness may have changed."""
+        if bound <= self.bound:
+            return False
+        self.bound = bound
+        return not self.items
+
+    def pop(self) -> Packet:
+        """Take the first packet."""
+        packet = self.items.popleft()
+        if self.is_full and len(self.items) < self.limit:
+            self.is_full = False
+            self.node.engine.emptied(self)
+        return packet
+
+    def clear(self) -> None:
+        """Drop what waits: the node is closed."""
+        while self.items:
+            self.pop()
+
+    def empty_packet(self) -> Packet:
+        """Return what an input set has where this one has no packet: the last time known to have none."""
+        return timestamps.before(self.items[0][0] if self.items else self.bound), ABSENT
+
+    def _check(self, t: int) -> None:
+        if not timestamps.may_carry(t):
+            raise BrokenContract(
+                f"A packet of stream {self.stream!r} has the time {timestamps.text(t)}.",
+                rule="illegal_timestamp",
+                why="packets carry PRE_STREAM, MIN to MAX, or POST_STREAM.",
+                do="give it the time of what it was made from.",
+                participant=self.node.name,
+            )
+        if not self.is_ordered:
+            return
+        if t == POST_STREAM and self.had_packet:
+            raise BrokenContract(
+                f"A packet of stream {self.stream!r} at POST_STREAM follows others.",
+                rule="post_stream_not_alone",
+                why="it is for a stream that has one packet only, after everything else.",
+                do="give it a stream of its own, or a time.",
+                participant=self.node.name,
+            )
+        if t < self.bound:
+            raise self._late(t)
+
+    def _late(self, t: int) -> BrokenContract:
+        closed = self.bound == DONE
+        return BrokenContract(
+            f"A packet of stream {self.stream!r} at {timestamps.text(t)} comes too late for input {self.name!r} of "
+            f"calculator {self.node.name!r}.",
+            rule="late_packet",
+            why="the stream is closed."
+            if closed
+            else f"nothing below {timestamps.text(self.bound)} was to come: so said a bound, or the last packet, which "
+            "leaves its time plus one.",
+            do="send packets in ascending order of time, one at a time; what comes in any order goes through a "
+            "calculator that sorts it, or to one with the policy barrier.",
+            participant=self.node.name,
+        )
+
+
+def checked_bound(stream: str, bound: int, current: int) -> None:
+    """Check a bound that somebody sets.
+
+    Raises
+    ------
+    BrokenContract
+        If no packet can have it, or it goes back.
+    """
+    if not (timestamps.may_carry(bound) or bound == ONE_OVER_POST_STREAM):
+        raise BrokenContract(
+            f"The bound {timestamps.text(bound)} of stream {stream!r} is none.",
+            rule="illegal_bound",
+            why="a bound is PRE_STREAM, MIN to MAX, POST_STREAM or ONE_OVER_POST_STREAM.",
+            do="close the stream where nothing comes any more.",
+            participant=stream,
+        )
+    if bound < current:
+        raise BrokenContract(
+            f"The bound of stream {stream!r} goes back from {timestamps.text(current)} to {timestamps.text(bound)}.",
+            rule="bound_moved_back",
+            why="a bound is a promise, which others have relied on.",
+            do="raise it only.",
+            participant=stream,
+        )
