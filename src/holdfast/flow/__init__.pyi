@@ -1,5 +1,6 @@
 # The public names, and where each is defined: the one list of them (holdfast/later.py reads it).
 
+from holdfast.flow import calculators as calculators
 from holdfast.flow.building import Graph as Graph
 from holdfast.flow.building import Stream as Stream
 from holdfast.flow.building import Streams as Streams
@@ -28,3 +29,4 @@ from holdfast.flow.timestamps import POST_STREAM as POST_STREAM
 from holdfast.flow.timestamps import PRE_STREAM as PRE_STREAM
 from holdfast.flow.timestamps import UNSET as UNSET
 from holdfast.flow.timestamps import UNSTARTED as UNSTARTED
+from holdfast.operators.flow.spec import flow as flow

@@ -181,18 +181,31 @@ class Kind:
     ----------
     name : str
         For messages, and the nodes' names.
-    make : callable
-        Returns an instance.
+    calculator : type or Function
+        What is made.
+    options : object
+        What it is made with.
     contract : Contract
         What it declares.
-    identity : str
-        Module and name, by which a checkpoint knows it.
     """
 
     name: str
-    make: Callable[[], Calculator]
+    calculator: type[Calculator] | Function
+    options: Any
     contract: Contract
-    identity: str
+
+    def make(self) -> Calculator:
+        """Return a new one."""
+        if isinstance(self.calculator, Function):
+            return FunctionCalculator(self.calculator)
+        return self.calculator(self.options)
+
+    @property
+    def identity(self) -> str:
+        """What it is, by which a checkpoint knows it."""
+        if isinstance(self.calculator, Function):
+            return f"function {self.name}"
+        return f"{self.calculator.__module__}.{self.calculator.__qualname__}"
 
 
 def kind_of(calculator: Any, options: Any = None) -> Kind:
@@ -205,13 +218,9 @@ def kind_of(calculator: Any, options: Any = None) -> Kind:
     """
     if isinstance(calculator, type) and issubclass(calculator, Calculator):
         options = _options(calculator, options)
-        identity = f"{calculator.__module__}.{calculator.__qualname__}"
-        name = _snake(calculator.__name__)
-        return Kind(name, lambda: calculator(options), calculator.contract_of(options), identity)
+        return Kind(_snake(calculator.__name__), calculator, options, calculator.contract_of(options))
     if isinstance(calculator, Function) and options is None:
-        return Kind(
-            calculator.name, lambda: FunctionCalculator(calculator), calculator.contract, f"function {calculator.name}"
-        )
+        return Kind(calculator.name, calculator, None, calculator.contract)
     if callable(calculator) and not isinstance(calculator, type) and options is None:
         return kind_of(function(calculator))
     raise InvalidPipeline(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,8 +105,14 @@ class Engine:
         """Say what is held back while a queue is full."""
         self._roots[queue] = list(roots)
 
-    def start(self) -> None:
-        """Open all nodes, and begin the first layer of sources."""
+    def open(self, muted: Collection[str] = ()) -> None:
+        """Open all calculators.
+
+        Parameters
+        ----------
+        muted : collection of str
+            Nodes that were open before: what they send has left then.
+        """
         with self.lock:
             for node in self.nodes:
                 context = node._free[0]
@@ -115,14 +121,20 @@ class Engine:
                 except Exception as error:
                     raise node.failed(error, context.timestamp) from error
                 sent, context._sent = context._sent, []
+                explicit, context._explicit = context._explicit, {}
+                if node.name in muted:
+                    continue
                 for stream, packet in sent:
                     stream.send(packet)
-                explicit, context._explicit = context._explicit, {}
                 for name, bound in explicit.items():
                     node.outputs[name][0].raise_bound(bound)
+
+    def begin(self) -> None:
+        """Ask all nodes what is next, and begin the first layer of sources."""
+        with self.lock:
             self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
             for node in self.nodes:
-                if not node.is_source:
+                if not node.is_source and not node.is_closed:
                     node.ask()
             self._next_layer()
         for executor in self._executors.values():

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.context import Context
-from holdfast.flow.contract import STOP, Calculator, Contract, Stop, Types
+from holdfast.flow.contract import STOP, Contract, Kind, Stop, Types
 from holdfast.flow.policies import CLOSE, Close, InputSet, Policy
 from holdfast.flow.queues import ABSENT, InputQueue, Packet
+from holdfast.flow.replay import REPLAY_MAX, Replay
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ class NodeRun:
         Place in the topological order.
     contract : Contract
         What it declares.
-    make : callable
-        Returns its calculator.
+    kind : Kind
+        What its calculator is.
     side_inputs : mapping
         What it is given once.
     source_layer : int
@@ -98,7 +99,7 @@ class NodeRun:
         name: str,
         number: int,
         contract: Contract,
-        make: Callable[[], Calculator],
+        kind: Kind,
         side_inputs: Mapping[str, Any],
         source_layer: int = 0,
     ) -> None:
@@ -106,7 +107,8 @@ class NodeRun:
         self.name = name
         self.number = number
         self.contract = contract
-        self.calculator = make()
+        self.calculator = kind.make()
+        self.identity = kind.identity
         self.side_inputs = side_inputs
         self.source_layer = source_layer
         self.is_source = not contract.inputs
@@ -121,6 +123,8 @@ class NodeRun:
         self.batch: list[InputSet] = []
         self.blocked_by: set[InputQueue] = set()
         """Of a source: the full queues that it feeds."""
+
+        self.replay = Replay()
 
         self._offset = contract.timestamp_offset
         self._batch_size = contract.batch_size
@@ -224,10 +228,29 @@ class NodeRun:
                 self.calculator.close(context)
                 return
             for context.timestamp, context._packets in invocation.sets:
+                if self.contract.replay_from:
+                    self._note(context)
                 if self.calculator.process(context) is STOP:
                     invocation.is_stop = True
         except Exception as error:
             raise self.failed(error, context.timestamp) from error
+
+    def _note(self, context: Context) -> None:
+        """Keep an input set for a replay.
+
+        Raises
+        ------
+        InvalidPipeline
+            If none was marked for too long.
+        """
+        if not self.replay.note(context.timestamp, context._packets, self.contract.replay_from):
+            raise InvalidPipeline(
+                f"Calculator {self.name!r} has seen {REPLAY_MAX} input sets without a packet that is marked by "
+                f"{self.contract.replay_from!r}.",
+                why="all of them would have to be kept, to make its state again.",
+                do="mark packets more often, key frames for instance, or write save() and restore().",
+                participant=self.name,
+            )
 
     def failed(self, error: BaseException, t: int) -> HoldfastError:
         """Return the error of a calculator for the user: which one it was, and when."""

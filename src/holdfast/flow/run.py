@@ -53,10 +53,14 @@ class Run:
             measures=self._measures,
         )
         self._streams: dict[str, OutputStream] = {}
+        self.collected: dict[str, list[tuple[int, Any]]] = {}
+        """Graph output -> packets that left; by :meth:`collect`."""
+
         self._is_drained = all(isinstance(each, Sequential) for each in self._executors.values())
         self._build()
         if starts:
-            self.engine.start()
+            self.engine.open()
+            self.engine.begin()
 
     # --- packets -------------------------------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class Run:
 
     def collect(self, name: str) -> list[tuple[int, Any]]:
         """Return a list that the packets of a graph output are appended to, from now on."""
-        found: list[tuple[int, Any]] = []
+        found = self.collected.setdefault(name, [])
         self.observe(name, lambda t, value: found.append((t, value)))
         return found
 
@@ -211,6 +215,14 @@ class Run:
 
     # --- building ------------------------------------------------------------------------------------
 
+    def bound_of(self, output: str) -> int:
+        """Return the lowest time that the next packet of a graph output may have."""
+        return self._stream(output).bound
+
+    def stream_bound(self, name: str) -> int:
+        """Return the lowest time that the next packet of a stream may have."""
+        return self._streams[name].bound
+
     def _input(self, name: str) -> Stream:
         try:
             return self.graph.inputs[name]
@@ -256,7 +268,7 @@ class Run:
                 name,
                 number,
                 placed.node.contract,
-                placed.node.kind.make,
+                placed.node.kind,
                 sides,
                 placed.node.source_layer,
             )
