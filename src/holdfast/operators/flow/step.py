@@ -292,7 +292,8 @@ class _Graphs:
         names = list(self._step.inputs)
         for t, place, payload in packets:
             run.add(names[place], payload, t)
-            run.wait_until_idle()
+            if not run.engine.is_idle():
+                run.wait_until_idle()
         for name, bound in bounds.items():
             current = run.stream_bound(name)
             if bound == CLOSED and current != DONE:
