@@ -2,7 +2,7 @@
 
 from holdfast import errors as errors
 from holdfast import files as files
-from holdfast import flow as flow
+from holdfast.flow.called import flow as flow
 from holdfast import lookup_table as lookup_table
 from holdfast import read as read
 from holdfast import segments as segments

@@ -9,6 +9,7 @@ from holdfast.flow.context import Context as Context
 from holdfast.flow.contract import STOP as STOP
 from holdfast.flow.contract import Calculator as Calculator
 from holdfast.flow.contract import Contract as Contract
+from holdfast.flow.contract import Stop as Stop
 from holdfast.flow.contract import function as function
 from holdfast.flow.executors import Application as Application
 from holdfast.flow.executors import Executor as Executor
