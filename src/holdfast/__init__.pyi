@@ -2,7 +2,6 @@
 
 from holdfast import errors as errors
 from holdfast import files as files
-from holdfast.flow.called import flow as flow
 from holdfast import lookup_table as lookup_table
 from holdfast import read as read
 from holdfast import segments as segments
@@ -20,6 +19,7 @@ from holdfast.errors import InDoubt as InDoubt
 from holdfast.errors import InternalError as InternalError
 from holdfast.errors import InvalidPipeline as InvalidPipeline
 from holdfast.errors import Unavailable as Unavailable
+from holdfast.flow.called import flow as flow
 from holdfast.graph.commit_at import pts as pts
 from holdfast.graph.hooks import Hooks as Hooks
 from holdfast.graph.nodes import SinkNode as SinkNode

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
+from holdfast.flow.codec import Codec, Keeping, dataclasses_in
 from holdfast.flow.context import type_text
 from holdfast.flow.contract import Contract, Kind, Types, kind_of
 from holdfast.flow.executors import Executor
@@ -201,6 +202,9 @@ class Graph:
         Whether it is an error when full queues keep everything from going on; else these may grow.
     policy : policy, optional
         Of all nodes that name none, instead of what their contracts declare.
+    keeps : mapping of type to (callable, callable), optional
+        In a pipeline: how payloads of a class that wait between epochs become plain values, and are made of these
+        again.  Plain values, NumPy arrays and dataclasses that a port names need nothing.
 
     Examples
     --------
@@ -220,8 +224,11 @@ class Graph:
         max_queue_size: int = DEFAULT_LIMIT,
         report_deadlock: bool = False,
         policy: PolicyGiven = None,
+        keeps: Mapping[type, Keeping] | None = None,
     ) -> None:
         self.name = name
+        self.keeps = dict(keeps or {})
+        self._codec: Codec | None = None
         self.max_queue_size = _checked_limit(max_queue_size)
         self.report_deadlock = report_deadlock
         self.policy = policy
@@ -237,6 +244,7 @@ class Graph:
     def input(self, name: str, types: Types = None) -> Stream:
         """Return a stream that is filled from outside."""
         self._check_new(name, self.inputs, "input")
+        self._codec = None
         self.inputs[name] = Stream(self, name, types)
         return self.inputs[name]
 
@@ -281,13 +289,18 @@ class Graph:
         self._check_inputs(name, node.contract, given)
         outputs = {output: Stream(self, f"{name}.{output}", types) for output, types in node.contract.outputs.items()}
         sides = {each: node.side_inputs.get(each, each) for each in node.contract.side_inputs}
+        self._codec = None
         self.nodes[name] = Placed(name, node, given, outputs, sides)
         return next(iter(outputs.values())) if len(outputs) == 1 else Streams(name, outputs)
 
     def named(self, name: str) -> Graph:
         """Return the same graph under another name, for where it is a part of another one."""
         other = Graph(
-            name, max_queue_size=self.max_queue_size, report_deadlock=self.report_deadlock, policy=self.policy
+            name,
+            max_queue_size=self.max_queue_size,
+            report_deadlock=self.report_deadlock,
+            policy=self.policy,
+            keeps=self.keeps,
         )
         other.nodes, other.inputs, other.outputs = self.nodes, self.inputs, self.outputs
         other.side_inputs, other.loops = self.side_inputs, self.loops
@@ -312,6 +325,7 @@ class Graph:
             translated[edge] = self.back_edge(f"{part.name}/{edge.removesuffix(' (back)')}")
         missing = {name: types for name, types in part.side_inputs.items() if name not in self.side_inputs}
         self.side_inputs.update(missing)
+        self.keeps = {**part.keeps, **self.keeps}
         for name in part.order():
             placed = part.nodes[name]
             inputs = {port: translated[stream.name] for port, stream in placed.inputs.items()}
@@ -378,6 +392,18 @@ class Graph:
             raise InvalidPipeline(f"A {what} of graph {self.name!r} is named {name!r}.", do="give it a text.")
         if name in there or f"{name} (back)" in there:
             raise InvalidPipeline(f"Graph {self.name!r} has two {what}s {name!r}.", do="give one another name.")
+
+    @property
+    def codec(self) -> Codec:
+        """What makes bytes of the graph's values."""
+        if self._codec is not None:
+            return self._codec
+        types = [stream.types for stream in self.inputs.values()]
+        for placed in self.nodes.values():
+            contract = placed.node.contract
+            types += [*contract.inputs.values(), *contract.outputs.values()]
+        self._codec = Codec(self.keeps, dataclasses_in(types))
+        return self._codec
 
     # --- before it runs ------------------------------------------------------------------------------
 

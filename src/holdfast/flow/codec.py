@@ -1,14 +1,20 @@
 """Values as bytes: of packets that wait, and of what calculators save.
 
-Plain values have one form only; a value of another class is pickled.  A checkpoint holds these bytes, so their form
-changes only with a new tag.
+What is kept is never a pickle, so whoever can write to a checkpoint cannot make code run by it (SECURITY.md).  Values
+have one form each: plain ones, those of rows (times, decimals), NumPy arrays, dataclasses that a port of the graph
+names, and those for which the graph says how (``Graph(keeps=...)``).  A form changes only with a new tag.
 """
 
 from __future__ import annotations
 
-import pickle
+import datetime
 import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.flow.queues import ABSENT
@@ -19,97 +25,211 @@ _FLOAT = struct.Struct(">d")
 _PLAIN = {b"N": None, b"T": True, b"F": False, b"A": ABSENT}
 _BITS = 63
 
+Keeping = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""How a value becomes one of plain values, and is made of it again."""
 
-def encode(value: Any, *, of: str) -> bytes:
-    """Return a value as bytes.
+_AS_TEXT: dict[type, tuple[bytes, Callable[[Any], str], Callable[[str], Any]]] = {
+    datetime.datetime: (b"Z", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.date: (b"Y", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: (b"H", datetime.time.isoformat, datetime.time.fromisoformat),
+    Decimal: (b"C", str, Decimal),
+    UUID: (b"V", str, UUID),
+}
+_OF_TEXT = {tag: make for tag, _, make in _AS_TEXT.values()}
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+class Codec:
+    """Makes bytes of values, and values of bytes.
 
     Parameters
     ----------
-    value : object
-        None, bool, int, float, str, bytes, list, tuple, dict, of these or of what can be pickled.
-    of : str
-        Whose it is, for the error.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it cannot be pickled.
+    keeps : mapping of type to (callable, callable)
+        Class -> how a value of it becomes one of plain values, and is made of that again.
+    dataclasses : iterable of type
+        Dataclasses that are kept field by field.
 
     Examples
     --------
-    >>> decode(encode({"a": [1, (2.5, None)], "b": b"x"}, of="the example"), of="the example")
+    >>> codec = Codec()
+    >>> codec.decode(codec.encode({"a": [1, (2.5, None)], "b": b"x"}, of="the example"), of="the example")
     {'a': [1, (2.5, None)], 'b': b'x'}
     """
-    parts: list[bytes] = []
-    _write(value, parts, of)
-    return b"".join(parts)
 
+    def __init__(self, keeps: Mapping[type, Keeping] | None = None, dataclasses: Iterable[type] = ()) -> None:
+        self._kinds: dict[str, Keeping] = {_name_of(each): (_fields_of, _made_of(each)) for each in dataclasses}
+        self._kinds |= {_name_of(each): keeping for each, keeping in (keeps or {}).items()}
 
-def _write(value: Any, parts: list[bytes], of: str) -> None:
-    kind = type(value)
-    if value is None:
-        parts.append(b"N")
-    elif kind is bool:
-        parts.append(b"T" if value else b"F")
-    elif value is ABSENT:
-        parts.append(b"A")
-    elif kind is int:
-        if value.bit_length() <= _BITS:
-            parts += (b"I", _INT.pack(value))
+    def encode(self, value: Any, *, of: str) -> bytes:
+        """Return a value as bytes; ``of`` says whose it is, for the error.
+
+        Raises
+        ------
+        InvalidPipeline
+            If nobody says how values of its class are kept.
+        """
+        parts: list[bytes] = []
+        self._write(value, parts, of)
+        return b"".join(parts)
+
+    def decode(self, data: bytes, *, of: str) -> Any:
+        """Return the value of some bytes.
+
+        Raises
+        ------
+        Corrupt
+            If they are none.
+        InvalidPipeline
+            If nobody says any more how values of a class are made.
+        """
+        try:
+            value, end = self._read(memoryview(data), 0, of)
+        except (struct.error, IndexError, ValueError, KeyError, ArithmeticError) as error:
+            raise _corrupt(of) from error
+        if end != len(data):
+            raise _corrupt(of)
+        return value
+
+    def _write(self, value: Any, parts: list[bytes], of: str) -> None:
+        kind = type(value)
+        if value is None:
+            parts.append(b"N")
+        elif kind is bool:
+            parts.append(b"T" if value else b"F")
+        elif value is ABSENT:
+            parts.append(b"A")
+        elif kind is int:
+            if value.bit_length() <= _BITS:
+                parts += (b"I", _INT.pack(value))
+            else:
+                _sized(b"J", str(value).encode(), parts)
+        elif kind is float:
+            parts += (b"D", _FLOAT.pack(value))
+        elif kind is str:
+            _sized(b"S", value.encode(), parts)
+        elif kind is bytes:
+            _sized(b"B", value, parts)
+        elif kind in (list, tuple):
+            parts += (b"L" if kind is list else b"U", _LENGTH.pack(len(value)))
+            for each in value:
+                self._write(each, parts, of)
+        elif kind is dict:
+            parts += (b"M", _LENGTH.pack(len(value)))
+            for key, each in value.items():
+                self._write(key, parts, of)
+                self._write(each, parts, of)
+        elif kind in _AS_TEXT:
+            tag, text_of, _ = _AS_TEXT[kind]
+            _sized(tag, text_of(value).encode(), parts)
+        elif kind is datetime.timedelta:
+            _sized(b"R", str(value // _MICROSECOND).encode(), parts)
+        elif _is_array(value):
+            parts.append(b"Q")
+            self._write([value.dtype.str, list(value.shape), value.tobytes()], parts, of)
         else:
-            _sized(b"J", str(value).encode(), parts)
-    elif kind is float:
-        parts += (b"D", _FLOAT.pack(value))
-    elif kind is str:
-        _sized(b"S", value.encode(), parts)
-    elif kind is bytes:
-        _sized(b"B", value, parts)
-    elif kind in (list, tuple):
-        parts += (b"L" if kind is list else b"U", _LENGTH.pack(len(value)))
-        for each in value:
-            _write(each, parts, of)
-    elif kind is dict:
-        parts += (b"M", _LENGTH.pack(len(value)))
-        for key, each in value.items():
-            _write(key, parts, of)
-            _write(each, parts, of)
-    else:
-        _sized(b"P", _pickled(value, of), parts)
+            self._write_object(value, parts, of)
+
+    def _write_object(self, value: Any, parts: list[bytes], of: str) -> None:
+        name = _name_of(type(value))
+        if name not in self._kinds:
+            raise InvalidPipeline(
+                f"A {type(value).__name__} of {of} cannot be kept between epochs.",
+                why="what waits, or is saved, becomes bytes, and nothing says how for values of this class.",
+                do="send or save plain values, NumPy arrays, or a dataclass that a port of the calculator names; or "
+                f"say how it is kept: hf.flow.Graph(keeps={{{type(value).__name__}: (to_plain, from_plain)}}).  What "
+                'a decoder holds is made again from its input: Contract(replay_from="is_key").',
+            )
+        parts.append(b"O")
+        self._write([name, self._kinds[name][0](value)], parts, of)
+
+    def _read(self, data: memoryview, at: int, of: str) -> tuple[Any, int]:
+        tag = bytes(data[at : at + 1])
+        at += 1
+        if tag in _PLAIN:
+            return _PLAIN[tag], at
+        if tag == b"I":
+            return _INT.unpack_from(data, at)[0], at + 8
+        if tag == b"D":
+            return _FLOAT.unpack_from(data, at)[0], at + 8
+        if tag == b"Q":
+            (kind, shape, raw), at = self._read(data, at, of)
+            return _array(kind, shape, raw), at
+        if tag == b"O":
+            (name, plain), at = self._read(data, at, of)
+            return self._object(name, plain, of), at
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += 4
+        if tag in (b"L", b"U"):
+            items = []
+            for _ in range(length):
+                item, at = self._read(data, at, of)
+                items.append(item)
+            return (items if tag == b"L" else tuple(items)), at
+        if tag == b"M":
+            found = {}
+            for _ in range(length):
+                key, at = self._read(data, at, of)
+                found[key], at = self._read(data, at, of)
+            return found, at
+        end = at + length
+        if end > len(data):
+            raise IndexError(end)
+        raw = bytes(data[at:end])
+        if tag == b"B":
+            return raw, end
+        if tag == b"S":
+            return raw.decode(), end
+        if tag in (b"J", b"R"):
+            return int(raw) if tag == b"J" else int(raw) * _MICROSECOND, end
+        return _OF_TEXT[tag](raw.decode()), end
+
+    def _object(self, name: str, plain: Any, of: str) -> Any:
+        if name not in self._kinds:
+            raise InvalidPipeline(
+                f"A value of {of} is of class {name}, which nothing says how to make.",
+                why="it was kept when a port of the graph named this class, or keeps= did.",
+                do="bring the class back under its old name until what waits has gone on.",
+            )
+        return self._kinds[name][1](plain)
+
+
+def dataclasses_in(types: Iterable[Any]) -> list[type]:
+    """Return the dataclasses among the types of ports, in the order in which they are named."""
+    several = [each for one in types for each in (one if isinstance(one, tuple) else (one,))]
+    return list(dict.fromkeys(each for each in several if isinstance(each, type) and is_dataclass(each)))
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _made_of(kind: type) -> Callable[[Any], Any]:
+    def make(plain: Any) -> Any:
+        made: Any = object.__new__(kind)
+        for name, value in plain.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    return make
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
+
+
+def _array(kind: str, shape: list[int], raw: bytes) -> Any:
+    import numpy  # where one was kept; a graph without arrays needs none
+
+    return numpy.frombuffer(raw, numpy.dtype(kind)).reshape(shape).copy()
 
 
 def _sized(tag: bytes, data: bytes, parts: list[bytes]) -> None:
     parts += (tag, _LENGTH.pack(len(data)), data)
-
-
-def _pickled(value: Any, of: str) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=5)
-    except Exception as error:
-        raise InvalidPipeline(
-            f"A {type(value).__name__} of {of} cannot be kept between epochs: {error}.",
-            why="what waits, or is saved, becomes bytes; values of classes are pickled.",
-            do="send or save plain values, bytes, or objects of a class that can be pickled; what a decoder holds is "
-            'made again from its input: Contract(replay_from="is_key").',
-        ) from error
-
-
-def decode(data: bytes, *, of: str) -> Any:
-    """Return the value of some bytes.
-
-    Raises
-    ------
-    Corrupt
-        If they are none.
-    InvalidPipeline
-        If the class of a pickled value is gone.
-    """
-    try:
-        value, end = _read(memoryview(data), 0, of)
-    except (struct.error, IndexError, ValueError, KeyError) as error:
-        raise _corrupt(of) from error
-    if end != len(data):
-        raise _corrupt(of)
-    return value
 
 
 def _corrupt(of: str) -> Corrupt:
@@ -118,52 +238,3 @@ def _corrupt(of: str) -> Corrupt:
         why="the bytes are no value that was written.",
         do="restore the checkpoint from a copy.",
     )
-
-
-def _read(data: memoryview, at: int, of: str) -> tuple[Any, int]:
-    tag = bytes(data[at : at + 1])
-    at += 1
-    if tag in _PLAIN:
-        return _PLAIN[tag], at
-    if tag == b"I":
-        return _INT.unpack_from(data, at)[0], at + 8
-    if tag == b"D":
-        return _FLOAT.unpack_from(data, at)[0], at + 8
-    (length,) = _LENGTH.unpack_from(data, at)
-    at += 4
-    if tag in (b"L", b"U"):
-        items = []
-        for _ in range(length):
-            item, at = _read(data, at, of)
-            items.append(item)
-        return (items if tag == b"L" else tuple(items)), at
-    if tag == b"M":
-        found = {}
-        for _ in range(length):
-            key, at = _read(data, at, of)
-            found[key], at = _read(data, at, of)
-        return found, at
-    end = at + length
-    if end > len(data):
-        raise IndexError(end)
-    raw = bytes(data[at:end])
-    if tag == b"S":
-        return raw.decode(), end
-    if tag == b"B":
-        return raw, end
-    if tag == b"J":
-        return int(raw), end
-    if tag == b"P":
-        return _unpickled(raw, of), end
-    raise KeyError(tag)
-
-
-def _unpickled(raw: bytes, of: str) -> Any:
-    try:
-        return pickle.loads(raw)
-    except Exception as error:
-        raise InvalidPipeline(
-            f"A value of {of} cannot be read again: {type(error).__name__}: {error}.",
-            why="its class was moved, renamed or changed since it was kept.",
-            do="bring the class back under its old name until what waits has gone on.",
-        ) from error

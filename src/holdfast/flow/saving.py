@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
-from holdfast.flow import codec
 from holdfast.flow.context import Context
 from holdfast.flow.nodes import NodeRun
 from holdfast.flow.run import Run
@@ -64,6 +63,7 @@ def save(run: Run, of: str) -> dict[str, SavedNode]:
         If a calculator has state and can neither save it nor be replayed, or a value cannot become bytes.
     """
     bounds = {name: each.stream.bound for name, each in run.engine.inputs.items()}
+    codec = run.graph.codec
     found = {INPUTS: SavedNode(codec.encode({"bounds": bounds}, of=of))}
     for node in run.engine.nodes:
         named = f"node {node.name!r} of {of}"
@@ -130,6 +130,7 @@ def restore(
     InvalidPipeline
         If a calculator is another kind than the one that was saved.
     """
+    codec = run.graph.codec
     known = {name: codec.decode(state, of=f"node {name!r} of {of}") for name, state in states.items()}
     bounds = known[INPUTS]["bounds"] if INPUTS in known else {}
     for name, graph_input in run.engine.inputs.items():

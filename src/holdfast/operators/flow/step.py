@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.flow import codec, saving, timestamps
+from holdfast.flow import saving, timestamps
 from holdfast.flow.building import Graph
 from holdfast.flow.executors import Application
 from holdfast.flow.run import Run
@@ -226,11 +226,11 @@ class _Graphs:
                 for number, data in enumerate(each.replay, each.first):
                     changed["replays"].upserts.append({**key, NODE: name, SET: number, STATE: data})
                 if name in known:
-                    gone = range(each.count, _replay_count(known[name]))
+                    gone = range(each.count, self._replay_count(known[name]))
                     changed["replays"].deletes += [{**key, NODE: name, SET: number} for number in gone]
             for name in known.keys() - after.keys():
                 changed["nodes"].deletes.append({**key, NODE: name})
-                numbers = range(_replay_count(known[name]))
+                numbers = range(self._replay_count(known[name]))
                 changed["replays"].deletes += [{**key, NODE: name, SET: number} for number in numbers]
             out = int(self._out[code])
             changed["keys"].upserts.append(
@@ -303,6 +303,10 @@ class _Graphs:
         run.wait_until_idle()
         if all(bound == CLOSED for bound in bounds.values()) and not run.engine.is_over:
             run.finish()
+
+    def _replay_count(self, state: bytes) -> int:
+        decoded = self._step.graph.codec.decode(state, of="a node")
+        return int(decoded["replay"][0]) if "replay" in decoded else 0
 
     def _rows_of(self, code: int, arrivals: Mapping[str, Arrivals]) -> pa.Table:
         """Return the rows of a key, of the first input that has some, for the error."""
@@ -381,11 +385,6 @@ def _replays_of(table: pa.Table, key: pa.Table, names: Sequence[str]) -> dict[st
     for node, data in zip(rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist(), strict=True):
         found.setdefault(node, []).append(data)
     return found
-
-
-def _replay_count(state: bytes) -> int:
-    decoded = codec.decode(state, of="a node")
-    return int(decoded["replay"][0]) if "replay" in decoded else 0
 
 
 def _row_time(t: int, output: str) -> int:
