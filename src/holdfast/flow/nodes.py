@@ -151,6 +151,8 @@ class NodeRun:
 
     def ask(self) -> None:
         """Ask the policy what is next, and schedule it."""
+        if self.is_closed:
+            return
         if self.policy.drops:
             self.policy.drop()
         while self.in_flight < self._max_in_flight and not self._is_closing:
