@@ -162,7 +162,7 @@ class Calculator:
 
     def save(self) -> Mapping[str, Any] | None:
         """Return the state: values that Arrow knows, or bytes.  None: the calculator cannot."""
-        return {} if self.contract.is_pure else None
+        return {} if self.contract_of(self.options).is_pure else None
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take a state that ``save`` gave; called after ``open``."""
@@ -339,6 +339,7 @@ class FunctionCalculator(Calculator):
         self._defaults = dict(function.defaults)
         self._inputs = tuple(function.contract.inputs)
         self._outputs = tuple(function.contract.outputs)
+        self._is_pure = function.contract.is_pure
 
     def process(self, context: Context) -> Stop | None:
         """Call the function, where it has what it needs."""
@@ -359,8 +360,8 @@ class FunctionCalculator(Calculator):
         return None
 
     def save(self) -> Mapping[str, Any] | None:
-        """Return nothing: a function has no state."""
-        return {}
+        """Return nothing where the function keeps nothing: it does not by default."""
+        return {} if self._is_pure else None
 
 
 def _snake(name: str) -> str:
