@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.flow.calculators.options import check_names
 from holdfast.flow.contract import Calculator, Contract
 
 if TYPE_CHECKING:
@@ -43,11 +44,19 @@ class Gate(Calculator):
         empty_packets_as_allow: bool = False
         state_change: bool = False
 
+        def __post_init__(self) -> None:
+            check_names(self, "inputs", taken=("allow", "state_change"))
+
     @classmethod
     def contract_of(cls, options: Options) -> Contract:
         """Return the contract, with the inputs of the options."""
         outputs = dict.fromkeys(options.inputs) | ({"state_change": bool} if options.state_change else {})
-        return Contract(inputs=("allow", *options.inputs), outputs=outputs, timestamp_offset=0)
+        return Contract(
+            inputs={"allow": bool} | dict.fromkeys(options.inputs),
+            outputs=outputs,
+            timestamp_offset=0,
+            is_pure=not options.state_change,
+        )
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -59,9 +68,10 @@ class Gate(Calculator):
             is_open = bool(context["allow"]) is not self.options.disallow
         else:
             is_open = self.options.empty_packets_as_allow
-        if self.options.state_change and self._was_open is not None and is_open is not self._was_open:
-            context.emit("state_change", is_open)
-        self._was_open = is_open
+        if self.options.state_change:
+            if self._was_open not in (None, is_open):
+                context.emit("state_change", is_open)
+            self._was_open = is_open
         if is_open:
             for name in self.options.inputs:
                 if name in context:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
+from holdfast.flow.calculators.options import check_names, check_numbers
+from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
 from holdfast.flow.contract import Calculator, Contract
 from holdfast.flow.policies import Immediate
 from holdfast.flow.queues import Packet
@@ -52,15 +53,11 @@ class FlowLimiter(Calculator):
         max_in_flight: int = 1
         max_in_queue: int = 0
         in_flight_timeout: int = 0
-        auxiliary: tuple[str, ...] = field(default=())
+        auxiliary: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
-            if self.max_in_flight < 1 or self.max_in_queue < 0 or self.in_flight_timeout < 0:
-                raise InvalidPipeline(
-                    f"{self!r} lets nothing in.",
-                    why="max_in_flight is at least 1, the others at least 0.",
-                    do="write for instance FlowLimiter.Options(max_in_flight=1, max_in_queue=1).",
-                )
+            check_numbers(self, max_in_flight=1, max_in_queue=0, in_flight_timeout=0)
+            check_names(self, "auxiliary", taken=("main", "finished", "allow"), may_be_none=True)
 
     @classmethod
     def contract_of(cls, options: Options) -> Contract:
@@ -100,9 +97,9 @@ class FlowLimiter(Calculator):
             self._decide(context, main.popleft()[0], False)
         known = timestamps.after(context.time_of("main"))
         bound = main[0][0] if main else known
-        _promise(context, "main", bound)
+        promise(context, "main", bound)
         if not main:
-            _promise(context, "allow", bound)
+            promise(context, "allow", bound)
         self._auxiliary(context, bound)
 
     def _decide(self, context: Context, t: int, is_let_in: bool) -> None:
@@ -119,7 +116,7 @@ class FlowLimiter(Calculator):
                     context.emit(name, value, t)
             bound = queue[0][0] if queue else timestamps.after(context.time_of(name))
             lowest = min(lowest, bound)
-            _promise(context, name, bound)
+            promise(context, name, bound)
         while len(self._decisions) > 1 and self._decisions[1][0] <= lowest:
             self._decisions.pop(0)
 
@@ -127,20 +124,13 @@ class FlowLimiter(Calculator):
         """Return what is in flight and what waits."""
         return {
             "in_flight": list(self._in_flight),
-            "queues": {name: list(queue) for name, queue in self._queues.items()},
-            "decisions": list(self._decisions),
+            "queues": {name: saved_packets(queue) for name, queue in self._queues.items()},
+            "decided": [t for t, _ in self._decisions],
+            "let_in": [is_let_in for _, is_let_in in self._decisions],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take them."""
         self._in_flight = list(saved["in_flight"])
-        self._queues = {name: deque((t, value) for t, value in queue) for name, queue in saved["queues"].items()}
-        self._decisions = [(t, bool(is_let_in)) for t, is_let_in in saved["decisions"]]
-
-
-def _promise(context: Context, output: str, bound: int) -> None:
-    """Raise a bound; beyond every time the output is closed."""
-    if bound > MAX:
-        context.close_output(output)
-    elif bound > context.output_bound(output):
-        context.bound(output, bound)
+        self._queues = {name: deque(restored_packets(queue)) for name, queue in saved["queues"].items()}
+        self._decisions = list(zip(saved["decided"], saved["let_in"], strict=True))

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.flow import timestamps
+from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
 from holdfast.flow.contract import Calculator, Contract
 from holdfast.flow.policies import Immediate
-from holdfast.flow.timestamps import MAX, UNSTARTED
+from holdfast.flow.queues import ABSENT, Packet
+from holdfast.flow.timestamps import UNSET, UNSTARTED
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
@@ -19,7 +21,8 @@ class PreviousLoopback(Calculator):
     """Gives with each packet of ``main`` what ``loop`` had at the time of the packet before, at the time of this one.
 
     ``loop`` comes by a back edge from what is made of ``main``.  The first packet of ``main`` has no predecessor, and
-    where ``loop`` has nothing at a time, nothing is given: only the bound of the output rises.
+    where ``loop`` has nothing at a time, nothing is given: only the bound of the output rises, as it does where
+    ``main`` has only a bound.
 
     References
     ----------
@@ -36,60 +39,61 @@ class PreviousLoopback(Calculator):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self._main: deque[tuple[int, int]] = deque()
-        """(time, time of the packet before), and where only a bound came: (time, time)."""
+        """(time, time of the packet before it); UNSTARTED: it is the first, UNSET: it is only a bound."""
 
-        self._loop: deque[tuple[int, Any]] = deque()
+        self._loop: deque[Packet] = deque()
+        """With ABSENT as payload: a time up to which there is nothing."""
+
         self._last = UNSTARTED
         self._main_until = UNSTARTED
-        self._loop_until = UNSTARTED
+        self._loop_until = UNSET
 
     def process(self, context: Context) -> None:
-        """Give what is known now."""
-        t = context.timestamp
-        if context.time_of("main") == t and t > self._main_until:
+        """Take what is new, and give what is known now."""
+        t = context.time_of("main")
+        if t > self._main_until:
             self._main_until = t
-            if "main" in context:
-                self._main.append((t, self._last))
+            is_packet = "main" in context
+            if not is_packet and self._main and self._main[-1][1] == UNSET:
+                self._main.pop()  # a lower bound
+            self._main.append((t, self._last if is_packet else UNSET))
+            if is_packet:
                 self._last = t
-            elif not self._main:
-                self._promise(context, timestamps.after(t))
-            else:
-                self._main.append((t, t))
-        if context.time_of("loop") == t and t > self._loop_until:
+        t = context.time_of("loop")
+        if t > self._loop_until:
             self._loop_until = t
-            if "loop" in context:
-                self._loop.append((t, context["loop"]))
+            value = context.get("loop", ABSENT)
+            if value is ABSENT and self._loop and self._loop[-1][1] is ABSENT:
+                self._loop.pop()
+            self._loop.append((t, value))
         self._give(context)
 
     def _give(self, context: Context) -> None:
-        while self._main:
+        while self._main and self._loop:
             t, previous = self._main[0]
-            if previous not in (UNSTARTED, t):
-                while self._loop and self._loop[0][0] < previous:
-                    self._loop.popleft()
-                if self._loop and self._loop[0][0] == previous:
-                    context.emit("previous", self._loop.popleft()[1], t)
-                elif self._loop_until < previous:
-                    return
-            self._promise(context, timestamps.after(t))
+            at, value = self._loop[0]
+            if at <= previous:
+                self._loop.popleft()
+            if at < previous:
+                continue
             self._main.popleft()
-
-    def _promise(self, context: Context, bound: int) -> None:
-        if bound > MAX:
-            context.close_output("previous")
-        elif bound > context.output_bound("previous"):
-            context.bound("previous", bound)
+            if at == previous and value is not ABSENT:
+                context.emit("previous", value, t)
+            promise(context, "previous", timestamps.after(t))
 
     def save(self) -> Mapping[str, Any]:
         """Return what waits."""
         return {
-            "main": list(self._main),
-            "loop": list(self._loop),
+            "main": [t for t, _ in self._main],
+            "before": [previous for _, previous in self._main],
+            "loop": saved_packets([packet for packet in self._loop if packet[1] is not ABSENT]),
+            "nothing": [t for t, value in self._loop if value is ABSENT],
             "times": [self._last, self._main_until, self._loop_until],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take it."""
-        self._main = deque((t, previous) for t, previous in saved["main"])
-        self._loop = deque((t, value) for t, value in saved["loop"])
+        self._main = deque(zip(saved["main"], saved["before"], strict=True))
+        loop = [*restored_packets(saved["loop"]), *((t, ABSENT) for t in saved["nothing"])]
+        self._loop = deque(sorted(loop, key=lambda packet: packet[0]))
         self._last, self._main_until, self._loop_until = saved["times"]

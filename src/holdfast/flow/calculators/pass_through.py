@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.flow.calculators.options import check_names
 from holdfast.flow.contract import Calculator, Contract
 
 if TYPE_CHECKING:
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
 
 
 class PassThrough(Calculator):
-    """Sends each packet on, by the output of the input's name, with the others of its time."""
+    """Sends each packet on, by the output of the input's name, with the others of its time.
+
+    References
+    ----------
+    MediaPipe, ``PassThroughCalculator``.
+    """
 
     @dataclass(frozen=True)
     class Options:
@@ -25,6 +31,9 @@ class PassThrough(Calculator):
         """
 
         inputs: tuple[str, ...] = ("data",)
+
+        def __post_init__(self) -> None:
+            check_names(self, "inputs")
 
     @classmethod
     def contract_of(cls, options: Options) -> Contract:
