@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ class Demux(Calculator):
 
         Parameters
         ----------
-        outputs : tuple of str
+        outputs : sequence of str
             The outputs, in the order of their numbers.
         """
 
-        outputs: tuple[str, ...]
+        outputs: Sequence[str]
 
         def __post_init__(self) -> None:
             check_names(self, "outputs")
@@ -84,11 +84,11 @@ class RoundRobinDemux(Calculator):
 
         Parameters
         ----------
-        outputs : tuple of str
+        outputs : sequence of str
             The outputs, in their order.
         """
 
-        outputs: tuple[str, ...]
+        outputs: Sequence[str]
 
         def __post_init__(self) -> None:
             check_names(self, "outputs", taken=("select",))

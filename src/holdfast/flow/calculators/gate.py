@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Gate(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             The inputs that it passes; outputs have the same names.
         disallow : bool
             Whether a true packet closes it, and a false one opens it.
@@ -39,7 +39,7 @@ class Gate(Calculator):
             Whether there is an output ``state_change``, true or false where it opens or closes.
         """
 
-        inputs: tuple[str, ...] = ("data",)
+        inputs: Sequence[str] = ("data",)
         disallow: bool = False
         empty_packets_as_allow: bool = False
         state_change: bool = False

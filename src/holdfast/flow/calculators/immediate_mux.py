@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,11 @@ class ImmediateMux(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             The inputs; of packets that come together the first is sent.
         """
 
-        inputs: tuple[str, ...]
+        inputs: Sequence[str]
 
         def __post_init__(self) -> None:
             check_names(self, "inputs")

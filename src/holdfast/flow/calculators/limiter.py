@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +46,14 @@ class FlowLimiter(Calculator):
             Packets that wait here.
         in_flight_timeout : int
             Packets that are older than the newest by more than this are taken for finished; 0: never.
-        auxiliary : tuple of str
+        auxiliary : sequence of str
             Further inputs, whose outputs have the same names.
         """
 
         max_in_flight: int = 1
         max_in_queue: int = 0
         in_flight_timeout: int = 0
-        auxiliary: tuple[str, ...] = ()
+        auxiliary: Sequence[str] = ()
 
         def __post_init__(self) -> None:
             check_numbers(self, max_in_flight=1, max_in_queue=0, in_flight_timeout=0)

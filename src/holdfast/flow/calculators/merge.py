@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,11 @@ class Merge(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             The inputs, the first of which goes before the others.
         """
 
-        inputs: tuple[str, ...]
+        inputs: Sequence[str]
 
         def __post_init__(self) -> None:
             check_names(self, "inputs")

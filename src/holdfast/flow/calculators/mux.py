@@ -38,11 +38,11 @@ class Mux(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             The inputs, in the order of their numbers.
         """
 
-        inputs: tuple[str, ...]
+        inputs: Sequence[str]
 
         def __post_init__(self) -> None:
             check_names(self, "inputs", taken=("select",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ class PacketCloner(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             The inputs whose packets are sent again; outputs have the same names.
         needs_all : bool
             Whether nothing is sent until each input has had a packet.
@@ -42,7 +42,7 @@ class PacketCloner(Calculator):
             Whether the bounds of the outputs rise until then.
         """
 
-        inputs: tuple[str, ...] = ("data",)
+        inputs: Sequence[str] = ("data",)
         needs_all: bool = False
         bounds_meanwhile: bool = True
 

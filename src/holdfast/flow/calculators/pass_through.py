@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,11 @@ class PassThrough(Calculator):
 
         Parameters
         ----------
-        inputs : tuple of str
+        inputs : sequence of str
             Their names.
         """
 
-        inputs: tuple[str, ...] = ("data",)
+        inputs: Sequence[str] = ("data",)
 
         def __post_init__(self) -> None:
             check_names(self, "inputs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,14 +32,14 @@ class SidePacketToStream(Calculator):
 
         Parameters
         ----------
-        names : tuple of str
+        names : sequence of str
             The side inputs; outputs have the same names.
         at : int or "tick"
             Time of the packets: ``hf.flow.PRE_STREAM``, ``hf.flow.POST_STREAM``, 0 or another one; ``"tick"``: that of
             each packet of an input ``tick``.
         """
 
-        names: tuple[str, ...] = ("value",)
+        names: Sequence[str] = ("value",)
         at: int | str = PRE_STREAM
 
         def __post_init__(self) -> None:
