@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import flow
+from holdfast.flow import saving
 
 Event = tuple[Any, ...]
 """(input, time, payload): a packet; (input, time): a bound; (input,): the end; (): all that waits is worked on."""
@@ -22,6 +23,7 @@ def seen(
     options: Any,
     *events: Event,
     cuts: Collection[int] = (),
+    replace: Callable[[flow.Run], flow.Run] | None = None,
     piles_up: bool = False,
 ) -> list[list[Seen]]:
     """Return what leaves after each event; side inputs have their own names as values.
@@ -35,7 +37,9 @@ def seen(
     *events : Event
         What comes, one after the other.
     cuts : collection of int
-        Before which events the calculator is replaced by another one, which takes the state that it has saved.
+        Before which events ``replace`` is called.
+    replace : callable, optional
+        Returns what runs from there on: :func:`other_calculator`, :func:`other_run`.
     piles_up : bool
         Whether work is done only at the events ``()``, and not after each one.
     """
@@ -47,13 +51,12 @@ def seen(
     made = graph.add(node, inputs)
     for name in node.contract.outputs:
         graph.output(name, made if isinstance(made, flow.Stream) else made[name])
-    run = graph.start(executor=flow.Application(), side_inputs={name: name for name in graph.side_inputs})
     found: list[list[Seen]] = []
-    for name in graph.outputs:
-        run.observe(name, _observer(found, name), bounds=True)
+    run = _observed(graph.start(executor=flow.Application(), side_inputs=_sides(graph)), found)
     for number, event in enumerate(events):
-        if number in cuts:
-            replace(run)
+        if number in cuts and replace is not None:
+            other = replace(run)
+            run = run if other is run else _observed(other, found)
         found.append([])
         if len(event) == 3:
             run.add(event[0], event[2], event[1])
@@ -66,7 +69,7 @@ def seen(
     return found
 
 
-def replace(run: flow.Run) -> None:
+def other_calculator(run: flow.Run) -> flow.Run:
     """Put another calculator in the place of the only one: a new one, with what this one has saved."""
     (node,) = run.engine.nodes
     old = node.calculator
@@ -76,6 +79,25 @@ def replace(run: flow.Run) -> None:
     new.open(flow.Context(node))
     new.restore(pa.array([saved]).to_pylist()[0] if saved else {})
     node.calculator = new
+    return run
+
+
+def other_run(run: flow.Run) -> flow.Run:
+    """Return another run, with what this one has saved; it must be idle."""
+    saved = saving.save(run, "a test")
+    other = flow.Run(run.graph, executor=flow.Application(), side_inputs=_sides(run.graph), starts=False)
+    saving.restore(other, {name: each.state for name, each in saved.items()}, {}, {}, "a test")
+    return other
+
+
+def _sides(graph: flow.Graph) -> dict[str, str]:
+    return {name: name for name in graph.side_inputs}
+
+
+def _observed(run: flow.Run, found: list[list[Seen]]) -> flow.Run:
+    for name in run.graph.outputs:
+        run.observe(name, _observer(found, name), bounds=True)
+    return run
 
 
 def _observer(found: list[list[Seen]], name: str) -> Callable[[int, Any], None]:

@@ -24,7 +24,7 @@ from holdfast.flow.calculators import (
     RoundRobinDemux,
     SidePacketToStream,
 )
-from tests.unit.flow.histories import history, seen
+from tests.unit.flow.histories import history, other_calculator, other_run, seen
 
 LIBRARY: list[tuple[type[flow.Calculator], Any]] = [
     (ClockConversion, ClockConversion.Options("UTC", "NTP")),
@@ -68,8 +68,19 @@ def test_a_calculator_that_is_restored_goes_on_as_if_nothing_had_been(
         whole = seen(calculator, options, *events, piles_up=piles_up)
         some += sum(map(len, whole))
         for cuts in (*((place,) for place in range(len(events))), range(len(events))):
-            assert seen(calculator, options, *events, piles_up=piles_up, cuts=cuts) == whole, cuts
+            found = seen(calculator, options, *events, piles_up=piles_up, cuts=cuts, replace=other_calculator)
+            assert found == whole, cuts
     assert some > 5
+
+
+@pytest.mark.parametrize(("calculator", "options"), LIBRARY)
+def test_a_graph_that_is_restored_goes_on_as_if_nothing_had_been(
+    calculator: type[flow.Calculator], options: Any
+) -> None:
+    events = history(3, flow.node(calculator, options).contract.inputs, _payload)
+    whole = seen(calculator, options, *events)
+    for cuts in (*((place,) for place in range(len(events))), range(len(events))):
+        assert seen(calculator, options, *events, cuts=cuts, replace=other_run) == whole, cuts
 
 
 def _payload(chance: random.Random, name: str) -> Any:
