@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import ABSENT, MAX, POST_STREAM, PRE_STREAM
 from holdfast.flow.calculators import PacketResampler
-from tests.unit.flow.histories import packets, seen
+from tests.unit.flow.histories import Event, history, packets, seen
 
 Options = PacketResampler.Options
 
@@ -56,6 +56,48 @@ def test_what_is_decided_leaves_at_once_and_the_bound_is_its_next_time() -> None
         [("data", 10, "b"), ("data", 19, ABSENT)],
         [],
     ]
+
+
+def test_a_bound_decides_where_no_packet_that_may_come_is_as_near() -> None:
+    events: list[Event] = [
+        ("data", 0, "a"),
+        ("data", 7, "b"),
+        ("data", 13),
+        ("data", 14),
+        ("data", 40),
+        ("data", 41, "c"),
+    ]
+    assert seen(PacketResampler, Options(period=10), *events) == [
+        [("data", 0, "a"), ("data", 9, ABSENT)],
+        [],
+        [],
+        [("data", 10, "b"), ("data", 19, ABSENT)],
+        [],
+        [("data", 20, "b"), ("data", 30, "c"), ("data", 40, "c"), ("data", 49, ABSENT)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "promised"),
+    [
+        (Options(period=10), 99),
+        (Options(period=10, base_timestamp=7), 96),
+        (Options(period=10, jitter=1), 94),
+    ],
+)
+def test_before_its_first_packet_it_promises_the_lowest_time_that_one_can_have(options: Any, promised: int) -> None:
+    assert seen(PacketResampler, options, ("data", 100)) == [[("data", promised, ABSENT)]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("jitter", [0, 0.8])
+def test_bounds_change_nothing_of_what_is_sent(seed: int, jitter: float) -> None:
+    options = Options(period=4, base_timestamp=seed, jitter=jitter)
+    events = history(seed, ["data"], lambda chance, _: chance.random())
+    only_packets = [event for event in events if len(event) != 2]
+    assert packets(seen(PacketResampler, options, *events), "data") == packets(
+        seen(PacketResampler, options, *only_packets), "data"
+    )
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0])

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
+from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_numbers
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
 from holdfast.flow.contract import Calculator, Contract
@@ -90,7 +91,7 @@ class PacketResampler(Calculator):
     @classmethod
     def contract_of(cls, options: Options) -> Contract:
         """Return the contract, which is the same for all options."""
-        return Contract(inputs="data", outputs="data")
+        return Contract(inputs="data", outputs="data", process_timestamp_bounds=True)
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -99,28 +100,45 @@ class PacketResampler(Calculator):
         self._numerator, self._denominator = period.numerator, period.denominator
         self._width = int(period * Fraction(str(options.jitter)))
         self._base = options.base_timestamp
-        self._next: int | None = None
+        self._next = 0
         """Number of the period whose packet is sent next."""
 
         self._last: list[Packet] = []
         """The newest packet."""
 
     def process(self, context: Context) -> None:
-        """Send what is decided now."""
-        t, value = context.timestamp, context["data"]
-        if not MIN <= t <= MAX:
-            context.emit("data", value)
-            return
-        if self._next is None:
-            if self._base is None:
-                self._base = t
+        """Send what is decided now, and promise."""
+        t = context.timestamp
+        if "data" in context:
+            if not MIN <= t <= MAX:
+                context.emit("data", context["data"])
+                return
+            self._take(context, (t, context["data"]))
+        bound = timestamps.after(t)
+        for last, value in self._last:
+            at = self._time(self._next)
+            if self._number(last) == self._next and bound - at > at - last:  # no packet that may come is as near
+                context.emit("data", value, at)
+                self._next += 1
+        promise(context, "data", self._lowest(bound))
+
+    def _take(self, context: Context, packet: Packet) -> None:
+        """Send at those of its times that a packet has reached."""
+        t, value = packet
+        if not self._last:
+            self._base = t if self._base is None else self._base
             self._next = self._number(t)
         while (at := self._time(self._next)) <= t:
             is_nearer = not self._last or t - at <= at - self._last[0][0]
             context.emit("data", value if is_nearer else self._last[0][1], at)
             self._next += 1
-        self._last = [(t, value)]
-        promise(context, "data", at)
+        self._last = [packet]
+
+    def _lowest(self, bound: int) -> int:
+        """Return the lowest time of the next packet that leaves, from the lowest of the next that comes."""
+        if self._last:
+            return self._time(self._next)
+        return bound - self._width // 2 if self._base is None else self._time(self._number(bound))
 
     def close(self, context: Context) -> None:
         """Send the newest packet, if the time nearest to it has had none."""
