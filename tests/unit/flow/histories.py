@@ -43,14 +43,7 @@ def seen(
     piles_up : bool
         Whether work is done only at the events ``()``, and not after each one.
     """
-    graph = flow.Graph()
-    node = flow.node(calculator, options, name="one")
-    for name in node.contract.side_inputs:
-        graph.side_input(name)
-    inputs = {name: graph.input(name) for name in node.contract.inputs}
-    made = graph.add(node, inputs)
-    for name in node.contract.outputs:
-        graph.output(name, made if isinstance(made, flow.Stream) else made[name])
+    graph = graph_of(calculator, options)
     found: list[list[Seen]] = []
     run = _observed(graph.start(executor=flow.Application(), side_inputs=_sides(graph)), found)
     for number, event in enumerate(events):
@@ -69,6 +62,19 @@ def seen(
     return found
 
 
+def graph_of(calculator: type[flow.Calculator], options: Any) -> flow.Graph:
+    """Return a graph of one calculator, whose inputs and outputs are the graph's."""
+    graph = flow.Graph()
+    node = flow.node(calculator, options, name="one")
+    for name in node.contract.side_inputs:
+        graph.side_input(name)
+    inputs = {name: graph.input(name) for name in node.contract.inputs}
+    made = graph.add(node, inputs)
+    for name in node.contract.outputs:
+        graph.output(name, made if isinstance(made, flow.Stream) else made[name])
+    return graph
+
+
 def other_calculator(run: flow.Run) -> flow.Run:
     """Put another calculator in the place of the only one: a new one, with what this one has saved."""
     (node,) = run.engine.nodes
@@ -82,10 +88,11 @@ def other_calculator(run: flow.Run) -> flow.Run:
     return run
 
 
-def other_run(run: flow.Run) -> flow.Run:
-    """Return another run, with what this one has saved; it must be idle."""
+def other_run(run: flow.Run, options: Any = None) -> flow.Run:
+    """Return another run, of other options where they are given, with what this one has saved; it must be idle."""
     saved = saving.save(run, "a test")
-    other = flow.Run(run.graph, executor=flow.Application(), side_inputs=_sides(run.graph), starts=False)
+    graph = run.graph if options is None else graph_of(type(run.engine.nodes[0].calculator), options)
+    other = flow.Run(graph, executor=flow.Application(), side_inputs=_sides(graph), starts=False)
     saving.restore(other, {name: each.state for name, each in saved.items()}, {}, {}, "a test")
     return other
 

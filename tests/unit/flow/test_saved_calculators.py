@@ -24,7 +24,7 @@ from holdfast.flow.calculators import (
     RoundRobinDemux,
     SidePacketToStream,
 )
-from tests.unit.flow.histories import history, other_calculator, other_run, seen
+from tests.unit.flow.histories import Event, Seen, history, other_calculator, other_run, seen
 
 LIBRARY: list[tuple[type[flow.Calculator], Any]] = [
     (ClockConversion, ClockConversion.Options("UTC", "NTP")),
@@ -81,6 +81,58 @@ def test_a_graph_that_is_restored_goes_on_as_if_nothing_had_been(
     whole = seen(calculator, options, *events)
     for cuts in (*((place,) for place in range(len(events))), range(len(events))):
         assert seen(calculator, options, *events, cuts=cuts, replace=other_run) == whole, cuts
+
+
+CHANGES: list[tuple[type[flow.Calculator], Any, Any, list[Event], list[Event], list[Seen]]] = [
+    (
+        PacketCloner,
+        PacketCloner.Options(("a", "b")),
+        PacketCloner.Options(("b", "c")),
+        [("a", 1, "a1"), ("b", 1, "b1"), ("tick", 1, 0)],
+        [("b", 5), ("c", 2, "c2"), ("c", 5), ("tick", 3, 0)],
+        [("b", 3, "b1"), ("c", 3, "c2")],
+    ),
+    (
+        FlowLimiter,
+        FlowLimiter.Options(max_in_queue=1, auxiliary="x"),
+        FlowLimiter.Options(max_in_queue=1, auxiliary="y"),
+        [("main", 1, "m1"), ("main", 2, "m2"), ("x", 3, "x3")],
+        [("y", 2, "y2"), ("finished", 1, 0)],
+        [("main", 2, "m2"), ("allow", 2, True), ("y", 2, "y2")],
+    ),
+    (
+        RoundRobinDemux,
+        RoundRobinDemux.Options(("a", "b", "c")),
+        RoundRobinDemux.Options(("a", "b")),
+        [("data", 1, 1), ("data", 2, 2)],
+        [("data", 3, 3)],
+        [("a", 3, 3), ("select", 3, 0)],
+    ),
+    (
+        PacketResampler,
+        PacketResampler.Options(period=10),
+        PacketResampler.Options(period=25),
+        [("data", 0, "a"), ("data", 12, "b")],
+        [("data", 40, "c")],
+        [("data", 25, "b")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("calculator", "before", "after", "first", "then", "leaves"), CHANGES)
+def test_a_calculator_goes_on_with_other_options(
+    calculator: type[flow.Calculator],
+    before: Any,
+    after: Any,
+    first: list[Event],
+    then: list[Event],
+    leaves: list[Seen],
+) -> None:
+    found = seen(
+        calculator, before, *first, *then, cuts=[len(first)], replace=lambda run: other_run(run, options=after)
+    )
+    packets = [each for event in found[len(first) :] for each in event if each[2] is not flow.ABSENT]
+    assert sorted(packets, key=str) == sorted(leaves, key=str)
 
 
 def _payload(chance: random.Random, name: str) -> Any:

@@ -114,4 +114,4 @@ class RoundRobinDemux(Calculator):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take it."""
-        self._turn = saved["turn"]
+        self._turn = saved["turn"] % len(self.options.outputs)

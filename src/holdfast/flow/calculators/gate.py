@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Gate(Calculator):
     """Passes the packets of its other inputs at times at which ``allow`` is true.
 
-    At a time without a packet of ``allow`` it is closed.  A time that does not pass raises the outputs' bounds, too.
+    At a time without a packet of ``allow`` it is closed, unless ``empty_packets_as_allow``.  A time that does not pass
+    raises the outputs' bounds, too.
 
     References
     ----------

@@ -132,5 +132,6 @@ class FlowLimiter(Calculator):
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take them."""
         self._in_flight = list(saved["in_flight"])
-        self._queues = {name: deque(restored_packets(queue)) for name, queue in saved["queues"].items()}
+        for name in self._queues.keys() & saved["queues"].keys():  # an auxiliary input may be new, or gone
+            self._queues[name] = deque(restored_packets(saved["queues"][name]))
         self._decisions = list(zip(saved["decided"], saved["let_in"], strict=True))

@@ -85,4 +85,4 @@ class PacketCloner(Calculator):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take them."""
-        self._latest = dict(saved["latest"])
+        self._latest = {name: value for name, value in saved["latest"].items() if name in self.options.inputs}

@@ -161,10 +161,15 @@ class PacketResampler(Calculator):
         return regular + (int.from_bytes(drawn, "big") * self._width >> 64) - self._width // 2
 
     def save(self) -> Mapping[str, Any]:
-        """Return its place among its times, and the newest packet."""
-        return {"base": self._base, "next": self._next, "last": saved_packets(self._last)}
+        """Return the next of its times, and the newest packet."""
+        at = self._time(self._next) if self._last else None
+        return {"base": self._base, "next": at, "last": saved_packets(self._last)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take them."""
-        self._base, self._next = saved["base"], saved["next"]
+        """Take them; with another period it goes on at its first time from there."""
         self._last = list(restored_packets(saved["last"]))
+        if self._last:
+            self._base = saved["base"] if self._base is None else self._base
+            self._next = self._number(saved["next"]) - 1
+            while self._time(self._next) < saved["next"]:
+                self._next += 1
