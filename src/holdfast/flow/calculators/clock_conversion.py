@@ -78,11 +78,11 @@ class ClockConversion(Calculator):
         """Send the packet, and promise."""
         t = context.timestamp
         if "data" in context:
-            context.emit("data", context["data"], self._converted(t))
+            context.emit("data", context["data"], self._convert(t))
         bound = timestamps.after(t)
-        promise(context, "data", self._converted(bound, is_bound=True) if bound <= MAX else bound)
+        promise(context, "data", self._convert(bound, is_bound=True) if bound <= MAX else bound)
 
-    def _converted(self, t: int, is_bound: bool = False) -> int:
+    def _convert(self, t: int, is_bound: bool = False) -> int:
         """Return a time in the other clock; a bound as far as the distance is known."""
         if not MIN <= t <= MAX:
             return t
