@@ -533,7 +533,14 @@ class Graph:
         """
         from holdfast.flow.run import Run
 
-        return Run(self, side_inputs=side_inputs, executor=executor, executors=executors, clock=clock, is_traced=trace)
+        return Run(
+            self,
+            side_inputs=side_inputs,
+            executor=executor,
+            executors=executors or {},
+            clock=clock,
+            is_traced=trace,
+        )
 
     def run(
         self,
@@ -551,7 +558,7 @@ class Graph:
         side_inputs : mapping, optional
             Name -> value.
         executor : Executor, optional
-            :class:`Application` by default: in this thread.
+            :class:`Application` by default: in this thread.  It runs all nodes, also those that name another one.
 
         Returns
         -------

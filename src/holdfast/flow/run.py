@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Run:
     """A graph that runs in this process.
 
-    Made by :meth:`Graph.start`; a context manager, which closes the inputs and waits for the end.
+    Made by :meth:`Graph.start`; a context manager, which closes the inputs and waits for the end.  Without
+    ``executors`` the default one runs all nodes.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Run:
         self.graph = graph
         self._sides = _checked_sides(graph, side_inputs or {})
         default = executor if executor is not None else Threads(_threads_for(graph))
+        self._has_names = executors is not None
         self._executors = {"": default.fresh(), **{name: each.fresh() for name, each in (executors or {}).items()}}
         self._measures = Measures(is_traced=is_traced)
         self.engine = Engine(
@@ -272,12 +274,13 @@ class Run:
                 sides,
                 placed.node.source_layer,
             )
-            if placed.node.executor not in self._executors:
+            executor = placed.node.executor if self._has_names else ""
+            if executor not in self._executors:
                 raise InvalidPipeline(
-                    f"Node {name!r} runs on executor {placed.node.executor!r}, which was not given.",
-                    do=f'start the graph with executors={{"{placed.node.executor}": hf.flow.Threads(1)}}.',
+                    f"Node {name!r} runs on executor {executor!r}, which was not given.",
+                    do=f'start the graph with executors={{"{executor}": hf.flow.Threads(1)}}.',
                 )
-            self.engine.assign(node, placed.node.executor)
+            self.engine.assign(node, executor)
             runs[name] = node
         for edge, source in graph.loops.items():
             assert source is not None  # checked

@@ -20,7 +20,7 @@ PRE_STREAM = UNSET + 2
 """Of a packet that comes before everything, and alone: a header."""
 
 MIN = UNSET + 3
-MAX = (1 << 63) - 5
+MAX = (1 << 63) - 4
 POST_STREAM = MAX + 1
 """Of a packet that comes after everything, and alone: a summary."""
 
