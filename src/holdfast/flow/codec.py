@@ -123,9 +123,12 @@ class Codec:
             _sized(tag, text_of(value).encode(), parts)
         elif kind is datetime.timedelta:
             _sized(b"R", str(value // _MICROSECOND).encode(), parts)
-        elif _is_array(value):
-            parts.append(b"Q")
-            self._write([value.dtype.str, list(value.shape), value.tobytes()], parts, of)
+        elif kind in (set, frozenset):
+            parts.append(b"E" if kind is set else b"K")
+            self._write(sorted(self.encode(each, of=of) for each in value), parts, of)
+        elif _is_of_numpy(value):
+            parts.append(b"Q" if hasattr(value, "__setitem__") else b"G")
+            self._write([_dtype_of(value), list(value.shape), value.tobytes()], parts, of)
         else:
             self._write_object(value, parts, of)
 
@@ -151,9 +154,14 @@ class Codec:
             return _INT.unpack_from(data, at)[0], at + 8
         if tag == b"D":
             return _FLOAT.unpack_from(data, at)[0], at + 8
-        if tag == b"Q":
+        if tag in (b"Q", b"G"):
             (kind, shape, raw), at = self._read(data, at, of)
-            return _array(kind, shape, raw), at
+            array = _array(kind, shape, raw)
+            return array if tag == b"Q" else array[()], at
+        if tag in (b"E", b"K"):
+            members, at = self._read(data, at, of)
+            found_members = {self.decode(each, of=of) for each in members}
+            return found_members if tag == b"E" else frozenset(found_members), at
         if tag == b"O":
             (name, plain), at = self._read(data, at, of)
             return self._object(name, plain, of), at
@@ -217,15 +225,24 @@ def _made_of(kind: type) -> Callable[[Any], Any]:
     return make
 
 
-def _is_array(value: Any) -> bool:
+def _is_of_numpy(value: Any) -> bool:
+    """Return whether a value is an array, or one number of NumPy's; those of objects are none of ours."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
+    if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+        return False
+    return not value.dtype.hasobject
 
 
-def _array(kind: str, shape: list[int], raw: bytes) -> Any:
+def _dtype_of(value: Any) -> Any:
+    """Return the type of an array as plain values; one with fields as (name, type, ...) of each."""
+    return value.dtype.str if value.dtype.fields is None else [list(each) for each in value.dtype.descr]
+
+
+def _array(kind: Any, shape: list[int], raw: bytes) -> Any:
     import numpy  # where one was kept; a graph without arrays needs none
 
-    return numpy.frombuffer(raw, numpy.dtype(kind)).reshape(shape).copy()
+    dtype = numpy.dtype(kind if isinstance(kind, str) else [tuple(each) for each in kind])
+    return numpy.frombuffer(raw, dtype).reshape(shape).copy()
 
 
 def _sized(tag: bytes, data: bytes, parts: list[bytes]) -> None:
