@@ -107,7 +107,7 @@ class InputQueue:
         """
         t = packet[0]
         items = self.items
-        if (t < self.bound and self.is_ordered) or t >= MAX or t < MIN:
+        if (t < self.bound and (self.is_ordered or self.bound == DONE)) or t >= MAX or t < MIN:
             self._check(t)
         items.append(packet)
         self.had_packet = True
@@ -152,7 +152,7 @@ class InputQueue:
                 do="give it the time of what it was made from.",
                 participant=self.node.name,
             )
-        if not self.is_ordered:
+        if not self.is_ordered and self.bound != DONE:
             return
         if t == POST_STREAM and self.had_packet:
             raise BrokenContract(
