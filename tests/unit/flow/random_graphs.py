@@ -93,7 +93,7 @@ class RandomGraph:
 
     def graph(self, max_queue_size: int = -1, *, executors: Sequence[str] = ("",), delay_s: float = 0.0) -> flow.Graph:
         """Return the graph; its nodes are given the executors by chance."""
-        chance = random.Random(self.seed)
+        chance, of_executors = random.Random(self.seed), random.Random(self.seed)
         graph = flow.Graph(f"random_{self.seed}", max_queue_size=max_queue_size)
         streams: list[flow.Stream] = [graph.input(f"source_{n}") for n in range(chance.randint(1, 3))]
 
@@ -102,7 +102,7 @@ class RandomGraph:
             outputs = ("out", "other") if kind == "groups" else ("out",)
             declared = {"timestamp_offset": 0} if kind == "choose" else KINDS[kind]
             options = MixOptions(kind, flow.Contract(ports, outputs, **declared), chance.randrange(1000), delay_s)
-            made = flow.node(Mix, options, name=f"{kind}_{len(graph.nodes)}", executor=chance.choice(executors))
+            made = flow.node(Mix, options, name=f"{kind}_{len(graph.nodes)}", executor=of_executors.choice(executors))
             return graph.add(made, dict(zip(ports, inputs, strict=True)))
 
         while len(graph.nodes) < self.size:
@@ -111,7 +111,7 @@ class RandomGraph:
                 main = chance.choice(streams)
                 edge = graph.back_edge(f"edge_{len(graph.nodes)}")
                 previous = {"main": main, "loop": edge} | flow.node(
-                    calculators.PreviousLoopback, executor=chance.choice(executors)
+                    calculators.PreviousLoopback, executor=of_executors.choice(executors)
                 )
                 made = add("sum", [main, previous])
                 edge.comes_from(made)
