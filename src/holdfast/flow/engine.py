@@ -94,6 +94,7 @@ class Engine:
         self._by_caller = [each for each in executors.values() if each.is_by_caller]
         self._report_deadlock = report_deadlock
         self._measures = measures
+        self._is_stopped = False
         self._opened: list[NodeRun] = []
         self._inside: set[int] = set()
         """Threads that call calculators now."""
@@ -125,25 +126,29 @@ class Engine:
             Nodes that were open before: what they send has left then.
         """
         with self.lock:
-            try:
-                for node in self.nodes:
-                    node.open(is_muted=node.name in muted)
-                    self._opened.append(node)
-            except HoldfastError as error:
-                self.fail(error)
-                self._close_nodes()
-                raise
+            self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
+            for node in self.nodes:
+                self._opened.append(node)
+                self._or_close(partial(node.open, is_muted=node.name in muted))
 
     def begin(self) -> None:
         """Ask all nodes what is next, and begin the first layer of sources."""
         with self.lock:
-            self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
             for node in self.nodes:
-                if not node.is_source and not node.is_closed:
-                    node.ask()
+                if not node.is_source:
+                    self._or_close(node.ask)
             self._next_layer()
         for executor in self._executors.values():
             executor.start(self)
+
+    def _or_close(self, call: Callable[[], Any]) -> None:
+        """Call something; where it fails, the run is over before it has begun."""
+        try:
+            call()
+        except HoldfastError as error:
+            self.fail(error)
+            self._close_nodes()
+            raise
 
     # --- scheduling: under the lock ------------------------------------------------------------------
 
@@ -249,7 +254,7 @@ class Engine:
         finally:
             if is_outermost:
                 self._inside.remove(thread)
-            if self.is_over:
+            if self._is_stopped:
                 self._close_nodes()
         return True
 
@@ -268,8 +273,14 @@ class Engine:
         with self.lock:
             if self.error is None:
                 self.error = error
+            self._end(wait=False)
+
+    def _end(self, *, wait: bool) -> None:
+        with self.lock:
             self.is_over = True
             self.changed.notify_all()
+        for executor in self._executors.values():
+            executor.stop(wait=wait)
 
     def check(self) -> None:
         """Raise the error that has ended the run, or another one if it has ended without."""
@@ -413,13 +424,10 @@ class Engine:
         HoldfastError
             What a calculator raised in its ``close``.
         """
-        with self.lock:
-            self.is_over = True
-            self.changed.notify_all()
-        waits = not (self.is_inside() or self.lock._is_owned())  # type: ignore[attr-defined]
-        for executor in self._executors.values():
-            executor.stop(wait=waits)
         error = self.error
+        is_under_lock = self.lock._is_owned()  # type: ignore[attr-defined]
+        self._is_stopped = True
+        self._end(wait=not (self.is_inside() or is_under_lock))
         self._close_nodes()
         if self.error is not error:
             self.check()

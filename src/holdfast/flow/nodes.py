@@ -323,6 +323,7 @@ class NodeRun:
         try:
             self.calculator.open(context)
         except Exception as error:
+            self.is_ended = True
             raise self.failed(error, context.timestamp) from error
         if is_muted:
             context._sent.clear()

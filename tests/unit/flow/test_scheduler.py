@@ -667,7 +667,7 @@ def closing() -> type[Closing]:
 
 
 @BY_EACH
-@pytest.mark.parametrize("end", ["finish", "stop", "error", "raise in the with"])
+@pytest.mark.parametrize("end", ["finish", "stop", "error", "late", "raise in the with"])
 def test_a_calculator_that_was_opened_is_closed_however_the_run_ends(
     executor: str, end: str, closing: type[Closing]
 ) -> None:
@@ -687,6 +687,10 @@ def test_a_calculator_that_was_opened_is_closed_however_the_run_ends(
         case "error":
             with pytest.raises(InvalidPipeline, match="failed at 2: ValueError: bad"), run:
                 run.add("data", "bad", 2)
+        case "late":
+            with pytest.raises(InvalidPipeline, match="comes too late"):
+                run.add("data", 1, 1)
+            run.stop()
         case _:
             with pytest.raises(KeyError), run:
                 raise KeyError("mine")
