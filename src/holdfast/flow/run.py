@@ -95,7 +95,7 @@ class Run:
         HoldfastError
             What has ended the run before.
         """
-        types = self._input(name).types
+        types = (self.graph.inputs.get(name) or self._input(name)).types
         if types is not None and not isinstance(value, types):
             raise BrokenContract(
                 f"Graph input {name!r} is given {type(value).__name__}, at {timestamps.text(at)}.",

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -422,7 +422,7 @@ class Faulty(flow.Calculator):
             case "time":
                 context.emit("out", 1, at=flow.DONE)
             case "text as time":
-                context.emit("out", 1, at="noon")
+                context.emit("out", 1, at=cast(Any, "noon"))
             case "bound":
                 context.bound("out", context.timestamp - 5)
             case "bound of nothing":
@@ -549,7 +549,7 @@ def test_what_is_added_wrong_is_one_error(executor: str) -> None:
     ]:
         run = started()
         with pytest.raises(InvalidPipeline, match=message):
-            call(run)  # type: ignore[no-untyped-call]
+            call(run)
         run.stop()
 
 
