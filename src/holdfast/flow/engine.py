@@ -393,6 +393,10 @@ class Engine:
                 why="the graph waits for it.",
                 do="wait where packets are added; inside, return.",
             )
+        self.run_until_idle()
+
+    def run_until_idle(self) -> None:
+        """Do it for a caller that is known to be outside."""
         while True:
             worked = False
             for executor in self._by_caller:

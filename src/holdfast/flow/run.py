@@ -113,10 +113,10 @@ class Run:
 
     def _work(self) -> None:
         """Run what is to run before the next packet is added; nothing from inside, where it would wait for itself."""
-        if self.engine.is_inside() or self.engine.is_over:
+        if self.engine.is_inside():
             return
         if self._is_drained:
-            self.engine.wait_until_idle()
+            self.engine.run_until_idle()
         else:
             for executor in self._executors.values():
                 executor.after_add(self.engine)
