@@ -429,9 +429,8 @@ class Engine:
             What a calculator raised in its ``close``.
         """
         error = self.error
-        is_under_lock = self.lock._is_owned()  # type: ignore[attr-defined]
         self._is_stopped = True
-        self._end(wait=not (self.is_inside() or is_under_lock))
+        self._end(wait=not self.is_inside())
         self._close_nodes()
         if self.error is not error:
             self.check()

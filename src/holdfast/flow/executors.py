@@ -120,6 +120,7 @@ class Threads(Executor):
             raise InvalidPipeline(f"Threads({count!r}) is no number of threads.", do="write Threads(4), or Threads().")
         self.count = count if count is not None else max(1, os.cpu_count() or 1)
         self._threads: list[threading.Thread] = []
+        self._alive = 0
 
     def fresh(self) -> Executor:
         """Return one like it for another run."""
@@ -132,6 +133,14 @@ class Threads(Executor):
         self._wanted = wanted
 
         def loop() -> None:
+            try:
+                work()
+            finally:
+                with wanted:
+                    self._alive -= 1
+                    wanted.notify_all()
+
+        def work() -> None:
             while True:
                 with wanted:
                     while not self.tasks and not engine.is_over:
@@ -143,6 +152,7 @@ class Threads(Executor):
         self._threads = [
             threading.Thread(target=loop, name=f"holdfast-flow-{n}", daemon=True) for n in range(self.count)
         ]
+        self._alive = self.count
         for thread in self._threads:
             thread.start()
 
@@ -156,6 +166,8 @@ class Threads(Executor):
             return
         with self._wanted:
             self._wanted.notify_all()
+            if wait:  # without the lock, which an observer may hold that stops the run
+                self._wanted.wait_for(lambda: not self._alive)
         if wait:
             for thread in self._threads:
                 thread.join()

@@ -736,6 +736,20 @@ def test_a_run_is_stopped_in_the_middle(who: str, executor: str) -> None:
 
 
 @BY_EACH
+def test_an_observer_of_an_input_stops_the_run(executor: str) -> None:
+    """It is called while a packet is added, by the thread that adds."""
+    graph = flow.Graph()
+    graph.output("data", graph.input("data"))
+    graph.input("more") | flow.node(same)
+    run = graph.start(executor=EXECUTORS[executor]())
+    run.observe("data", lambda t, value: run.stop())
+    run.add("more", 1, 1)
+    run.add("data", 1, 1)
+    with pytest.raises(InvalidPipeline, match="has ended"):
+        run.add("data", 2, 2)
+
+
+@BY_EACH
 @pytest.mark.parametrize("end", ["finish", "stop"])
 def test_nothing_is_taken_after_the_end(executor: str, end: str) -> None:
     run, _ = one(same, executor)
