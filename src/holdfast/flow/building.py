@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.codec import Codec, Keeping, dataclasses_in
-from holdfast.flow.context import type_text
 from holdfast.flow.contract import Contract, Kind, Types, kind_of
 from holdfast.flow.executors import Executor
 from holdfast.flow.policies import POLICIES, Declared, Policy
-from holdfast.flow.queues import DEFAULT_LIMIT, UNLIMITED
+from holdfast.flow.queues import DEFAULT_LIMIT, UNLIMITED, type_text
 
 if TYPE_CHECKING:
+    from holdfast.flow.nodes import Observer
     from holdfast.flow.run import Run
 
 PolicyGiven = Declared | type[Policy] | None
@@ -505,6 +505,7 @@ class Graph:
         executors: Mapping[str, Executor] | None = None,
         clock: Any = None,
         trace: bool = False,
+        observers: Mapping[str, Observer] | None = None,
     ) -> Run:
         """Start the graph, in this process.
 
@@ -520,6 +521,9 @@ class Graph:
             Real time in microseconds, for calculators that read it; a test's own.
         trace : bool
             Whether to keep each call, for a viewer: :meth:`Run.trace`.
+        observers : mapping of str to callable, optional
+            Graph output -> what is called with time and payload of each packet, those of sources and of ``open`` too,
+            which :meth:`Run.observe` may come too late for.
 
         Returns
         -------
@@ -540,6 +544,7 @@ class Graph:
             executors=executors or {},
             clock=clock,
             is_traced=trace,
+            observers=observers,
         )
 
     def run(

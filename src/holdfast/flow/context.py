@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.queues import ABSENT, BrokenContract, Packet, checked_bound
+from holdfast.flow.queues import ABSENT, BrokenContract, Packet, checked_bound, checked_time, type_text
 from holdfast.flow.timestamps import DONE, UNSTARTED
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Context:
                     do=f'write context.emit("{name}", value, at=time).',
                     participant=self._node.name,
                 )
+        elif type(at) is not int:
+            at = checked_time(at, f"Calculator {self._node.name!r} sends a packet to output {name!r} at")
         self._sent.append((stream, (at, value)))
 
     def bound(self, name: str, t: int) -> None:
@@ -157,6 +159,7 @@ class Context:
         """
         if name not in self._outputs:
             raise self._no_output(name)
+        t = checked_time(t, f"Calculator {self._node.name!r} promises of output {name!r} the bound")
         current = max(self._outputs[name][0].bound, self._explicit.get(name, timestamps.UNSET))
         checked_bound(self._outputs[name][0].name, t, current)
         self._explicit[name] = t
@@ -203,16 +206,3 @@ class Context:
             do="use one of these, or add it to the contract.",
             participant=self._node.name,
         )
-
-
-def type_text(types: Types) -> str:
-    """Return types for messages.
-
-    Examples
-    --------
-    >>> type_text((int, float)), type_text(None)
-    ('int or float', 'anything')
-    """
-    if types is None:
-        return "anything"
-    return " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))

@@ -104,6 +104,7 @@ def _ports(given: Any, what: str) -> dict[str, Types]:
     if isinstance(given, str):
         given = (given,)
     ports = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+    ports = {name: None if types is Any else types for name, types in ports.items()}
     for name, types in ports.items():
         is_type = types is None or isinstance(types, type) or (isinstance(types, tuple) and bool(types))
         if not isinstance(name, str) or not name.isidentifier() or not is_type:
@@ -313,7 +314,8 @@ def function(
             why="it has parameters without a name of their own, and each parameter is an input.",
             do="name the inputs: def both(left, right): ...",
         )
-    found = {each.name: _annotated(call, each.name) for each in parameters}
+    annotations = _annotations(call)
+    found: dict[str, Types] = {each.name: annotations.get(each.name) for each in parameters}
     found.update(_ports(inputs, "inputs"))
     declared = Contract(
         inputs=found,
@@ -325,9 +327,13 @@ def function(
     return Function(call, own, replace(declared, **contract), defaults)
 
 
-def _annotated(call: Callable[..., Any], name: str) -> Types:
-    annotation = getattr(call, "__annotations__", {}).get(name)
-    return annotation if isinstance(annotation, type) else None
+def _annotations(call: Callable[..., Any]) -> dict[str, type]:
+    """Return the annotations that are types; also where they are texts (``from __future__ import annotations``)."""
+    try:
+        found = inspect.get_annotations(call, eval_str=True)
+    except (TypeError, NameError, AttributeError, SyntaxError):  # no function, or a name of its typing only
+        return {}
+    return {name: each for name, each in found.items() if isinstance(each, type)}
 
 
 class FunctionCalculator(Calculator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.flow.context import type_text
+from holdfast.flow.queues import type_text
 
 if TYPE_CHECKING:
     from holdfast.flow.building import Graph, Placed, PolicyGiven

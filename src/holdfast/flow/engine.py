@@ -19,9 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.flow.context import Context
 from holdfast.flow.executors import Executor, TaskQueue
 from holdfast.flow.measures import Measures
 from holdfast.flow.nodes import Invocation, NodeRun, OutputStream
@@ -56,24 +59,28 @@ class Engine:
 
     Parameters
     ----------
+    name : str
+        The graph's.
     executors : mapping of str to Executor
         Name -> what runs the nodes that are assigned to it.
     clock : callable
         Real time, in microseconds.
     report_deadlock : bool
         Whether it is an error when full queues keep everything from going on; else they may grow.
-    measures : Measures, optional
+    measures : Measures
         Where times of calls are counted.
     """
 
     def __init__(
         self,
+        name: str,
         executors: Mapping[str, Executor],
         *,
-        clock: Callable[[], int] = wall_clock_us,
-        report_deadlock: bool = False,
-        measures: Measures | None = None,
+        clock: Callable[[], int],
+        report_deadlock: bool,
+        measures: Measures,
     ) -> None:
+        self.name = name
         self.clock = clock
         self.nodes: list[NodeRun] = []
         self.inputs: dict[str, GraphInput] = {}
@@ -87,6 +94,11 @@ class Engine:
         self._by_caller = [each for each in executors.values() if each.is_by_caller]
         self._report_deadlock = report_deadlock
         self._measures = measures
+        self._is_stopped = False
+        self._opened: list[NodeRun] = []
+        self._inside: set[int] = set()
+        """Threads that call calculators now."""
+
         self._pending = 0
         self._full: dict[InputQueue, None] = {}
         self._roots: dict[InputQueue, list[Root]] = {}
@@ -114,31 +126,29 @@ class Engine:
             Nodes that were open before: what they send has left then.
         """
         with self.lock:
+            self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
             for node in self.nodes:
-                context = node._free[0]
-                try:
-                    node.calculator.open(context)
-                except Exception as error:
-                    raise node.failed(error, context.timestamp) from error
-                sent, context._sent = context._sent, []
-                explicit, context._explicit = context._explicit, {}
-                if node.name in muted:
-                    continue
-                for stream, packet in sent:
-                    stream.send(packet)
-                for name, bound in explicit.items():
-                    node.outputs[name][0].raise_bound(bound)
+                self._opened.append(node)
+                self._or_close(partial(node.open, is_muted=node.name in muted))
 
     def begin(self) -> None:
         """Ask all nodes what is next, and begin the first layer of sources."""
         with self.lock:
-            self._layers = sorted({node.source_layer for node in self.nodes if node.is_source})
             for node in self.nodes:
-                if not node.is_source and not node.is_closed:
-                    node.ask()
+                if not node.is_source:
+                    self._or_close(node.ask)
             self._next_layer()
         for executor in self._executors.values():
             executor.start(self)
+
+    def _or_close(self, call: Callable[[], Any]) -> None:
+        """Call something; where it fails, the run is over before it has begun."""
+        try:
+            call()
+        except HoldfastError as error:
+            self.fail(error)
+            self._close_nodes()
+            raise
 
     # --- scheduling: under the lock ------------------------------------------------------------------
 
@@ -147,6 +157,8 @@ class Engine:
         self._pending += 1
         self._sequence += 1
         self._tasks_of[node.number].add(node.priority, self._sequence, node, invocation)
+        if self._waiting and self._by_caller:
+            self.changed.notify_all()  # who waits may be the one to do it
 
     def filled(self, queue: InputQueue) -> None:
         """Hold back what feeds a queue."""
@@ -212,51 +224,74 @@ class Engine:
 
     def work(self, tasks: TaskQueue, *, once: bool = False) -> bool:
         """Run tasks of a queue until it is empty; return whether there was one."""
+        thread = get_ident()
+        count = self._measures.count
         with self.lock:
             task = self._pop(tasks)
-        if task is None:
-            return False
-        measures = self._measures
-        while task is not None:
+            if task is None:
+                return False
             node, invocation = task
-            try:
-                if measures is None:
-                    node.run(invocation)
-                else:
-                    measures.run(node, invocation)
-            except HoldfastError as error:
-                self.fail(error)
-                return True
-            with self.lock:
-                try:
+            is_outermost = thread not in self._inside
+            self._inside.add(thread)
+        try:
+            while task is not None:
+                node, invocation = task
+                begin = perf_counter_ns()
+                node.run(invocation)
+                took = perf_counter_ns() - begin
+                with self.lock:
+                    count(node.name, invocation.context.timestamp, begin, took)
                     node.finish(invocation)
-                except HoldfastError as error:
-                    self.fail(error)
-                    return True
-                self._pending -= 1
-                if self._pending == 0 and self._waiting:
-                    self.changed.notify_all()
-                task = None if once else self._pop(tasks)
+                    self._pending -= 1
+                    if self._pending == 0 and self._waiting:
+                        self.changed.notify_all()
+                    task = None if once else self._pop(tasks)
+        except HoldfastError as error:
+            self.fail(error)
+        except BaseException as error:  # an exit: somebody else may wait for the end
+            self.fail(node.failed(error, invocation.context.timestamp))
+            raise
+        finally:
+            if is_outermost:
+                self._inside.remove(thread)
+            if self._is_stopped:
+                self._close_nodes()
         return True
 
     def _pop(self, tasks: TaskQueue) -> tuple[NodeRun, Invocation] | None:
-        if self.error is not None:
+        if self.is_over:
             tasks.clear()
             return None
         return tasks.pop()
+
+    def is_inside(self) -> bool:
+        """Return whether a calculator or an observer asks, which must not wait for the graph: it waits for them."""
+        return get_ident() in self._inside
 
     def fail(self, error: HoldfastError) -> None:
         """End the run with an error: nothing new is begun."""
         with self.lock:
             if self.error is None:
                 self.error = error
+            self._end(wait=False)
+
+    def _end(self, *, wait: bool) -> None:
+        with self.lock:
             self.is_over = True
             self.changed.notify_all()
+        for executor in self._executors.values():
+            executor.stop(wait=wait)
 
     def check(self) -> None:
-        """Raise the error that has ended the run, if one has."""
+        """Raise the error that has ended the run, or another one if it has ended without."""
         if self.error is not None:
             raise self.error
+        if self.is_over:
+            raise InvalidPipeline(
+                f"The run of graph {self.name!r} has ended.",
+                why="it was stopped or finished, and takes nothing any more.",
+                do="start the graph again.",
+            )
 
     # --- from outside --------------------------------------------------------------------------------
 
@@ -274,7 +309,8 @@ class Engine:
         """
         graph_input = self.inputs[name]
         with self.lock:
-            self.check()
+            if self.is_over:
+                self.check()
             if graph_input.blocked_by and not self._wait_for(graph_input, wait):
                 return False
             try:
@@ -288,6 +324,8 @@ class Engine:
         while graph_input.blocked_by:
             if not wait:
                 return False
+            if self.is_inside():
+                break  # what is inside is never held back
             self._go_on()
         return True
 
@@ -302,11 +340,7 @@ class Engine:
         if self._pending == 0:
             self._or_fail(self._at_idle)
             return
-        self._waiting += 1
-        try:
-            self.changed.wait()
-        finally:
-            self._waiting -= 1
+        self._wait()
         self.check()
 
     def _unlocked(self, call: Callable[[], Any]) -> None:
@@ -343,7 +377,7 @@ class Engine:
         """Promise that nothing comes to a graph input any more; again is nothing."""
         with self.lock:
             self.check()
-            self.inputs[name].stream.raise_bound(DONE)
+            self._or_fail(partial(self.inputs[name].stream.raise_bound, DONE))
 
     def wait_until_idle(self) -> None:
         """Run, or wait, until nothing can go on without further input.
@@ -353,51 +387,68 @@ class Engine:
         HoldfastError
             What a calculator raised, or a broken contract, or a deadlock where that is an error.
         """
+        if self.is_inside():
+            raise InvalidPipeline(
+                f"A calculator or an observer of graph {self.name!r} waits for its own graph.",
+                why="the graph waits for it.",
+                do="wait where packets are added; inside, return.",
+            )
+        self.run_until_idle()
+
+    def run_until_idle(self) -> None:
+        """Do it for a caller that is known to be outside."""
         while True:
-            self.check()
             worked = False
             for executor in self._by_caller:
                 worked |= executor.work(self)
             with self.lock:
-                self.check()
+                if self.error is not None:
+                    raise self.error
+                if self.is_over:
+                    return
                 if worked:
                     continue
                 if self._pending == 0 and not self._or_fail(self._at_idle):
                     return
                 if self._pending and not any(executor.tasks for executor in self._by_caller):
-                    self._waiting += 1
-                    self.changed.wait()
-                    self._waiting -= 1
+                    self._wait()
 
-    def finish(self) -> None:
-        """Wait until all is done: inputs and sources are closed, and nothing is left; then close what is open."""
-        self.wait_until_idle()
-        with self.lock:
-            for node in self.nodes:
-                if node.is_closed:
-                    continue
-                context = node._free[-1]
-                context.timestamp = DONE
-                context._packets = node.no_packets
-                try:
-                    node.calculator.close(context)
-                except Exception as error:
-                    found = node.failed(error, DONE)
-                    self.fail(found)
-                    raise found from error
-                context._sent.clear()  # what is sent now is discarded: nobody waits for it
-                context._explicit.clear()
-                node.is_closed = True
-            self.is_over = True
-        self.stop()
+    def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            self.changed.wait()
+        finally:
+            self._waiting -= 1
 
     def stop(self) -> None:
-        """End the executors' threads."""
+        """End the run, and close what is open; from inside, that is done when the calls that run have ended.
+
+        Raises
+        ------
+        HoldfastError
+            What a calculator raised in its ``close``.
+        """
+        error = self.error
+        self._is_stopped = True
+        self._end(wait=not self.is_inside())
+        self._close_nodes()
+        if self.error is not error:
+            self.check()
+
+    def _close_nodes(self) -> None:
+        """Close what is open, as soon as nothing is called; what it sends is discarded: nobody waits for it."""
         with self.lock:
-            self.is_over = True
-            self.changed.notify_all()
-        for executor in self._executors.values():
-            executor.stop()
+            if self._inside:
+                return
+            nodes, self._opened = self._opened, []
+            for node in nodes:
+                if node.is_ended or node.is_closed:
+                    continue
+                try:
+                    node.close(Context(node))
+                except Exception as error:
+                    if self.error is None:
+                        self.fail(node.failed(error, DONE))
 
     def is_idle(self) -> bool:
         """Return whether nothing is scheduled or running."""

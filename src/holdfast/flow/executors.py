@@ -43,16 +43,26 @@ class TaskQueue:
         task = heapq.heappop(self._heap)
         return task[2], task[3]
 
-    def pop_any(self, chance: random.Random) -> None:
-        """Move a task to the front that chance chooses."""
-        place = chance.randrange(len(self._heap))
-        task = self._heap.pop(place)
-        heapq.heapify(self._heap)
-        heapq.heappush(self._heap, ((-1,), *task[1:]))
-
     def clear(self) -> None:
         """Drop all: the run has failed."""
         self._heap.clear()
+
+
+class TasksByChance(TaskQueue):
+    """Tasks in an order that chance chooses."""
+
+    __slots__ = ("_chance",)
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._chance = chance
+
+    def pop(self) -> tuple[NodeRun, Invocation] | None:
+        """Take any task."""
+        if not self._heap:
+            return None
+        task = self._heap.pop(self._chance.randrange(len(self._heap)))
+        return task[2], task[3]
 
 
 class Executor:
@@ -75,8 +85,11 @@ class Executor:
         """Run what there is, in the thread that waits; return whether there was something."""
         return engine.work(self.tasks)
 
-    def stop(self) -> None:
-        """End."""
+    def after_add(self, engine: Engine) -> None:
+        """Run what is to run before the next packet is added."""
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End; wait for calls that run."""
 
 
 class Sequential(Executor):
@@ -107,6 +120,7 @@ class Threads(Executor):
             raise InvalidPipeline(f"Threads({count!r}) is no number of threads.", do="write Threads(4), or Threads().")
         self.count = count if count is not None else max(1, os.cpu_count() or 1)
         self._threads: list[threading.Thread] = []
+        self._alive = 0
 
     def fresh(self) -> Executor:
         """Return one like it for another run."""
@@ -117,20 +131,28 @@ class Threads(Executor):
         wanted = threading.Condition(engine.lock)
         self.tasks.on_added = wanted.notify
         self._wanted = wanted
-        self._is_over = False
 
         def loop() -> None:
+            try:
+                work()
+            finally:
+                with wanted:
+                    self._alive -= 1
+                    wanted.notify_all()
+
+        def work() -> None:
             while True:
                 with wanted:
-                    while not self.tasks and not self._is_over:
+                    while not self.tasks and not engine.is_over:
                         wanted.wait()
-                    if self._is_over:
+                    if engine.is_over:
                         return
                 engine.work(self.tasks)
 
         self._threads = [
             threading.Thread(target=loop, name=f"holdfast-flow-{n}", daemon=True) for n in range(self.count)
         ]
+        self._alive = self.count
         for thread in self._threads:
             thread.start()
 
@@ -138,21 +160,24 @@ class Threads(Executor):
         """Do nothing: the threads do."""
         return False
 
-    def stop(self) -> None:
-        """End the threads; a call that runs ends first."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End the threads; wait for calls that run."""
         if not self._threads:
             return
         with self._wanted:
-            self._is_over = True
             self._wanted.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+            if wait:  # without the lock, which an observer may hold that stops the run
+                self._wanted.wait_for(lambda: not self._alive)
+        if wait:
+            for thread in self._threads:
                 thread.join()
-        self._threads = []
+            self._threads = []
 
 
 class Seeded(Executor):
     """One task at a time, each chosen by chance among all that are ready: every interleaving has a seed.
+
+    Chance also says how many tasks run before the next packet is added.
 
     For tests: what a graph makes must not depend on the seed, where no policy depends on arrival.
 
@@ -166,16 +191,13 @@ class Seeded(Executor):
         super().__init__()
         self.seed = seed
         self._chance = random.Random(seed)
+        self.tasks = TasksByChance(self._chance)
 
     def fresh(self) -> Executor:
         """Return one like it for another run."""
         return Seeded(self.seed)
 
-    def work(self, engine: Engine) -> bool:
-        """Run tasks until there is none."""
-        worked = False
-        while self.tasks and engine.error is None:
-            with engine.lock:
-                self.tasks.pop_any(self._chance)
-            worked |= engine.work(self.tasks, once=True)
-        return worked
+    def after_add(self, engine: Engine) -> None:
+        """Run some tasks, or none."""
+        while self._chance.random() < 0.5 and engine.work(self.tasks, once=True):
+            pass

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from holdfast.flow.nodes import Invocation, NodeRun
+from holdfast.flow import timestamps
 
-_FRACTION = 3
-"""Bits after the first one by which times are told apart: a percentile is right to an eighth."""
+_BITS = 4
+"""First bits by which times are told apart: a percentile is right to an eighth."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CallTimes:
 
 
 class Measures:
-    """Counts times of calls, and keeps them one by one where a trace is asked for.
+    """Counts times of calls, and keeps them one by one where a trace is asked for; under the engine's lock.
 
     Parameters
     ----------
@@ -42,32 +42,30 @@ class Measures:
     """
 
     def __init__(self, *, is_traced: bool = False) -> None:
-        self._counts: dict[str, dict[int, int]] = {}
-        self._totals: dict[str, int] = {}
+        self._counts: dict[str, defaultdict[int, int]] = {}
+        """Node -> which of the first bits of a time, and how many follow -> calls."""
+
+        self._totals: defaultdict[str, int] = defaultdict(int)
         self._is_traced = is_traced
         self._calls: list[tuple[str, int, int, int, int]] = []
         self._begun_ns = time.perf_counter_ns()
 
-    def run(self, node: NodeRun, invocation: Invocation) -> None:
-        """Call a calculator, and count how long it takes."""
-        begin = time.perf_counter_ns()
-        try:
-            node.run(invocation)
-        finally:
-            took = time.perf_counter_ns() - begin
-            self._totals[node.name] = self._totals.get(node.name, 0) + took
-            width = took.bit_length()
-            place = (width << _FRACTION) | ((took >> max(width - 1 - _FRACTION, 0)) & ((1 << _FRACTION) - 1))
-            counts = self._counts.setdefault(node.name, {})
-            counts[place] = counts.get(place, 0) + 1
-            if self._is_traced:
-                at = invocation.context.timestamp
-                self._calls.append((node.name, begin, took, threading.get_ident(), at))
+    def count(self, name: str, at: int, begin: int, took: int) -> None:
+        """Count a call of a node: for which time, when it began, and how long it took, in nanoseconds."""
+        if name in self._counts:
+            counts = self._counts[name]
+        else:
+            counts = self._counts[name] = defaultdict(int)
+        self._totals[name] += took
+        shift = took.bit_length() - _BITS
+        counts[(shift << _BITS) + (took >> shift) if shift > 0 else took] += 1
+        if self._is_traced:
+            self._calls.append((name, begin, took, threading.get_ident(), at))
 
     def times(self) -> dict[str, CallTimes]:
         """Return node -> times."""
         found = {}
-        for name, counts in list(self._counts.items()):
+        for name, counts in self._counts.items():
             number = sum(counts.values())
             percentiles = [_percentile(counts, number, share) / 1000 for share in (0.5, 0.99)]
             found[name] = CallTimes(number, self._totals[name] / 1000, *percentiles)
@@ -89,7 +87,7 @@ class Measures:
                 "dur": took / 1000,
                 "pid": 0,
                 "tid": threads[ident],
-                "args": {"timestamp": at},
+                "args": {"timestamp": at if timestamps.MIN <= at <= timestamps.MAX else timestamps.text(at)},
             }
             for name, begin, took, ident, at in self._calls
         ]
@@ -102,7 +100,5 @@ def _percentile(counts: dict[int, int], number: int, share: float) -> float:
         passed += counts[place]
         if passed >= share * number:
             break
-    width, fraction = place >> _FRACTION, place & ((1 << _FRACTION) - 1)
-    if width <= _FRACTION:
-        return float(fraction)
-    return float((1 << (width - 1)) + ((fraction * 2 + 1) << (width - 1)) / (1 << (_FRACTION + 1)))
+    shift, first_bits = divmod(place, 1 << _BITS)
+    return (first_bits + 0.5) * (1 << shift) if shift else float(first_bits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
@@ -11,7 +11,7 @@ from holdfast.flow import timestamps
 from holdfast.flow.context import Context
 from holdfast.flow.contract import STOP, Contract, Kind, Stop, Types
 from holdfast.flow.policies import CLOSE, Close, InputSet, Policy
-from holdfast.flow.queues import ABSENT, InputQueue, Packet
+from holdfast.flow.queues import ABSENT, InputQueue, Packet, late_packet
 from holdfast.flow.replay import REPLAY_MAX, Replay
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 
@@ -56,20 +56,52 @@ class OutputStream:
         bound = t + 1 if MIN <= t < MAX else timestamps.after(t)
         if bound > self.bound:
             self.bound = bound
-        for observer in self.observers:
-            observer(t, packet[1])
+        elif self.observers:
+            raise late_packet(self.name, t, self.bound, "who looks on from outside", None)
+        if self.observers:
+            self._show(self.observers, t, packet[1])
 
     def raise_bound(self, bound: int) -> None:
         """Promise that no packet below a time comes; a lower one changes nothing."""
         if bound <= self.bound:
             return
+        ahead: list[_Raised] = []
+        self.rise(bound, ahead)
+        while ahead:  # depth first, with a stack of its own: a chain of calculators may be long
+            stream, bound, queues = ahead[-1]
+            height = len(ahead)
+            for queue in queues:
+                if queue.raise_bound(bound):
+                    queue.node.ask(ahead)
+                    if len(ahead) > height:
+                        break
+            else:
+                ahead.pop()
+                if stream.bound_observers and MIN < bound < DONE:
+                    stream._show(stream.bound_observers, timestamps.before(bound), ABSENT)
+
+    def rise(self, bound: int, ahead: list[_Raised]) -> None:
+        """Raise the bound here, and leave to the caller what follows from it."""
         self.bound = bound
-        for queue in self.queues:
-            if queue.raise_bound(bound):
-                queue.node.ask()
-        if self.bound_observers and bound != DONE and bound > MIN:
-            for observer in self.bound_observers:
-                observer(timestamps.before(bound), ABSENT)
+        ahead.append((self, bound, iter(self.queues)))
+
+    def _show(self, observers: Sequence[Observer], t: int, value: Any) -> None:
+        for observer in observers:
+            try:
+                observer(t, value)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                raise InvalidPipeline(
+                    f"An observer of stream {self.name!r} failed at {timestamps.text(t)}: "
+                    f"{type(error).__name__}: {error}.",
+                    why="its own code raised it; the graph has stopped.",
+                    do="mend the observer; the traceback above is where.",
+                ) from error
+
+
+_Raised = tuple[OutputStream, int, Iterator[InputQueue]]
+"""A stream whose bound has risen, the bound, and the inputs that do not know of it yet."""
 
 
 class NodeRun:
@@ -113,6 +145,9 @@ class NodeRun:
         self.source_layer = source_layer
         self.is_source = not contract.inputs
         self.is_closed = False
+        self.is_ended = False
+        """Whether the calculator's ``close`` was called."""
+
         self.queues: list[InputQueue] = []
         self.policy: Policy = Policy(())
         self.places = {name: place for place, name in enumerate(contract.inputs)}
@@ -149,33 +184,49 @@ class NodeRun:
 
     # --- what is next: under the engine's lock -------------------------------------------------------
 
-    def ask(self) -> None:
-        """Ask the policy what is next, and schedule it."""
+    def ask(self, ahead: list[_Raised] | None = None) -> None:
+        """Ask the policy what is next, and schedule it.
+
+        Parameters
+        ----------
+        ahead : list, optional
+            Where bounds are put that rise by it; without one all that follows from them is done.
+        """
         if self.is_closed:
             return
-        if self.policy.drops:
-            self.policy.drop()
-        while self.in_flight < self._max_in_flight and not self._is_closing:
-            answer = self.policy.next_set()
-            if answer is None:
-                self._forward()
-                return
-            if isinstance(answer, Close):
-                if self.batch:
-                    self._schedule(self.batch)
-                    self.batch = []
-                elif self.in_flight == 0:
-                    self._is_closing = True
-                    self._schedule(None)
-                return
-            if self._batch_size > 1:
-                self.batch.append(answer)
-                if len(self.batch) < self._batch_size:
-                    continue
-                sets, self.batch = self.batch, []
-            else:
-                sets = [answer]
-            self._schedule(sets)
+        try:
+            if self.policy.drops:
+                self.policy.drop()
+            while self.in_flight < self._max_in_flight and not self._is_closing:
+                answer = self.policy.next_set()
+                if answer is None:
+                    self._forward(ahead)
+                    return
+                if isinstance(answer, Close):
+                    if self.batch:
+                        self._schedule(self.batch)
+                        self.batch = []
+                    elif self.in_flight == 0:
+                        self._is_closing = True
+                        self._schedule(None)
+                    return
+                if self._batch_size > 1:
+                    self.batch.append(answer)
+                    if len(self.batch) < self._batch_size:
+                        continue
+                    sets, self.batch = self.batch, []
+                else:
+                    sets = [answer]
+                self._schedule(sets)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise InvalidPipeline(
+                f"The policy of calculator {self.name!r} failed: {type(error).__name__}: {error}.",
+                why="its own code raised it; the graph has stopped.",
+                do="mend the policy, or what it is given; the traceback above is where.",
+                participant=self.name,
+            ) from error
 
     def ask_source(self) -> None:
         """Schedule the next call of a source, where it may run."""
@@ -198,19 +249,22 @@ class NodeRun:
             self._order.append(invocation)
         self.engine.schedule(self, invocation)
 
-    def _forward(self) -> None:
-        """Promise what the inputs promise, moved by the offset."""
+    def _forward(self, ahead: list[_Raised] | None) -> None:
+        """Promise what the inputs promise, moved by the offset; not before all that was taken has left."""
         offset = self._offset
-        if offset is None:
+        if offset is None or self.in_flight:
             return
         low = self.batch[0][0] if self.batch else self.policy.low
         if low is None or not MIN <= low <= MAX:
             return
         bound = low + offset
         if MIN <= bound <= MAX:
-            for stream in self.streams:
+            for stream in self.streams if ahead is None else reversed(self.streams):
                 if bound > stream.bound:
-                    stream.raise_bound(bound)
+                    if ahead is None:
+                        stream.raise_bound(bound)
+                    else:
+                        stream.rise(bound, ahead)
 
     # --- the work: without the lock ------------------------------------------------------------------
 
@@ -225,9 +279,7 @@ class NodeRun:
         context = invocation.context
         try:
             if invocation.sets is None:
-                context.timestamp = DONE
-                context._packets = self.no_packets
-                self.calculator.close(context)
+                self.close(context)
                 return
             for context.timestamp, context._packets in invocation.sets:
                 if self.contract.replay_from:
@@ -253,6 +305,39 @@ class NodeRun:
                 do="mark packets more often, key frames for instance, or write save() and restore().",
                 participant=self.name,
             )
+
+    def open(self, *, is_muted: bool = False) -> None:
+        """Open the calculator.
+
+        Parameters
+        ----------
+        is_muted : bool
+            Whether it was open before: what it sends has left then.
+
+        Raises
+        ------
+        HoldfastError
+            What it raises, with its name.
+        """
+        context = self._free[0]
+        try:
+            self.calculator.open(context)
+        except Exception as error:
+            self.is_ended = True
+            raise self.failed(error, context.timestamp) from error
+        if is_muted:
+            context._sent.clear()
+            context._explicit.clear()
+            return
+        self._send(context)
+        self._promise(context)
+
+    def close(self, context: Context) -> None:
+        """Close the calculator."""
+        self.is_ended = True
+        context.timestamp = DONE
+        context._packets = self.no_packets
+        self.calculator.close(context)
 
     def failed(self, error: BaseException, t: int) -> HoldfastError:
         """Return the error of a calculator for the user: which one it was, and when."""
@@ -286,13 +371,9 @@ class NodeRun:
     def _leave(self, invocation: _Invocation) -> None:
         context = invocation.context
         if context._sent:
-            sent, context._sent = context._sent, []
-            for stream, packet in sent:
-                stream.send(packet)
+            self._send(context)
         if context._explicit:
-            explicit, context._explicit = context._explicit, {}
-            for name, bound in explicit.items():
-                self.outputs[name][0].raise_bound(bound)
+            self._promise(context)
         self.in_flight -= 1
         self._free.append(context)
         sets = invocation.sets
@@ -315,6 +396,18 @@ class NodeRun:
             self._schedule(None)
         else:
             self.ask_source()
+
+    def _send(self, context: Context) -> None:
+        sent, context._sent = context._sent, []
+        for stream, packet in sent:
+            if stream.bound == DONE:
+                raise late_packet(stream.name, packet[0], DONE, "everybody", self.name)
+            stream.send(packet)
+
+    def _promise(self, context: Context) -> None:
+        explicit, context._explicit = context._explicit, {}
+        for name, bound in explicit.items():
+            self.outputs[name][0].raise_bound(bound)
 
     def closed(self) -> None:
         """Close the outputs: nothing comes any more."""

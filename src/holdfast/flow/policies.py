@@ -89,6 +89,10 @@ class Policy:
     def drop(self) -> None:
         """Drop what is not wanted: a packet has come."""
 
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return _missing(self.queues)
+
     def _take(self, t: int) -> InputSet:
         """Take what is at a time."""
         found = []
@@ -99,6 +103,12 @@ class Policy:
             else:
                 found.append(queue.empty_packet())
         return t, found
+
+
+def _missing(queues: Sequence[InputQueue]) -> list[InputQueue]:
+    """Return the inputs that are empty, and not settled at the first packet that waits."""
+    first = min((queue.items[0][0] for queue in queues if queue.items), default=UNSET)
+    return [queue for queue in queues if not queue.items and queue.bound <= first]
 
 
 class _Group:
@@ -205,6 +215,10 @@ class SyncSets(Policy):
         for group, t in zip(self._groups, times, strict=True):
             group.last = t
 
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return [queue for group in self._groups for queue in _missing(group.queues)]
+
     def next_set(self) -> Answer:
         """Return the next input set, taken out of the queues."""
         best: _Group | None = None
@@ -285,6 +299,10 @@ class Barrier(Policy):
         if any(queue.bound == DONE and not queue.items for queue in self.queues):
             return CLOSE
         return None
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return [queue for queue in self.queues if not queue.items]
 
 
 class FixedSize(Settled):
@@ -369,6 +387,11 @@ class Mux(Policy):
         self._drop_below(t + 1)
         return t, found
 
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        control = self._control
+        return [self._chosen(control.items[0][1]) if control.items else control]
+
     def _drop_below(self, t: int) -> None:
         for queue in self._data:
             while queue.items and queue.items[0][0] < t:
@@ -429,6 +452,14 @@ class TimestampAlign(Policy):
             else:
                 found.append(queue.empty_packet())
         return low_packet, found
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        if not self.offsets:
+            return [self._base]
+        shifts = list(zip(self.queues, self.offsets, strict=True))
+        first = min((shifted(queue.items[0][0], offset) for queue, offset in shifts if queue.items), default=UNSET)
+        return [queue for queue, offset in shifts if not queue.items and shifted(queue.bound, offset) <= first]
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
@@ -10,6 +11,7 @@ from holdfast.flow import timestamps
 from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM
 
 if TYPE_CHECKING:
+    from holdfast.flow.contract import Types
     from holdfast.flow.nodes import NodeRun
 
 UNLIMITED = -1
@@ -62,6 +64,8 @@ class InputQueue:
         Name of the stream that fills it.
     limit : int
         Length at which it is full; :data:`UNLIMITED`: never.
+    types : type, tuple of types or None
+        Of payloads, where they are to be looked at: what fills the stream says nothing of them.
     """
 
     __slots__ = (
@@ -75,13 +79,15 @@ class InputQueue:
         "name",
         "node",
         "stream",
+        "types",
     )
 
-    def __init__(self, node: NodeRun, name: str, stream: str, limit: int) -> None:
+    def __init__(self, node: NodeRun, name: str, stream: str, limit: int, types: Types = None) -> None:
         self.node = node
         self.name = name
         self.stream = stream
         self.limit = limit
+        self.types = types
         self.items: deque[Packet] = deque()
         self.bound = PRE_STREAM
         self.had_packet = False
@@ -103,17 +109,20 @@ class InputQueue:
         Raises
         ------
         BrokenContract
-            If its time is below the bound, or it is not alone where it must be.
+            If its time is below the bound, it is not alone where it must be, or its payload is of another type.
         """
         t = packet[0]
         items = self.items
-        if (t < self.bound and self.is_ordered) or t >= MAX or t < MIN:
+        if self.bound <= t < MAX and t >= MIN:
+            bound = t + 1
+        else:
             self._check(t)
+            bound = max(timestamps.after(t), self.bound)
+        if self.types is not None and not isinstance(packet[1], self.types):
+            raise self._wrong_type(packet)
         items.append(packet)
         self.had_packet = True
-        bound = t + 1 if MIN <= t < MAX else timestamps.after(t)
-        if bound > self.bound:
-            self.bound = bound
+        self.bound = bound
         if len(items) >= self.limit > 0 and not self.is_full:
             self.is_full = True
             self.node.engine.filled(self)
@@ -152,7 +161,7 @@ class InputQueue:
                 do="give it the time of what it was made from.",
                 participant=self.node.name,
             )
-        if not self.is_ordered:
+        if not self.is_ordered and self.bound != DONE:
             return
         if t == POST_STREAM and self.had_packet:
             raise BrokenContract(
@@ -163,22 +172,56 @@ class InputQueue:
                 participant=self.node.name,
             )
         if t < self.bound:
-            raise self._late(t)
+            reader = f"input {self.name!r} of calculator {self.node.name!r}"
+            raise late_packet(self.stream, t, self.bound, reader, self.node.name)
 
-    def _late(self, t: int) -> BrokenContract:
-        closed = self.bound == DONE
+    def _wrong_type(self, packet: Packet) -> BrokenContract:
         return BrokenContract(
-            f"A packet of stream {self.stream!r} at {timestamps.text(t)} comes too late for input {self.name!r} of "
-            f"calculator {self.node.name!r}.",
-            rule="late_packet",
-            why="the stream is closed."
-            if closed
-            else f"nothing below {timestamps.text(self.bound)} was to come: so said a bound, or the last packet, which "
-            "leaves its time plus one.",
-            do="send packets in ascending order of time, one at a time; what comes in any order goes through a "
-            "calculator that sorts it, or to one with the policy barrier.",
+            f"A packet of stream {self.stream!r} at {timestamps.text(packet[0])} is {type(packet[1]).__name__}.",
+            rule="type",
+            why=f"input {self.name!r} of calculator {self.node.name!r} takes {type_text(self.types)}.",
+            do="send that, or change the contract.",
             participant=self.node.name,
         )
+
+
+def late_packet(stream: str, t: int, bound: int, reader: str, participant: str | None) -> BrokenContract:
+    """Return the error of a packet below a bound."""
+    return BrokenContract(
+        f"A packet of stream {stream!r} at {timestamps.text(t)} comes too late for {reader}.",
+        rule="late_packet",
+        why="the stream is closed."
+        if bound == DONE
+        else f"nothing below {timestamps.text(bound)} was to come: so said a bound, or the last packet, which leaves "
+        "its time plus one.",
+        do="send packets in ascending order of time, one at a time; what comes in any order goes through a "
+        "calculator that sorts it, or to one with the policy barrier.",
+        participant=participant,
+    )
+
+
+def checked_time(t: Any, what: str) -> int:
+    """Return a time that somebody gives, as a plain number.
+
+    Raises
+    ------
+    BrokenContract
+        If it is no whole number.
+
+    Examples
+    --------
+    >>> checked_time(True, "A packet comes at"), checked_time(7, "A packet comes at")
+    (1, 7)
+    """
+    try:
+        return index(t)
+    except TypeError:
+        raise BrokenContract(
+            f"{what} {t!r}.",
+            rule="illegal_timestamp",
+            why="times are whole numbers: of microseconds, or of frames.",
+            do="give an int.",
+        ) from None
 
 
 def checked_bound(stream: str, bound: int, current: int) -> None:
@@ -205,3 +248,16 @@ def checked_bound(stream: str, bound: int, current: int) -> None:
             do="raise it only.",
             participant=stream,
         )
+
+
+def type_text(types: Types) -> str:
+    """Return types for messages.
+
+    Examples
+    --------
+    >>> type_text((int, float)), type_text(None)
+    ('int or float', 'anything')
+    """
+    if types is None:
+        return "anything"
+    return " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))

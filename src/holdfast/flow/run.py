@@ -5,18 +5,18 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.context import type_text
 from holdfast.flow.engine import Engine, GraphInput, Root, wall_clock_us
-from holdfast.flow.executors import Application, Executor, Sequential, Threads
+from holdfast.flow.executors import Application, Executor, Seeded, Sequential, Threads
 from holdfast.flow.measures import CallTimes, Measures
 from holdfast.flow.nodes import NodeRun, Observer, OutputStream
 from holdfast.flow.policies import POLICIES, Policy, Settled
-from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue
+from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, checked_time, type_text
 from holdfast.flow.timestamps import DONE
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Run:
         executors: Mapping[str, Executor] | None = None,
         clock: Callable[[], int] | None = None,
         is_traced: bool = False,
+        observers: Mapping[str, Observer] | None = None,
         starts: bool = True,
     ) -> None:
         graph.check()
@@ -49,6 +50,7 @@ class Run:
         self._executors = {"": default.fresh(), **{name: each.fresh() for name, each in (executors or {}).items()}}
         self._measures = Measures(is_traced=is_traced)
         self.engine = Engine(
+            graph.name,
             self._executors,
             clock=clock if clock is not None else wall_clock_us,
             report_deadlock=graph.report_deadlock,
@@ -59,7 +61,10 @@ class Run:
         """Graph output -> packets that left; by :meth:`collect`."""
 
         self._is_drained = all(isinstance(each, Sequential) for each in self._executors.values())
+        self._works_on_add = self._is_drained or any(isinstance(each, Seeded) for each in self._executors.values())
         self._build()
+        for name, observer in (observers or {}).items():
+            self.observe(name, observer)
         if starts:
             self.engine.open()
             self.engine.begin()
@@ -92,7 +97,7 @@ class Run:
         HoldfastError
             What has ended the run before.
         """
-        types = self._input(name).types
+        types = (self.graph.inputs.get(name) or self._input(name)).types
         if types is not None and not isinstance(value, types):
             raise BrokenContract(
                 f"Graph input {name!r} is given {type(value).__name__}, at {timestamps.text(at)}.",
@@ -101,10 +106,22 @@ class Run:
                 do="add that, or declare another type.",
                 participant=name,
             )
+        if type(at) is not int:
+            at = checked_time(at, f"Graph input {name!r} is given a packet at")
         taken = self.engine.add(name, (at, value), wait=wait)
-        if self._is_drained:
-            self.engine.wait_until_idle()
+        if self._works_on_add:
+            self._work()
         return taken
+
+    def _work(self) -> None:
+        """Run what is to run before the next packet is added; nothing from inside, where it would wait for itself."""
+        if self.engine.is_inside():
+            return
+        if self._is_drained:
+            self.engine.run_until_idle()
+        else:
+            for executor in self._executors.values():
+                executor.after_add(self.engine)
 
     def bound(self, name: str, at: int) -> None:
         """Promise that no packet below a time comes to a graph input.
@@ -115,17 +132,17 @@ class Run:
             If it goes back.
         """
         self._input(name)
-        self.engine.raise_bound(name, at)
-        if self._is_drained:
-            self.engine.wait_until_idle()
+        self.engine.raise_bound(name, checked_time(at, f"Graph input {name!r} is given the bound"))
+        if self._works_on_add:
+            self._work()
 
     def close(self, name: str | None = None) -> None:
         """Close a graph input, or all of them: nothing comes any more."""
         for each in self.graph.inputs if name is None else (name,):
             self._input(each)
             self.engine.close_input(each)
-        if self._is_drained:
-            self.engine.wait_until_idle()
+        if self._works_on_add:
+            self._work()
 
     def observe(self, name: str, observer: Observer, *, bounds: bool = False) -> None:
         """Call a function with time and payload of each packet of a graph output, or of any stream by its name.
@@ -147,25 +164,32 @@ class Run:
 
     def collect(self, name: str) -> list[tuple[int, Any]]:
         """Return a list that the packets of a graph output are appended to, from now on."""
-        found = self.collected.setdefault(name, [])
-        self.observe(name, lambda t, value: found.append((t, value)))
-        return found
+        if name not in self.collected:
+            self.collected[name] = []
+            self.observe(name, partial(_append, self.collected[name]))
+        return self.collected[name]
 
     def wait_until_idle(self) -> None:
         """Wait, and work where the executor is the caller's, until nothing can go on without further packets."""
         self.engine.wait_until_idle()
 
     def finish(self) -> None:
-        """Close the inputs, and wait until everything is done."""
-        if self.engine.error is None:
-            self.close()
+        """Close the inputs, and wait until everything is done.
+
+        Raises
+        ------
+        HoldfastError
+            What has ended the run before its end.
+        """
         try:
-            self.engine.finish()
+            if not self.engine.is_over:
+                self.close()
+            self.engine.wait_until_idle()
         finally:
-            self.engine.stop()
+            self.stop()
 
     def stop(self) -> None:
-        """End now: what waits in queues is dropped."""
+        """End now: what waits in queues is dropped.  Calculators may call it, and observers."""
         self.engine.stop()
 
     def __enter__(self) -> Run:
@@ -181,7 +205,8 @@ class Run:
 
     def times(self) -> dict[str, CallTimes]:
         """Return node -> how often and how long it was called."""
-        return self._measures.times()
+        with self.engine.lock:
+            return self._measures.times()
 
     def queue_lengths(self) -> dict[str, int]:
         """Return ``node.input`` -> packets that wait."""
@@ -192,7 +217,8 @@ class Run:
 
     def trace(self, path: str | Path | None = None) -> dict[str, Any]:
         """Return the calls as Chrome's trace events, and write them to a file for Perfetto or chrome://tracing."""
-        found = self._measures.trace()
+        with self.engine.lock:
+            found = self._measures.trace()
         if path is not None:
             Path(path).write_text(json.dumps(found))
         return found
@@ -206,12 +232,12 @@ class Run:
                 if not waiting or node.in_flight or node.is_closed:
                     continue
                 first = min(queue.items[0][0] for queue in waiting)
-                missing = [queue for queue in node.queues if not queue.items and queue.bound <= first]
+                count = sum(len(each.items) for each in waiting)
                 found += [
                     f"{node.name} waits for input {queue.name} ({queue.stream}), which is known below "
                     f"{timestamps.text(queue.bound)}, since {timestamps.text(first)}: "
-                    f"{sum(len(each.items) for each in waiting)} packets wait"
-                    for queue in missing
+                    f"{count} {'packet waits' if count == 1 else 'packets wait'}"
+                    for queue in node.policy.missing()
                 ]
         return found
 
@@ -294,7 +320,8 @@ class Run:
         queues = []
         for port in placed.node.contract.inputs:
             stream = self._streams[placed.inputs[port].name]
-            queue = InputQueue(node, port, stream.name, limit)
+            types = placed.node.contract.inputs[port] if placed.inputs[port].types is None else None
+            queue = InputQueue(node, port, stream.name, limit, types)
             stream.queues.append(queue)
             queues.append(queue)
         outputs = {port: self._streams[stream.name] for port, stream in placed.outputs.items()}
@@ -311,24 +338,20 @@ class Run:
 
     def _hold_back(self, runs: Mapping[str, NodeRun]) -> None:
         """Find for each queue the sources and graph inputs that feed it."""
-        producers: dict[str, Root] = {stream.stream.name: stream for stream in self.engine.inputs.values()}
-        producers |= {stream.name: node for node in runs.values() for stream in node.streams}
+        feeding: dict[str, dict[Root, None]] = {name: {each: None} for name, each in self.engine.inputs.items()}
+        is_new = True
+        while is_new:  # once through the graph, and again for back edges
+            is_new = False
+            for node in runs.values():
+                found: dict[Root, None] = {node: None} if node.is_source else {}
+                for queue in node.queues:
+                    found |= feeding.get(queue.stream, {})
+                for stream in node.streams:
+                    is_new = is_new or feeding.get(stream.name, {}).keys() != found.keys()
+                    feeding[stream.name] = found
         for node in runs.values():
             for queue in node.queues:
-                found: dict[int, Root] = {}
-                seen: set[str] = set()
-                ahead = [queue.stream]
-                while ahead:
-                    stream = ahead.pop()
-                    if stream in seen:
-                        continue
-                    seen.add(stream)
-                    producer = producers[stream]
-                    if isinstance(producer, GraphInput) or producer.is_source:
-                        found[id(producer)] = producer
-                    else:
-                        ahead += [each.stream for each in producer.queues]
-                self.engine.feeds(queue, list(found.values()))
+                self.engine.feeds(queue, list(feeding[queue.stream]))
 
 
 def _threads_for(graph: Graph) -> int | None:
@@ -365,16 +388,24 @@ def run_over(
     executor: Executor | None,
 ) -> dict[str, list[tuple[int, Any]]]:
     """Run a graph over packets that there are, the lowest time first."""
-    run = Run(graph, side_inputs=side_inputs, executor=executor if executor is not None else Application())
-    found = {name: run.collect(name) for name in graph.outputs}
+    found: dict[str, list[tuple[int, Any]]] = {name: [] for name in graph.outputs}
+    observers = {name: partial(_append, packets) for name, packets in found.items()}
+    executor = executor if executor is not None else Application()
+    run = Run(graph, side_inputs=side_inputs, executor=executor, observers=observers)
     for name in graph.inputs:
         if name not in inputs:
             run.close(name)
+    for name in inputs:
+        run._input(name)
     streams = [_tagged(name, packets) for name, packets in inputs.items()]
     with run:
         for t, _, name, value in heapq.merge(*streams, key=lambda each: each[0]):
             run.add(name, value, t)
     return found
+
+
+def _append(packets: list[tuple[int, Any]], t: int, value: Any) -> None:
+    packets.append((t, value))
 
 
 def _tagged(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
