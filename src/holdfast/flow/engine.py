@@ -308,48 +308,31 @@ class Engine:
             Whether to wait while the input is held back, else the packet is refused.
         """
         graph_input = self.inputs[name]
-        with self.lock:
-            if self.is_over:
-                self.check()
-            if graph_input.blocked_by and not self._wait_for(graph_input, wait):
-                return False
-            try:
-                graph_input.stream.send(packet)
-            except HoldfastError as error:
-                self.fail(error)
-                raise
-        return True
+        while True:
+            with self.lock:
+                if self.is_over:
+                    self.check()
+                if graph_input.blocked_by and not wait:
+                    return False
+                if not graph_input.blocked_by or self.is_inside():  # what is inside is never held back
+                    try:
+                        graph_input.stream.send(packet)
+                    except HoldfastError as error:
+                        self.fail(error)
+                        raise
+                    return True
+                executor = next((each for each in self._by_caller if each.tasks), None)
+                if executor is None:
+                    self._wait_or_let_grow()
+            if executor is not None:
+                self.work(executor.tasks, once=True)
 
-    def _wait_for(self, graph_input: GraphInput, wait: bool) -> bool:
-        while graph_input.blocked_by:
-            if not wait:
-                return False
-            if self.is_inside():
-                break  # what is inside is never held back
-            self._go_on()
-        return True
-
-    def _go_on(self) -> None:
-        """Let something happen: run one task, or wait until another thread has, or handle that nothing can."""
-        self.check()
-        for executor in self._by_caller:
-            if executor.tasks:
-                self._unlocked(partial(self.work, executor.tasks, once=True))
-                self.check()
-                return
+    def _wait_or_let_grow(self) -> None:
+        """Wait until another thread has done something, or handle that nobody can."""
         if self._pending == 0:
             self._or_fail(self._at_idle)
-            return
-        self._wait()
-        self.check()
-
-    def _unlocked(self, call: Callable[[], Any]) -> None:
-        """Call something without the lock, however often this thread holds it."""
-        saved = self.lock._release_save()  # type: ignore[attr-defined]
-        try:
-            call()
-        finally:
-            self.lock._acquire_restore(saved)  # type: ignore[attr-defined]
+        else:
+            self._wait()
 
     def _or_fail(self, call: Callable[[], Any]) -> Any:
         try:

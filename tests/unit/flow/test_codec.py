@@ -89,7 +89,7 @@ def test_a_number_of_numpys_stays_one(value: Any) -> None:
     assert (type(found), found) == (type(value), value)
 
 
-@pytest.mark.parametrize("value", [{1, "a", (2, 3)}, frozenset({1.5}), set()], ids=str)
+@pytest.mark.parametrize("value", [{1, "a", (2, 3)}, frozenset({1.5}), set()], ids=["set", "frozenset", "empty"])
 def test_a_set_has_one_form(value: Any) -> None:
     found = PLAIN.decode(PLAIN.encode(value, of="test"), of="test")
     assert (type(found), found) == (type(value), value)
