@@ -36,7 +36,7 @@ def test_mux_ends_with_its_select() -> None:
     assert packets(found, "out") == [(1, "a1")]
 
 
-@pytest.mark.parametrize("choice", [2, -1, "c", 1.0])
+@pytest.mark.parametrize("choice", [2, -1, "c"])
 def test_mux_refuses_a_choice_of_nothing(choice: object) -> None:
     with pytest.raises(InvalidPipeline, match="chooses"):
         seen(Mux, TWO, ("a", 1, "a1"), ("select", 1, choice))
