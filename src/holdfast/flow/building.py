@@ -30,7 +30,7 @@ class Stream:
     types: Types = None
 
     def __or__(self, node: Any) -> Any:
-        if isinstance(node, Node | Graph):
+        if isinstance(node, NodeSpec | Graph):
             return node.__ror__(self)
         return NotImplemented
 
@@ -80,7 +80,7 @@ class Streams(Mapping[str, Stream]):
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeSpec:
     """A calculator with its options, to be put into a graph: ``stream | node``.
 
     Made by :func:`node`.
@@ -95,7 +95,7 @@ class Node:
     source_layer: int = 0
     side_inputs: Mapping[str, str] = field(default_factory=dict)
 
-    def named(self, name: str) -> Node:
+    def named(self, name: str) -> NodeSpec:
         """Return the same under another name."""
         return replace(self, name=name)
 
@@ -114,7 +114,7 @@ def node(
     max_queue_size: int | None = None,
     source_layer: int = 0,
     side_inputs: Mapping[str, str] | None = None,
-) -> Node:
+) -> NodeSpec:
     """Return a calculator as a node: ``frames | hf.flow.node(Detect, Detect.Options(threshold=0.3))``.
 
     Parameters
@@ -143,7 +143,7 @@ def node(
         If it is no calculator, or the options are not its own.
     """
     kind = kind_of(calculator, options)
-    return Node(kind, kind.contract, name, executor, policy, max_queue_size, source_layer, dict(side_inputs or {}))
+    return NodeSpec(kind, kind.contract, name, executor, policy, max_queue_size, source_layer, dict(side_inputs or {}))
 
 
 def _inputs_of(given: Any, of: str, names: tuple[str, ...]) -> tuple[Graph, dict[str, Stream]]:
@@ -179,11 +179,11 @@ def _inputs_of(given: Any, of: str, names: tuple[str, ...]) -> tuple[Graph, dict
 
 
 @dataclass
-class Placed:
+class PlacedNode:
     """A node in a graph."""
 
     name: str
-    node: Node
+    node: NodeSpec
     inputs: dict[str, Stream]
     outputs: dict[str, Stream]
     side_inputs: dict[str, str]
@@ -232,7 +232,7 @@ class Graph:
         self.max_queue_size = _checked_limit(max_queue_size)
         self.report_deadlock = report_deadlock
         self.policy = policy
-        self.nodes: dict[str, Placed] = {}
+        self.nodes: dict[str, PlacedNode] = {}
         self.inputs: dict[str, Stream] = {}
         self.outputs: dict[str, Stream] = {}
         self.side_inputs: dict[str, Types] = {}
@@ -271,7 +271,7 @@ class Graph:
         self.loops[edge.name] = None
         return edge
 
-    def add(self, node: Node, inputs: Mapping[str, Stream] | None = None) -> Any:
+    def add(self, node: NodeSpec, inputs: Mapping[str, Stream] | None = None) -> Any:
         """Put a node into the graph: a source, or with its inputs; the same as ``inputs | node``.
 
         Returns
@@ -290,7 +290,7 @@ class Graph:
         outputs = {output: Stream(self, f"{name}.{output}", types) for output, types in node.contract.outputs.items()}
         sides = {each: node.side_inputs.get(each, each) for each in node.contract.side_inputs}
         self._codec = None
-        self.nodes[name] = Placed(name, node, given, outputs, sides)
+        self.nodes[name] = PlacedNode(name, node, given, outputs, sides)
         return next(iter(outputs.values())) if len(outputs) == 1 else Streams(name, outputs)
 
     def named(self, name: str) -> Graph:
@@ -355,7 +355,7 @@ class Graph:
         _check_types(edge.name, stream.types, edge.types)
         self.loops[edge.name] = stream
 
-    def _name_for(self, node: Node) -> str:
+    def _name_for(self, node: NodeSpec) -> str:
         if node.name is not None:
             if node.name in self.nodes:
                 raise InvalidPipeline(
@@ -464,7 +464,7 @@ class Graph:
                 do="say which stream it is: edge.comes_from(stream).",
             )
 
-    def policy_of(self, placed: Placed) -> PolicyGiven:
+    def policy_of(self, placed: PlacedNode) -> PolicyGiven:
         """Return the policy that a node follows.
 
         Raises

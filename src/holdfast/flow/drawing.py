@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.flow.queues import type_text
 
 if TYPE_CHECKING:
-    from holdfast.flow.building import Graph, Placed, PolicyGiven
+    from holdfast.flow.building import Graph, PlacedNode, PolicyGiven
 
 
 def explained(graph: Graph) -> str:
@@ -23,7 +23,7 @@ def explained(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def _node(graph: Graph, placed: Placed) -> Iterator[str]:
+def _node(graph: Graph, placed: PlacedNode) -> Iterator[str]:
     contract = placed.node.contract
     facts = [policy_text(graph.policy_of(placed)) if contract.inputs else f"source, layer {placed.node.source_layer}"]
     if contract.timestamp_offset is not None:

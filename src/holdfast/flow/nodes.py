@@ -12,7 +12,7 @@ from holdfast.flow.context import Context
 from holdfast.flow.contract import STOP, Contract, Kind, Stop, Types
 from holdfast.flow.policies import CLOSE, Close, InputSet, Policy
 from holdfast.flow.queues import ABSENT, InputQueue, Packet, late_packet
-from holdfast.flow.replay import REPLAY_MAX, Replay
+from holdfast.flow.replay import REPLAY_MAX, ReplayedSets
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class NodeRun:
         self.blocked_by: set[InputQueue] = set()
         """Of a source: the full queues that it feeds."""
 
-        self.replay = Replay()
+        self.replay = ReplayedSets()
 
         self._offset = contract.timestamp_offset
         self._batch_size = contract.batch_size

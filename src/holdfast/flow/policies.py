@@ -149,7 +149,7 @@ class _Group:
         return t if t > self.last else None
 
 
-class Settled(Policy):
+class SettledInputs(Policy):
     """All packets of one time as soon as it is settled on every input; ascending, and nothing is dropped."""
 
     state: tuple[str, ...] = ("last",)
@@ -178,7 +178,7 @@ class Settled(Policy):
         return self._take(t)
 
 
-class EarlyClose(Settled):
+class EarlyCloseInputs(SettledInputs):
     """Settled, until one input has ended and is used up; what waits elsewhere then is lost."""
 
     def next_set(self) -> Answer:
@@ -189,7 +189,7 @@ class EarlyClose(Settled):
         return None if answer is CLOSE else answer
 
 
-class SyncSets(Policy):
+class SyncSetInputs(Policy):
     """Settled within each group of inputs; of several groups that are ready the least time goes first."""
 
     state = ("last",)
@@ -241,7 +241,7 @@ class SyncSets(Policy):
         return first, found
 
 
-class Immediate(Policy):
+class ImmediateInputs(Policy):
     """What has come, at once; packets meet only where they have piled up while the node was busy."""
 
     state = ("last", "is_told")
@@ -286,7 +286,7 @@ class Immediate(Policy):
         return t if t > self.last[place] else DONE
 
 
-class Barrier(Policy):
+class BarrierInputs(Policy):
     """The next packet of each input, whatever its time."""
 
     is_ordered = False
@@ -305,7 +305,7 @@ class Barrier(Policy):
         return [queue for queue in self.queues if not queue.items]
 
 
-class FixedSize(Settled):
+class FixedSizeInputs(SettledInputs):
     """Settled, but an input whose queue grows to ``trigger`` packets keeps only the newest ``target``."""
 
     state = ("last", "kept")
@@ -353,7 +353,7 @@ class FixedSize(Settled):
                 queue.pop()
 
 
-class Mux(Policy):
+class MuxInputs(Policy):
     """Each packet of the control input chooses, by name or number, which data input's packet of its time goes along."""
 
     def __init__(
@@ -412,7 +412,7 @@ class Mux(Policy):
         )
 
 
-class TimestampAlign(Policy):
+class AlignedInputs(Policy):
     """Settled, after each other input was shifted to the base's time at their first meeting."""
 
     state = ("offsets",)
@@ -463,13 +463,13 @@ class TimestampAlign(Policy):
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {
-    "settled": Settled,
-    "sync_sets": SyncSets,
-    "immediate": Immediate,
-    "barrier": Barrier,
-    "early_close": EarlyClose,
-    "fixed_size": FixedSize,
-    "mux": Mux,
-    "timestamp_align": TimestampAlign,
+    "settled": SettledInputs,
+    "sync_sets": SyncSetInputs,
+    "immediate": ImmediateInputs,
+    "barrier": BarrierInputs,
+    "early_close": EarlyCloseInputs,
+    "fixed_size": FixedSizeInputs,
+    "mux": MuxInputs,
+    "timestamp_align": AlignedInputs,
 }
 """How each declared kind is followed."""

@@ -11,7 +11,7 @@ REPLAY_MAX = 10_000
 """Input sets that a calculator may want back: without a mark among so many, there is none."""
 
 
-class Replay:
+class ReplayedSets:
     """Input sets, and which of them are saved.
 
     Attributes

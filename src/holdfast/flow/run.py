@@ -15,12 +15,12 @@ from holdfast.flow.engine import Engine, GraphInput, Root, wall_clock_us
 from holdfast.flow.executors import Application, Executor, Seeded, Sequential, Threads
 from holdfast.flow.measures import CallTimes, Measures
 from holdfast.flow.nodes import NodeRun, Observer, OutputStream
-from holdfast.flow.policies import POLICIES, Policy, Settled
+from holdfast.flow.policies import POLICIES, Policy, SettledInputs
 from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, checked_time, type_text
 from holdfast.flow.timestamps import DONE
 
 if TYPE_CHECKING:
-    from holdfast.flow.building import Graph, Placed, Stream
+    from holdfast.flow.building import Graph, PlacedNode, Stream
 
 
 class Run:
@@ -315,7 +315,7 @@ class Run:
             self._connect(node, graph.nodes[name])
         self._hold_back(runs)
 
-    def _connect(self, node: NodeRun, placed: Placed) -> None:
+    def _connect(self, node: NodeRun, placed: PlacedNode) -> None:
         limit = placed.node.max_queue_size if placed.node.max_queue_size is not None else self.graph.max_queue_size
         queues = []
         for port in placed.node.contract.inputs:
@@ -327,11 +327,11 @@ class Run:
         outputs = {port: self._streams[stream.name] for port, stream in placed.outputs.items()}
         node.connect(queues, outputs, self._policy(node, placed, queues))
 
-    def _policy(self, node: NodeRun, placed: Placed, queues: list[InputQueue]) -> Policy:
+    def _policy(self, node: NodeRun, placed: PlacedNode, queues: list[InputQueue]) -> Policy:
         with_bounds = node.contract.process_timestamp_bounds
         declared = self.graph.policy_of(placed)
         if declared is None:
-            return Settled(queues, with_bounds)
+            return SettledInputs(queues, with_bounds)
         if isinstance(declared, type):
             return declared(queues, with_bounds)
         return POLICIES[declared.kind](queues, with_bounds, **declared.arguments())

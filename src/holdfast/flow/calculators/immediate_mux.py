@@ -10,7 +10,7 @@ from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_names
 from holdfast.flow.calculators.packets import promise
 from holdfast.flow.contract import Calculator, Contract
-from holdfast.flow.policies import Immediate
+from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.timestamps import PRE_STREAM, UNSTARTED
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ImmediateMux(Calculator):
     @classmethod
     def contract_of(cls, options: Options) -> Contract:
         """Return the contract, with the inputs of the options."""
-        return Contract(inputs=options.inputs, outputs="out", policy=Immediate, process_timestamp_bounds=True)
+        return Contract(inputs=options.inputs, outputs="out", policy=ImmediateInputs, process_timestamp_bounds=True)
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

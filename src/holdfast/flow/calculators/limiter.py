@@ -11,7 +11,7 @@ from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_names, check_numbers
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
 from holdfast.flow.contract import Calculator, Contract
-from holdfast.flow.policies import Immediate
+from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.queues import Packet
 from holdfast.flow.timestamps import MAX, UNSET
 
@@ -65,7 +65,7 @@ class FlowLimiter(Calculator):
         return Contract(
             inputs=("main", *options.auxiliary, "finished"),
             outputs=dict.fromkeys(("main", *options.auxiliary)) | {"allow": bool},
-            policy=Immediate,
+            policy=ImmediateInputs,
             process_timestamp_bounds=True,
         )
 

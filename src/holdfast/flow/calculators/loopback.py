@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
 from holdfast.flow.contract import Calculator, Contract
-from holdfast.flow.policies import Immediate
+from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.queues import ABSENT, Packet
 from holdfast.flow.timestamps import UNSET, UNSTARTED
 
@@ -32,7 +32,7 @@ class PreviousLoopback(Calculator):
     contract: ClassVar[Contract] = Contract(
         inputs=("main", "loop"),
         outputs=("previous",),
-        policy=Immediate,
+        policy=ImmediateInputs,
         process_timestamp_bounds=True,
     )
 

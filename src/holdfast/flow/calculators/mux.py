@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.flow.context import Context
 
 
-class BySelect(policies.Mux):
+class BySelect(policies.MuxInputs):
     """The policy mux, whose control input is ``select``."""
 
     def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:
