@@ -23,6 +23,7 @@ _LENGTH = struct.Struct(">I")
 _INT = struct.Struct(">q")
 _FLOAT = struct.Struct(">d")
 _PLAIN = {b"N": None, b"T": True, b"F": False, b"A": ABSENT}
+_SEVERAL: dict[bytes, Any] = {b"L": list, b"U": tuple, b"E": set, b"G": frozenset}
 _BITS = 63
 
 Keeping = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -106,13 +107,16 @@ class Codec:
         elif kind is float:
             parts += (b"D", _FLOAT.pack(value))
         elif kind is str:
-            _sized(b"S", value.encode(), parts)
+            _sized(b"S", value.encode("utf-8", "surrogatepass"), parts)
         elif kind is bytes:
             _sized(b"B", value, parts)
         elif kind in (list, tuple):
             parts += (b"L" if kind is list else b"U", _LENGTH.pack(len(value)))
             for each in value:
                 self._write(each, parts, of)
+        elif kind in (set, frozenset):
+            parts += (b"E" if kind is set else b"G", _LENGTH.pack(len(value)))
+            parts += sorted(self.encode(each, of=of) for each in value)
         elif kind is dict:
             parts += (b"M", _LENGTH.pack(len(value)))
             for key, each in value.items():
@@ -167,12 +171,12 @@ class Codec:
             return self._object(name, plain, of), at
         (length,) = _LENGTH.unpack_from(data, at)
         at += 4
-        if tag in (b"L", b"U"):
+        if tag in _SEVERAL:
             items = []
             for _ in range(length):
                 item, at = self._read(data, at, of)
                 items.append(item)
-            return (items if tag == b"L" else tuple(items)), at
+            return _SEVERAL[tag](items), at
         if tag == b"M":
             found = {}
             for _ in range(length):
@@ -186,7 +190,7 @@ class Codec:
         if tag == b"B":
             return raw, end
         if tag == b"S":
-            return raw.decode(), end
+            return raw.decode("utf-8", "surrogatepass"), end
         if tag in (b"J", b"R"):
             return int(raw) if tag == b"J" else int(raw) * _MICROSECOND, end
         return _OF_TEXT[tag](raw.decode()), end

@@ -11,7 +11,7 @@ at the bound of the stream that fills it now.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,8 +95,20 @@ def _state(node: NodeRun) -> dict[str, Any]:
 def _own(node: NodeRun) -> dict[str, Any] | None:
     if node.is_closed or node.contract.replay_from:
         return None
-    own = node.calculator.save()
-    if own is None:
+    try:
+        own = node.calculator.save()
+    except Exception as error:
+        raise _failed(node, "save", error) from error
+    if own is None and node.contract.is_pure:
+        return {}
+    if not isinstance(own, Mapping):
+        if own is not None:
+            raise InvalidPipeline(
+                f"save() of calculator {node.name!r} returned {type(own).__name__}.",
+                why="its state is a mapping of names to values.",
+                do='return for instance {"total": self.total}.',
+                participant=node.name,
+            )
         raise InvalidPipeline(
             f"Calculator {node.name!r} has state that nobody can keep.",
             why="it has neither save() nor Contract(replay_from=...), and does not say that it has none: in a pipeline "
@@ -121,7 +133,7 @@ def restore(
     replays : mapping of str to sequence of bytes
         Node -> input sets by which its calculator is restored.
     renamed : mapping of str to str
-        Node -> its name there.
+        Node -> its name there, until its state is kept under the new one.
     of : str
         Whose it is, for errors.
 
@@ -135,8 +147,7 @@ def restore(
     bounds = known[INPUTS]["bounds"] if INPUTS in known else {}
     for name, graph_input in run.engine.inputs.items():
         graph_input.stream.bound = bounds.get(name, PRE_STREAM)
-    kept = {node.name: renamed.get(node.name, node.name) for node in run.engine.nodes}
-    kept = {name: before for name, before in kept.items() if before in known}
+    kept = names_before([node.name for node in run.engine.nodes], known, renamed)
     for node in run.engine.nodes:
         if node.name in kept:
             for name, (stream, _) in node.outputs.items():
@@ -148,7 +159,24 @@ def restore(
         if state is not None:
             sets = replays.get(kept[node.name], ())
             _restore(node, state, [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets])
+            if kept[node.name] != node.name:
+                node.replay.saved_count, node.replay.digest = 0, b""  # they are kept under the old name
     run.engine.begin()
+
+
+def names_before(names: Sequence[str], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return node -> the name under which its state is kept, of the nodes that are not new.
+
+    A node that is known by its own name was not renamed, or was so before; and of two the renamed one goes on.
+
+    Examples
+    --------
+    >>> names_before(["a", "b", "c"], ["a"], {"b": "a"}), names_before(["a", "b"], ["a", "b"], {"b": "a"})
+    ({'b': 'a'}, {'a': 'a', 'b': 'b'})
+    """
+    moved = {name: renamed[name] for name in names if name not in known and renamed.get(name) in known}
+    taken = set(moved.values())
+    return {name: moved.get(name, name) for name in names if name in moved or (name in known and name not in taken)}
 
 
 def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Any]]) -> None:
@@ -183,7 +211,16 @@ def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> No
         try:
             node.calculator.restore(state["calculator"])
         except Exception as error:
-            raise node.failed(error, PRE_STREAM) from error
+            raise _failed(node, "restore", error) from error
+
+
+def _failed(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"Calculator {node.name!r} failed in {where}: {type(error).__name__}: {error}.",
+        why="its own code raised it; its state is what save() gave, which may have been an earlier version of it.",
+        do=f"mend {where}(); restore() takes what save() of every version gives that may still be kept.",
+        participant=node.name,
+    )
 
 
 def _replay(node: NodeRun, sets: Sequence[Any]) -> None:

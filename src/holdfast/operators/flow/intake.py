@@ -93,13 +93,14 @@ class Intake:
         }
         bounds = {name: np.maximum(new.bounds, new.everywhere) for name, new in news.items()}
         packets: list[list[FedPacket]] = [[] for _ in range(keys.num_rows)]
-        missed: list[tuple[pa.Table, Ticks]] = []
+        missed: list[tuple[pa.Table, Ticks, Ticks]] = []
         changes: dict[str, Change] = {}
         fed_count = 0
 
         def miss(name: str, rows: pa.Table, limits: Ticks, why: str) -> None:
             if rows.num_rows:
-                missed.append((keyed.late_rows(late, name, rows, self.times[name], limits, why), limits))
+                shown = keyed.late_rows(late, name, rows, self.times[name], limits, why)
+                missed.append((shown, limits, keyed.ticks(rows.column(PLACE))))
 
         for place, (name, given) in enumerate(arrivals.items()):
             new = news[name]
@@ -115,6 +116,7 @@ class Intake:
             payloads = self.ports[name].payloads(rows.drop_columns([PLACE]))
             for code, t, payload in zip(codes, times, payloads, strict=True):
                 packets[code].append((t, place, payload))
+        order = np.argsort(_joined([places for _, _, places in missed]), kind="stable")
         for each in packets:
             each.sort(key=lambda packet: packet[:2])
         named = keys.to_pylist()
@@ -134,8 +136,8 @@ class Intake:
             bounds,
             {name: new.everywhere for name, new in news.items()},
             bool(risen),
-            tables.united([tables.empty(late), *(rows for rows, _ in missed)], late),
-            np.concatenate([np.empty(0, np.int64), *(limits for _, limits in missed)]),
+            tables.united([tables.empty(late), *(rows for rows, _, _ in missed)], late).take(pa.array(order)),
+            _joined([limits for _, limits, _ in missed])[order],
             changes,
             fed_count,
         )
@@ -188,7 +190,7 @@ class Arrived:
     has_risen : bool
         Whether one of these has risen.
     late : pa.Table
-        Rows that reach no graph.
+        Rows that reach no graph, in their order of arrival.
     late_bounds : array of int64
         What each of them was below.
     changes : mapping of str to Change
@@ -222,6 +224,10 @@ def rises(given: Arrivals, before: int) -> tuple[bool, bool]:
     """Return whether an input's bound for all keys rises in an epoch, and whether it ends."""
     highest = pc.max(given.bounds.filter(given.bounds.column(ALL_KEYS)).column(BOUND)).as_py()
     return highest is not None and highest > before, highest == CLOSED and before < CLOSED
+
+
+def _joined(parts: Sequence[Ticks]) -> Ticks:
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _upserts(declared: StateTable, rows: Sequence[Mapping[str, Any]]) -> Change:

@@ -231,7 +231,7 @@ def flow(
     side_inputs : mapping, optional
         Side input of the graph -> value; it is sent to the executors.
     renamed_nodes : mapping of str to str, optional
-        Node of the graph -> the name under which its state was kept before.
+        Node of the graph -> the name under which its state was kept before.  It has an effect once, and may stay.
     forget_after : str, optional
         Forget a key that was silent for this long, in logged batch time, and of which nothing waits.
     name : str, optional
@@ -341,7 +341,7 @@ def _spec(
         _schemas(graph, schema, outputs, (*keys, next(iter(times.values())))),
         _disorder(disorder, list(graph.inputs)),
         dict(side_inputs or {}),
-        dict(renamed_nodes or {}),
+        _renamed(graph, dict(renamed_nodes or {})),
         forget_after,
     )
 
@@ -364,6 +364,24 @@ def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:
     wrong = next((name for name, stream in streams.items() if not isinstance(stream, Stream)), None)
     if wrong is not None:
         raise InvalidPipeline(f"input {wrong!r} is {a_type(streams[wrong])} and no stream.", do=f"write {_RIGHT}")
+
+
+def _renamed(graph: Graph, renamed: dict[str, str]) -> dict[str, str]:
+    for name, before in renamed.items():
+        if name not in graph.nodes:
+            raise InvalidPipeline(
+                f"renamed_nodes= names {name!r}, which is no node of graph {graph.name!r}.",
+                why=f"its nodes are {', '.join(graph.nodes)}.",
+                do='write renamed_nodes={"new name": "old name"}.',
+            )
+        if before in renamed or list(renamed.values()).count(before) > 1:
+            raise InvalidPipeline(
+                f"renamed_nodes= of graph {graph.name!r} takes the state of {before!r} for {name!r}, and names "
+                f"{before!r} a second time.",
+                why="a name has the state of one node; and a node that has its new name already was renamed before.",
+                do="rename in two steps, with a start between them.",
+            )
+    return renamed
 
 
 def _schemas(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow import saving, timestamps
 from holdfast.flow.building import Graph
 from holdfast.flow.executors import Application
@@ -126,11 +126,14 @@ class FlowStep:
         for name, given in arrivals.items():
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         forgotten = self._silent_keys(state, at)
-        keys = self._touched(state, arrivals)
+        news = self._news(arrivals)
+        keys = self._touched(state, arrivals, news, forgotten)
         arrived = self.intake.arrived(state, arrivals, keys, forgotten, self.outputs["late"])
         graphs = _Graphs(self, keys, arrived, at)
-        changes = {**arrived.changes, **graphs.run(state, arrivals, forgotten)}
-        self._forget(joins.anti_join(forgotten, keys, self.key.names), state, changes)
+        changes = {**arrived.changes, **graphs.run(state, arrivals, news, forgotten)}
+        gone = joins.anti_join(forgotten, keys, self.key.names)
+        for name in ("nodes", "replays", "keys", "bounds"):
+            self._forget(name, forgotten if name == "bounds" else gone, state, changes)
         counts = {**keyed.late_counts(arrived.late_bounds), "waiting_rows": graphs.packet_count}
         if self.forget_us is not None:
             counts["forgotten"] = forgotten.num_rows
@@ -147,9 +150,15 @@ class FlowStep:
         )
 
     @cached_property
-    def runs_on_bounds(self) -> bool:
-        """Whether a calculator is called for times without packets."""
-        return any(placed.node.contract.process_timestamp_bounds for placed in self.graph.nodes.values())
+    def asks_every_key(self) -> bool:
+        """Whether bounds alone make a graph do or promise something else than an empty one.
+
+        So where a calculator is called for times without packets, or a policy moves times by what it has seen.
+        """
+        policies = [self.graph.policy_of(placed) for placed in self.graph.nodes.values()]
+        return any(placed.node.contract.process_timestamp_bounds for placed in self.graph.nodes.values()) or any(
+            policy is not None and (isinstance(policy, type) or policy.kind == "timestamp_align") for policy in policies
+        )
 
     def _silent_keys(self, state: Mapping[str, pa.Table], at: StepTime) -> pa.Table:
         """Return the keys that are forgotten: nothing of them came for long, and nothing waits."""
@@ -163,27 +172,36 @@ class FlowStep:
                 old = joins.anti_join(old, state[waiting_table(name)], self.key.names)
         return old
 
-    def _touched(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals]) -> pa.Table:
+    def _news(self, arrivals: Mapping[str, Arrivals]) -> pa.Table:
+        """Return the keys of rows and bounds that have come."""
+        parts = []
+        for given in arrivals.values():
+            of_keys = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
+            parts += [given.rows.select(self.key.names), of_keys.select(self.key.names)]
+        return self._distinct(parts)
+
+    def _distinct(self, parts: Sequence[pa.Table]) -> pa.Table:
+        schema = pa.schema([each.with_nullable(True) for each in self.key])
+        return joins.distinct_keys(tables.united(parts, schema), self.key.names)
+
+    def _touched(
+        self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
+    ) -> pa.Table:
         """Return the keys for which something may happen: of those that nothing came for, where bounds may matter."""
-        names, parts = self.key.names, []
+        names, parts = self.key.names, [news]
         before, has_risen, has_ended = known_everywhere(state, self.inputs), False, False
         for name, given in arrivals.items():
-            of_keys = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
-            parts += [given.rows.select(names), of_keys.select(names)]
             has_this_risen, has_this_ended = rises(given, before[name])
             has_risen, has_ended = has_risen or has_this_risen, has_ended or has_this_ended
             if has_this_risen and waiting_table(name) in state:
                 parts.append(state[waiting_table(name)].select(names))
         if has_risen:
-            keys = state["keys"]
-            parts.append((keys if has_ended or self.runs_on_bounds else keys.filter(keys.column(WAITS))).select(names))
-        schema = pa.schema([each.with_nullable(True) for each in self.key])
-        return joins.distinct_keys(tables.united(parts, schema), names)
+            keys = joins.anti_join(state["keys"], forgotten, names)
+            parts.append((keys if has_ended or self.asks_every_key else keys.filter(keys.column(WAITS))).select(names))
+        return self._distinct(parts)
 
-    def _forget(self, gone: pa.Table, state: Mapping[str, pa.Table], changes: dict[str, Change]) -> None:
-        if not gone.num_rows:
-            return
-        for name in ("nodes", "replays", "keys", "bounds"):
+    def _forget(self, name: str, gone: pa.Table, state: Mapping[str, pa.Table], changes: dict[str, Change]) -> None:
+        if gone.num_rows:
             rows = joins.semi_join(state[name], gone, self.key.names).select(list(self.tables[name].key))
             changes[name] = Change(changes[name].upserts, tables.united([changes[name].deletes, rows]))
 
@@ -205,19 +223,24 @@ class _Graphs:
         """Packets that wait in queues."""
 
     def run(
-        self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], forgotten: pa.Table
+        self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
     ) -> dict[str, Change]:
         """Run the graph of each key, and return how its state changes."""
         step, names = self._step, self._step.key.names
         nodes = _by_key(state["nodes"], self._keys, names)
         replays = joins.semi_join(state["replays"], self._keys, names)
         begins = np.asarray(joins.member_mask(self._keys, forgotten, names)).astype(bool)
+        has_news = np.asarray(joins.member_mask(self._keys, news, names)).astype(bool)
+        keys = joins.semi_join(state["keys"], self._keys, names)
+        were = dict(zip(joins.index_in(keys, self._keys, names).tolist(), keys.to_pylist(), strict=True))
         changed = {name: _Rows(step.tables[name]) for name in ("nodes", "replays", "keys")}
         for code, key in enumerate(self._keys.to_pylist()):
             known = nodes.get(code, {})
             before = {} if begins[code] else known
             try:
                 after = self._one(code, key, before, partial(_replays_of, replays, self._keys.slice(code, 1), names))
+            except HoldfastError as error:
+                raise _with_key(error, _named(step, key)) from error
             except Exception as error:
                 raise StepFailed(self._rows_of(code, arrivals), _named(step, key)) from error
             for name, each in after.items():
@@ -233,14 +256,11 @@ class _Graphs:
                 numbers = range(self._replay_count(known[name]))
                 changed["replays"].deletes += [{**key, NODE: name, SET: number} for number in numbers]
             out = int(self._out[code])
-            changed["keys"].upserts.append(
-                {
-                    **key,
-                    OUT: None if out == UNBOUNDED else out,
-                    WAITS: bool(self._waits[code]),
-                    SINCE: self._at.batch_us,
-                }
-            )
+            was = were.get(code)
+            since = was[SINCE] if was is not None and not has_news[code] else self._at.batch_us
+            row = {OUT: None if out == UNBOUNDED else out, WAITS: bool(self._waits[code]), SINCE: since}
+            if was is None or was != {**key, **row}:
+                changed["keys"].upserts.append({**key, **row})
         return {name: each.change() for name, each in changed.items()}
 
     def _one(
@@ -280,6 +300,9 @@ class _Graphs:
             self._step.graph,
             side_inputs=self._step.side_inputs,
             executor=Application(),
+            executors=dict.fromkeys(
+                {placed.node.executor for placed in self._step.graph.nodes.values()}, Application()
+            ),
             clock=self._clock,
             starts=starts,
         )
@@ -346,7 +369,7 @@ class _Graphs:
         reached = min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
         others = joins.anti_join(known, self._keys, self._step.key.names)
         held = others.filter(others.column(WAITS)).column(OUT).fill_null(UNBOUNDED).to_pylist()
-        is_held = self._waits | self._step.runs_on_bounds
+        is_held = self._waits | self._step.asks_every_key
         asked: list[int] = self._out[is_held].tolist()
         return int(min([reached, *held, *asked]))
 
@@ -365,6 +388,14 @@ class _Rows:
             pa.Table.from_pylist(self.upserts, self._declared.schema),
             pa.Table.from_pylist(self.deletes, tables.key_schema(self._declared)),
         )
+
+
+def _with_key(error: HoldfastError, key: str) -> HoldfastError:
+    """Return an error of a graph as one of a key.  What was not reachable may be so at the next attempt."""
+    kind = type(error) if isinstance(error, Corrupt | Unavailable) else InvalidPipeline
+    if isinstance(error.__cause__, ConnectionError | TimeoutError):
+        kind = Unavailable
+    return kind(f"{key}: {error.what}", why=error.why, do=error.do, participant=error.participant)
 
 
 def _by_key(table: pa.Table, keys: pa.Table, names: Sequence[str]) -> dict[int, dict[str, bytes]]:
