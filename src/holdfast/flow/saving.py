@@ -99,8 +99,6 @@ def _own(node: NodeRun) -> dict[str, Any] | None:
         own = node.calculator.save()
     except Exception as error:
         raise _failed(node, "save", error) from error
-    if own is None and node.contract.is_pure:
-        return {}
     if not isinstance(own, Mapping):
         if own is not None:
             raise InvalidPipeline(
