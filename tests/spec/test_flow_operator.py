@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -374,11 +374,9 @@ def _both(left: Held, right: int = 0) -> int:
     return left.value + right
 
 
-def test_a_set_and_text_that_is_no_unicode_have_one_form() -> None:
+def test_a_text_that_is_no_unicode_is_kept() -> None:
     codec = Codec()
-    for value in ({"b", "a", 3}, frozenset({(1, "x"), (2, "y")}), "a\ud800"):
-        assert codec.decode(codec.encode(value, of=""), of="") == value
-    assert codec.encode({"aa", "b", "c"}, of="") == codec.encode({"c", "b", "aa"}, of="")
+    assert codec.decode(codec.encode("a\ud800", of=""), of="") == "a\ud800"
 
 
 def test_a_silent_key_is_forgotten_and_begins_anew() -> None:
@@ -653,9 +651,9 @@ def test_streams_are_named_as_the_inputs_are() -> None:
     with pytest.raises(hf.InvalidPipeline, match="has the inputs rows, and other were given"):
         hf.flow({"other": source("a")}, line(Odd), by="k", schema="n BIGINT")
     with pytest.raises(hf.InvalidPipeline, match=r"hf.flow got"):
-        hf.flow(source("a"), line(Odd), by="k", schema="n BIGINT")
+        hf.flow(cast(Any, source("a")), line(Odd), by="k", schema="n BIGINT")
     with pytest.raises(hf.InvalidPipeline, match=r"input 'rows' is .* and no stream"):
-        hf.flow({"rows": 3}, line(Odd), by="k", schema="n BIGINT")
+        hf.flow(cast(Any, {"rows": 3}), line(Odd), by="k", schema="n BIGINT")
     text = hf.read.rows([], schema="k INT, t BIGINT, v BIGINT", timestamp="t", name="b")
     graph = Graph("pair")
     graph.output("out", {"left": graph.input("left"), "right": graph.input("right")} | node(Both))

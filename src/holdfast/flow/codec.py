@@ -23,7 +23,6 @@ _LENGTH = struct.Struct(">I")
 _INT = struct.Struct(">q")
 _FLOAT = struct.Struct(">d")
 _PLAIN = {b"N": None, b"T": True, b"F": False, b"A": ABSENT}
-_SEVERAL: dict[bytes, Any] = {b"L": list, b"U": tuple, b"E": set, b"G": frozenset}
 _BITS = 63
 
 Keeping = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -114,9 +113,6 @@ class Codec:
             parts += (b"L" if kind is list else b"U", _LENGTH.pack(len(value)))
             for each in value:
                 self._write(each, parts, of)
-        elif kind in (set, frozenset):
-            parts += (b"E" if kind is set else b"G", _LENGTH.pack(len(value)))
-            parts += sorted(self.encode(each, of=of) for each in value)
         elif kind is dict:
             parts += (b"M", _LENGTH.pack(len(value)))
             for key, each in value.items():
@@ -171,12 +167,12 @@ class Codec:
             return self._object(name, plain, of), at
         (length,) = _LENGTH.unpack_from(data, at)
         at += 4
-        if tag in _SEVERAL:
+        if tag in (b"L", b"U"):
             items = []
             for _ in range(length):
                 item, at = self._read(data, at, of)
                 items.append(item)
-            return _SEVERAL[tag](items), at
+            return (items if tag == b"L" else tuple(items)), at
         if tag == b"M":
             found = {}
             for _ in range(length):
