@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.graph_record import Described, GraphRecord, Role, has_options
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.connectors import spark_options
 from holdfast.graph.naming import canonical_json, where
+from holdfast.state.step import Parted, PartsChange
 
 REREADS = "read again from its beginning"
 """What is said of a source whose rows come again."""
@@ -215,17 +217,21 @@ def _compare(name: str, before: GraphRecord, after: GraphRecord, upgrade: StateU
     if old is None or old.role is not new.role:
         effect = _EFFECT_OF_AGAIN if _is_left_out(new, before) else _EFFECT_OF_NEW[new.role]
         return NodeChange(name, new.role, NodeVerdict.NEW, effect)
-    details = []
+    details: list[str] = []
+    parts = PartsChange()
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
     if old.arguments != new.arguments:
-        details += _differing(*_comparable(old, new))
+        arguments = _comparable(old, new)
+        if offers(upgrade.step, Parted):
+            given, _ = (each.pop(upgrade.step.parts, {}) for each in arguments)
+            parts = upgrade.step.parts_since(given)
+        details += [*parts.lines, *_differing(*arguments)]
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(
-            name, was, state_move(before.state_schemas[was or name], after.state_schemas[name], upgrade), details
-        )
+        move = state_move(before.state_schemas[was or name], after.state_schemas[name], upgrade)
+        return _stateful(name, was, replace(move, reasons=(*move.reasons, *parts.reasons)), details)
     if not details:
         return NodeChange(name, new.role, NodeVerdict.KEPT, "")
     is_moved = new.role is Role.SINK and _target(old) != _target(new)

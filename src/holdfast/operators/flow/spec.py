@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.building import Graph
-from holdfast.flow.drawing import policy_text
 from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply, side_output
 from holdfast.graph.shape import Shape
 from holdfast.operators.flow.rows import Port
-from holdfast.operators.flow.step import FlowStep
+from holdfast.operators.flow.step import FlowStep, calculators
 from holdfast.ports import SideRows
 from holdfast.state import checks, keyed
 from holdfast.state.timeline import Promise
@@ -105,14 +104,7 @@ class Flow:
             "outputs": {name: checks.spelled(schema) for name, schema in self.schemas.items()},
             "disorder": dict(self.disorder),
             "forget_after": self.forget_after,
-            "calculators": {
-                name: {
-                    "is": placed.node.kind.identity,
-                    "inputs": {port: stream.name for port, stream in placed.inputs.items()},
-                    "policy": policy_text(self.graph.policy_of(placed)),
-                }
-                for name, placed in self.graph.nodes.items()
-            },
+            FlowStep.parts: calculators(self.graph),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
