@@ -33,12 +33,12 @@ from holdfast.flow.timestamps import POST_STREAM as _POST_STREAM
 from holdfast.flow.timestamps import PRE_STREAM as _PRE_STREAM
 from holdfast.flow.timestamps import UNSET as _UNSET
 from holdfast.flow.timestamps import UNSTARTED as _UNSTARTED
-from holdfast.graph.nodes import Stream
+from holdfast.graph.nodes import Stream as _Rows
 
 class flow(Any):  # type: ignore[misc]  # what a call returns: a stream, several by name, or what stands right of one
     def __new__(
         cls,
-        streams: Mapping[str, Stream] | _Graph,
+        streams: Mapping[str, _Rows] | _Graph,
         graph: _Graph | None = None,
         *,
         by: str | Sequence[str],
