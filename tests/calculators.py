@@ -182,11 +182,11 @@ def random_graph(seed: int, inputs: int) -> Graph:
     return graph
 
 
-def camera_graph(*, tracker: str = "tracker", has_count: bool = False) -> Graph:
+def camera_graph(*, tracker: str = "tracker", has_count: bool = False, has_poses: bool = False) -> Graph:
     """Return a graph of six calculators or seven: frames in, tracks and thumbnails out.
 
     A decoder that is replayed; a limiter whose loop is in the graph; a detector, a tracker with state, a join and a
-    thumbnail maker.
+    thumbnail maker.  With a stream of poses frames wait in the limiter until theirs is known.
     """
     graph = Graph("camera")
     images = graph.input("frames") | node(Decoder, name="decoder")
@@ -195,7 +195,8 @@ def camera_graph(*, tracker: str = "tracker", has_count: bool = False) -> Graph:
     limited = {"main": images, "finished": finished} | node(FlowLimiter, options, name="limiter")
     boxes = limited["main"] | node(Odd, name="detector")
     tracks = boxes | node(Tracker, name=tracker)
-    joined = {"left": limited["main"], "right": tracks} | node(Both, name="renderer")
+    right = graph.input("poses") if has_poses else tracks
+    joined = {"left": limited["main"], "right": right} | node(Both, name="renderer")
     finished.comes_from(joined)
     graph.output("tracks", tracks)
     thumbs = joined | node(Batched, name="thumbnails")
