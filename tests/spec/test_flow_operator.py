@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.flow import Calculator, Context, Contract, Graph, node
-from holdfast.flow.building import Node
+from holdfast.flow.building import NodeSpec
 from holdfast.flow.calculators import FlowLimiter
 from holdfast.flow.codec import Codec
 from holdfast.operators.flow import live
@@ -77,7 +77,7 @@ def line(*nodes: Any) -> Graph:
     graph = Graph("line")
     stream = graph.input("rows")
     for each in nodes:
-        stream = stream | (each if isinstance(each, Node) else node(each))
+        stream = stream | (each if isinstance(each, NodeSpec) else node(each))
     graph.output("out", stream)
     return graph
 

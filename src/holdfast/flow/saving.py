@@ -162,7 +162,7 @@ def restore(
     run.engine.begin()
 
 
-def names_before(names: Sequence[str], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
+def names_before(names: Collection[str], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Return node -> the name under which its state is kept, of the nodes that are not new.
 
     A node that is known by its own name was not renamed, or was so before; and of two the renamed one goes on.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -225,33 +225,6 @@ class Growable(Protocol):
 
         None where it is unknown what new columns would hold.
         """
-
-
-@dataclass(frozen=True)
-class PartsChange:
-    """What becomes of the parts of a step since an earlier version of it.
-
-    Parameters
-    ----------
-    lines : tuple of str
-        For people.
-    reasons : tuple of str
-        Why the state cannot be taken over; empty when it can.
-    """
-
-    lines: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-
-@optional(Step)
-class Parted(Protocol):
-    """What a step may offer whose state is that of parts with names of their own, for the day on which they change."""
-
-    parts: str
-    """The argument of its operator that describes them, by name."""
-
-    def parts_since(self, before: Mapping[str, Any]) -> PartsChange:
-        """Return what becomes of them since a version of itself in which the argument was this."""
 
 
 @optional(Step)

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import saving, timestamps
-from holdfast.flow.building import Graph, Node, node
+from holdfast.flow.building import Graph, NodeSpec, node
 from holdfast.flow.executors import Application
 from holdfast.flow.run import Run
 
@@ -146,7 +146,7 @@ class _Trial:
 def _graph_of(calculator: Any, options: Any) -> Graph:
     if isinstance(calculator, Graph):
         return calculator
-    made = calculator if isinstance(calculator, Node) else node(calculator, options)
+    made = calculator if isinstance(calculator, NodeSpec) else node(calculator, options)
     graph = Graph(made.name or made.kind.name)
     for name in made.contract.side_inputs:
         graph.side_input(made.side_inputs.get(name, name))

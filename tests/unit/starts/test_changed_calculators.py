@@ -31,7 +31,7 @@ def record(*nodes: Any, **options: Any) -> tuple[GraphRecord, StateUpgrade]:
     arguments = canonical_json(dict(flowed.node.arguments()))
     key = pa.schema([("k", pa.string())])
     schemas = {"flow": StateSchema("flow", arguments, key, dict(step.tables))}
-    return described(pipeline, schemas, 4), StateUpgrade(step=step)
+    return described(pipeline, schemas, 4), StateUpgrade(flowed.node.past, step)
 
 
 def change(before: tuple[GraphRecord, StateUpgrade], after: tuple[GraphRecord, StateUpgrade]) -> GraphChange:
@@ -52,27 +52,27 @@ def test_calculators_are_kept_new_gone_and_renamed_by_name() -> None:
     (line,) = lines_of(found)
     assert line.startswith("stateful operator 'flow' is changed: keeps its state")
     for said in (
-        "calculator 'sum' is renamed: it keeps the state of 'total'",
-        "calculator 'more' is new: it begins without state",
-        "calculator 'odd' has inputs {'value': 'sum.total'}, and had {'value': 'rows'}",
+        "calculators: 'sum' is renamed, and keeps the state of 'total'",
+        "calculators: 'more' is new, and begins without state",
+        'calculators: odd.inputs.value: "rows" -> "sum.total"',
     ):
         assert said in line
-    assert "kept: none" in line
+    assert "kept as they are: none" in line
     (line,) = lines_of(change(record(ODD, TOTAL, AGAIN), record(ODD, TOTAL)))
-    assert "calculator 'again' is gone: its state is left out; kept: odd, total" in line
+    assert "calculators: 'again' is gone, and its state is left out; calculators: kept as they are: odd, total" in line
 
 
 def test_another_policy_is_said() -> None:
     other = node(Total, name="total", policy=hf.policy.barrier())
     (line,) = lines_of(change(record(ODD, TOTAL), record(ODD, other)))
-    assert "calculator 'total' has policy barrier, and had settled" in line
+    assert 'calculators: total.policy: "settled" -> "barrier"' in line
 
 
 def test_another_calculator_under_an_old_name_is_refused() -> None:
     found = change(record(ODD, TOTAL), record(ODD, node(Tracker, name="total")))
     assert {each.name: each.verdict for each in found.nodes}["flow"] is NodeVerdict.REFUSED
     (problem,) = found.problems()
-    assert "calculator 'total' was tests.calculators.Total, and is tests.calculators.Tracker" in problem
+    assert "calculators: 'total' was tests.calculators.Total, and is tests.calculators.Tracker" in problem
     renamed = record(ODD, node(Tracker, name="tracker"), renamed_nodes={"tracker": "total"})
     assert any("was tests.calculators.Total" in each for each in change(record(ODD, TOTAL), renamed).problems())
 

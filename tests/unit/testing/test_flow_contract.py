@@ -119,7 +119,7 @@ def test_a_mark_from_which_on_not_all_can_be_made_again_is_found() -> None:
 def test_what_depends_on_which_input_comes_first_is_found_unless_it_may() -> None:
     graph = Graph("first")
     left, right = graph.input("left"), graph.input("right")
-    graph.output("both", {"left": left, "right": right} | node(Both, policy=hf.policy.immediate()))
+    graph.output("both", {"left": left, "right": right} | node(Both, policy=hf.policy.fixed_size(2, 1)))
     packets = {"left": NUMBERS, "right": NUMBERS}
     with pytest.raises(AssertionError, match=r"in another order \(depends_on_arrival=True"):
         flow_contract(graph, packets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.building import Graph
+from holdfast.flow.drawing import policy_text
 from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply, side_output
 from holdfast.graph.shape import Shape
 from holdfast.operators.flow.rows import Port
-from holdfast.operators.flow.step import FlowStep, calculators
+from holdfast.operators.flow.step import FlowStep
 from holdfast.ports import SideRows
 from holdfast.state import checks, keyed
 from holdfast.state.timeline import Promise
@@ -25,6 +26,10 @@ from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
 _RIGHT = 'frames | hf.flow(graph, by="camera", schema="boxes ARRAY<STRING>")'
+
+
+PARTS = "calculators"
+"""The argument that says what its calculators are: each has state by its name."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,14 @@ class Flow:
             "outputs": {name: checks.spelled(schema) for name, schema in self.schemas.items()},
             "disorder": dict(self.disorder),
             "forget_after": self.forget_after,
-            FlowStep.parts: calculators(self.graph),
+            PARTS: {
+                name: {
+                    "is": placed.node.kind.identity,
+                    "inputs": {port: stream.name for port, stream in placed.inputs.items()},
+                    "policy": policy_text(self.graph.policy_of(placed)),
+                }
+                for name, placed in self.graph.nodes.items()
+            },
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -262,7 +274,11 @@ def flow(
         tracks = frames | hf.flow(tracking(), by="camera", inputs={"frames": "image"}, schema="track INT, box STRING")
     """
     with building(Flow.kind, name) as built_at:
-        past = past_of(renamed_from, migrate, kind=Flow.kind, built_at=built_at)
+        past = replace(
+            past_of(renamed_from, migrate, kind=Flow.kind, built_at=built_at),
+            parts=PARTS,
+            renamed_parts=dict(renamed_nodes or {}),
+        )
         arguments = {
             "by": by,
             "schema": schema,

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow import saving, timestamps
 from holdfast.flow.building import Graph
-from holdfast.flow.drawing import policy_text
 from holdfast.flow.executors import Application
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
@@ -34,7 +33,6 @@ from holdfast.state.step import (
     UNBOUNDED,
     Arrivals,
     Change,
-    PartsChange,
     Result,
     StateTable,
     StepTime,
@@ -70,7 +68,6 @@ class FlowStep:
     forget_us: int | None
     token: str
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
-    parts: ClassVar[str] = "calculators"
 
     @property
     def intake(self) -> Intake:
@@ -122,31 +119,6 @@ class FlowStep:
         if table not in map(waiting_table, self.inputs):
             return None
         return tables.empty(declared.schema) if known is None else growth.grown(known, declared, growth.nulls)
-
-    def parts_since(self, before: Mapping[str, Any]) -> PartsChange:
-        """Return which calculators are kept, new, gone and renamed; another one under a kept name is refused."""
-        now, lines, reasons = calculators(self.graph), [], []
-        kept = saving.names_before(list(now), before, self.renamed)
-        for name, what in now.items():
-            if name not in kept:
-                lines.append(f"calculator {name!r} is new: it begins without state")
-                continue
-            was = before[kept[name]]
-            if was["is"] != what["is"]:
-                reasons.append(
-                    f"calculator {name!r} was {was['is']}, and is {what['is']}: give the new one a name of its own"
-                )
-            if kept[name] != name:
-                lines.append(f"calculator {name!r} is renamed: it keeps the state of {kept[name]!r}")
-            lines += [
-                f"calculator {name!r} has {key} {what[key]}, and had {was[key]}"
-                for key in ("inputs", "policy")
-                if was[key] != what[key]
-            ]
-        gone = [name for name in before if name not in kept.values()]
-        lines += [f"calculator {name!r} is gone: its state is left out" for name in gone]
-        same = [name for name, was in kept.items() if name == was and now[name] == before[name]]
-        return PartsChange((*lines, f"kept: {', '.join(same) or 'none'}"), tuple(reasons))
 
     def time_of(self, name: str) -> str:
         """Return the timestamp column of an input."""
@@ -239,18 +211,6 @@ class FlowStep:
         if gone.num_rows:
             rows = joins.semi_join(state[name], gone, self.key.names).select(list(self.tables[name].key))
             changes[name] = Change(changes[name].upserts, tables.united([changes[name].deletes, rows]))
-
-
-def calculators(graph: Graph) -> dict[str, dict[str, Any]]:
-    """Return node -> what it is, what fills its inputs, and by which policy."""
-    return {
-        name: {
-            "is": placed.node.kind.identity,
-            "inputs": {port: stream.name for port, stream in placed.inputs.items()},
-            "policy": policy_text(graph.policy_of(placed)),
-        }
-        for name, placed in graph.nodes.items()
-    }
 
 
 class _Graphs:
