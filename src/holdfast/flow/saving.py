@@ -98,7 +98,7 @@ def _own(node: NodeRun) -> dict[str, Any] | None:
     try:
         own = node.calculator.save()
     except Exception as error:
-        raise _failed(node, "save", error) from error
+        raise _failure(node, "save", error) from error
     if not isinstance(own, Mapping):
         if own is not None:
             raise InvalidPipeline(
@@ -209,10 +209,10 @@ def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> No
         try:
             node.calculator.restore(state["calculator"])
         except Exception as error:
-            raise _failed(node, "restore", error) from error
+            raise _failure(node, "restore", error) from error
 
 
-def _failed(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
+def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
     return InvalidPipeline(
         f"Calculator {node.name!r} failed in {where}: {type(error).__name__}: {error}.",
         why="its own code raised it; its state is what save() gave, which may have been an earlier version of it.",

@@ -79,16 +79,16 @@ def flow_contract(
     """
     graph = _graph_of(calculator, options)
     _refuse_sources(graph)
-    given = _given(graph, packets)
+    given = _packets_of(graph, packets)
     trial = _Trial(graph, dict(side_inputs or {}))
-    steps = _merged(given)
+    steps = _in_order(given)
     whole = trial.run(steps, ())
     for place in _spread(len(steps)):
-        _same(whole, trial.run(steps, {place}), f"restored before {_shown(steps[place])}")
+        _same(whole, trial.run(steps, {place}), f"restored before {_text_of(steps[place])}")
     _same(whole, trial.run(steps, range(len(steps))), "restored before each packet")
     for seed in range(seeds):
         chance = random.Random(seed)
-        order = steps if depends_on_arrival else _mixed(given, chance)
+        order = steps if depends_on_arrival else _mix(given, chance)
         borders = {chance.randrange(len(order)) for _ in range(4)} if order else ()
         mixed = "" if depends_on_arrival or len(given) < 2 else (
             ", and packets of its inputs came in another order (depends_on_arrival=True, if that may matter)"
@@ -118,22 +118,22 @@ class _Trial:
         """Return what leaves, where the graph is saved and restored before packets of these places."""
         kept = _Kept()
         made: dict[str, list[tuple[int, Any]]] = {name: [] for name in self.graph.outputs}
-        run = self._begun(kept, made)
+        run = self._begin(kept, made)
         for place, (name, t, payload) in enumerate(steps):
             if place in restores:
                 kept.take(run)
-                run = self._begun(kept, made)
-                _same_states(kept, run, f"before {_shown((name, t, payload))}")
+                run = self._begin(kept, made)
+                _same_states(kept, run, f"before {_text_of((name, t, payload))}")
             run.add(name, payload, t)
             run.wait_until_idle()
         kept.take(run)
         if restores:
-            run = self._begun(kept, made)
+            run = self._begin(kept, made)
         run.close()
         run.finish()
         return made
 
-    def _begun(self, kept: _Kept, made: Mapping[str, list[tuple[int, Any]]]) -> Run:
+    def _begin(self, kept: _Kept, made: Mapping[str, list[tuple[int, Any]]]) -> Run:
         graph = self.graph
         executors = dict.fromkeys({placed.node.executor for placed in graph.nodes.values()}, Application())
         run = Run(graph, side_inputs=self.side_inputs, executors=executors, clock=lambda: 0, starts=False)
@@ -167,7 +167,7 @@ def _refuse_sources(graph: Graph) -> None:
             )
 
 
-def _given(graph: Graph, packets: Mapping[str, Packets] | Packets) -> dict[str, Packets]:
+def _packets_of(graph: Graph, packets: Mapping[str, Packets] | Packets) -> dict[str, Packets]:
     given = dict(packets) if isinstance(packets, Mapping) else dict.fromkeys(graph.inputs, packets)
     if given.keys() != graph.inputs.keys() or (len(given) > 1 and not isinstance(packets, Mapping)):
         raise InvalidPipeline(
@@ -178,13 +178,13 @@ def _given(graph: Graph, packets: Mapping[str, Packets] | Packets) -> dict[str, 
     return given
 
 
-def _merged(given: Mapping[str, Packets]) -> list[_Step]:
+def _in_order(given: Mapping[str, Packets]) -> list[_Step]:
     """Return all packets in the order of their times, as a pipeline feeds those of one epoch."""
     steps = [(name, t, payload) for name, packets in given.items() for t, payload in packets]
     return sorted(steps, key=lambda step: step[1])
 
 
-def _mixed(given: Mapping[str, Packets], chance: random.Random) -> list[_Step]:
+def _mix(given: Mapping[str, Packets], chance: random.Random) -> list[_Step]:
     """Return all packets in any order that keeps that of each input."""
     left = {name: list(packets) for name, packets in given.items() if packets}
     steps: list[_Step] = []
@@ -224,5 +224,5 @@ def _same(expected: _Made, found: _Made, where: str) -> None:
         )
 
 
-def _shown(step: _Step) -> str:
+def _text_of(step: _Step) -> str:
     return f"the packet of input {step[0]!r} at {timestamps.text(step[1])}"

@@ -116,7 +116,7 @@ class Intake:
             payloads = self.ports[name].payloads(rows.drop_columns([PLACE]))
             for code, t, payload in zip(codes, times, payloads, strict=True):
                 packets[code].append((t, place, payload))
-        order = np.argsort(_joined([places for _, _, places in missed]), kind="stable")
+        order = np.argsort(_concatenate([places for _, _, places in missed]), kind="stable")
         for each in packets:
             each.sort(key=lambda packet: packet[:2])
         named = keys.to_pylist()
@@ -137,7 +137,7 @@ class Intake:
             {name: new.everywhere for name, new in news.items()},
             bool(risen),
             tables.united([tables.empty(late), *(rows for rows, _, _ in missed)], late).take(pa.array(order)),
-            _joined([limits for _, limits, _ in missed])[order],
+            _concatenate([limits for _, limits, _ in missed])[order],
             changes,
             fed_count,
         )
@@ -226,7 +226,7 @@ def rises(given: Arrivals, before: int) -> tuple[bool, bool]:
     return highest is not None and highest > before, highest == CLOSED and before < CLOSED
 
 
-def _joined(parts: Sequence[Ticks]) -> Ticks:
+def _concatenate(parts: Sequence[Ticks]) -> Ticks:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 

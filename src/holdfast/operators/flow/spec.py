@@ -349,7 +349,7 @@ def _spec(
         _schemas(graph, schema, outputs, (*keys, next(iter(times.values())))),
         _disorder(disorder, list(graph.inputs)),
         dict(side_inputs or {}),
-        _renamed(graph, dict(renamed_nodes or {})),
+        _check_renames(graph, dict(renamed_nodes or {})),
         forget_after,
     )
 
@@ -374,7 +374,7 @@ def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:
         raise InvalidPipeline(f"input {wrong!r} is {a_type(streams[wrong])} and no stream.", do=f"write {_RIGHT}")
 
 
-def _renamed(graph: Graph, renamed: dict[str, str]) -> dict[str, str]:
+def _check_renames(graph: Graph, renamed: dict[str, str]) -> dict[str, str]:
     for name, before in renamed.items():
         if name not in graph.nodes:
             raise InvalidPipeline(
