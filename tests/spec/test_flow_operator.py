@@ -320,6 +320,15 @@ def test_a_decoder_is_not_fed_twice_while_its_graph_is_in_memory(monkeypatch: py
     assert len(calls) > 160, "it was restored"
 
 
+def test_calculators_are_not_opened_anew_at_each_bound_for_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    monkeypatch.setattr(Total, "open", lambda self, context: opened.append(1))
+    stream = single(line(Total))
+    rows: Any = {"k": "a", "t": 1, "v": 1}
+    drive(stream, {"rows": [[rows], *([bound(t)] for t in range(10, 20))]})
+    assert len(opened) == 2, "once for the key, once for all keys"
+
+
 def test_only_the_frames_since_the_last_key_frame_are_kept() -> None:
     graph = Graph("decoding")
     graph.output("image", graph.input("frames") | node(Decoder))

@@ -135,6 +135,7 @@ class Intake:
             packets,
             bounds,
             {name: new.everywhere for name, new in news.items()},
+            everywhere,
             bool(risen),
             tables.united([tables.empty(late), *(rows for rows, _, _ in missed)], late).take(pa.array(order)),
             _concatenate([limits for _, limits, _ in missed])[order],
@@ -187,6 +188,8 @@ class Arrived:
         Graph input -> for each key its bound now.
     everywhere : mapping of str to int
         Graph input -> its bound for all keys now.
+    everywhere_before : mapping of str to int
+        The same before the epoch.
     has_risen : bool
         Whether one of these has risen.
     late : pa.Table
@@ -202,6 +205,7 @@ class Arrived:
     packets: Sequence[list[FedPacket]]
     bounds: Mapping[str, Ticks]
     everywhere: Mapping[str, int]
+    everywhere_before: Mapping[str, int]
     has_risen: bool
     late: pa.Table
     late_bounds: Ticks

@@ -371,14 +371,31 @@ class _Graphs:
         """Return the bound that holds for every key: of a graph that has no packets, or of one in which some wait."""
         if not self._arrived.has_risen:
             return UNBOUNDED
-        run = self._fresh(starts=True)
-        self._feed(run, (), self._arrived.everywhere)
+        run = self._without_packets()
         reached = min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
         others = joins.anti_join(known, self._keys, self._step.key.names)
         held = others.filter(others.column(WAITS)).column(OUT).fill_null(UNBOUNDED).to_pylist()
         is_held = self._waits | self._step.asks_every_key
         asked: list[int] = self._out[is_held].tolist()
         return int(min([reached, *held, *asked]))
+
+    def _without_packets(self) -> Run:
+        """Return a graph that was given the bounds for all keys alone: one that stayed in memory, or a new one.
+
+        Where bounds make calculators run it is a new one, for it must not matter which bounds came before.
+        """
+        token, now = f"{self._step.token} for all keys", self._arrived.everywhere
+        run = None if self._step.asks_every_key else live.take(_digest(token, self._arrived.everywhere_before))
+        if run is None:
+            run = self._fresh(starts=True)
+        self._feed(run, (), now)
+        if not self._step.asks_every_key and not run.engine.is_over:
+            live.keep(_digest(token, now), run)
+        return run
+
+
+def _digest(token: str, bounds: Mapping[str, int]) -> bytes:
+    return live.digest(token, {name: str(bound).encode() for name, bound in bounds.items()})
 
 
 class _Rows:
