@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.queues import ABSENT, BrokenContract, Packet, checked_bound, checked_time, type_text
+from holdfast.flow.queues import ABSENT, BrokenContract, Packet, Types, checked_bound, checked_time, type_text
+from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSTARTED
 
-if TYPE_CHECKING:
-    from holdfast.flow.contract import Types
-    from holdfast.flow.nodes import NodeRun, OutputStream
+
+class Called(Protocol):
+    """The node whose calculator is called."""
+
+    name: str
+    places: dict[str, int]
+    outputs: dict[str, tuple[OutputStream, Types]]
+    side_inputs: Mapping[str, Any]
+    no_packets: list[Packet]
+
+    def now(self) -> int:
+        """Return real time, where the contract says that it is read."""
 
 
 class Context:
@@ -27,7 +37,7 @@ class Context:
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
 
-    def __init__(self, node: NodeRun) -> None:
+    def __init__(self, node: Called) -> None:
         self._node = node
         self._places: dict[str, int] = node.places
         self._outputs: dict[str, tuple[OutputStream, Types]] = node.outputs
@@ -93,14 +103,7 @@ class Context:
         InvalidPipeline
             If the contract does not say so.
         """
-        if not self._node.contract.reads_clock:
-            raise InvalidPipeline(
-                f"Calculator {self._node.name!r} asks for real time.",
-                why="its contract does not say so: what it makes would differ from run to run.",
-                do="declare Contract(reads_clock=True), or use the times of packets.",
-                participant=self._node.name,
-            )
-        return self._node.engine.clock()
+        return self._node.now()
 
     # --- what leaves ------------------------------------------------------------------------------
 

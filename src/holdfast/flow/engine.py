@@ -21,14 +21,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow.context import Context
 from holdfast.flow.executors import Executor, TaskQueue
 from holdfast.flow.measures import Measures
-from holdfast.flow.nodes import Invocation, NodeRun, OutputStream
+from holdfast.flow.nodes import Invocation, NodeRun
 from holdfast.flow.queues import InputQueue, checked_bound
+from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSET
 
 
@@ -152,11 +153,12 @@ class Engine:
 
     # --- scheduling: under the lock ------------------------------------------------------------------
 
-    def schedule(self, node: NodeRun, invocation: Invocation) -> None:
+    def schedule(self, invocation: Invocation) -> None:
         """Add a task to the node's queue."""
         self._pending += 1
         self._sequence += 1
-        self._tasks_of[node.number].add(node.priority, self._sequence, node, invocation)
+        node = invocation.node
+        self._tasks_of[node.number].add(node.priority, self._sequence, invocation)
         if self._waiting and self._by_caller:
             self.changed.notify_all()  # who waits may be the one to do it
 
@@ -230,12 +232,11 @@ class Engine:
             task = self._pop(tasks)
             if task is None:
                 return False
-            node, invocation = task
             is_outermost = thread not in self._inside
             self._inside.add(thread)
         try:
             while task is not None:
-                node, invocation = task
+                invocation, node = task, task.node
                 begin = perf_counter_ns()
                 node.run(invocation)
                 took = perf_counter_ns() - begin
@@ -258,11 +259,11 @@ class Engine:
                 self._close_nodes()
         return True
 
-    def _pop(self, tasks: TaskQueue) -> tuple[NodeRun, Invocation] | None:
+    def _pop(self, tasks: TaskQueue) -> Invocation | None:
         if self.is_over:
             tasks.clear()
             return None
-        return tasks.pop()
+        return cast("Invocation | None", tasks.pop())
 
     def is_inside(self) -> bool:
         """Return whether a calculator or an observer asks, which must not wait for the graph: it waits for them."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM
 
-if TYPE_CHECKING:
-    from holdfast.flow.contract import Types
-    from holdfast.flow.nodes import NodeRun
+Types = type | tuple[type, ...] | None
+"""Of the payloads of a port: a type, several, or None for any."""
 
 UNLIMITED = -1
 DEFAULT_LIMIT = 100
@@ -51,12 +50,36 @@ class BrokenContract(InvalidPipeline):
         self.rule = rule
 
 
+class Throttle(Protocol):
+    """Holds back what feeds a full queue."""
+
+    def filled(self, queue: InputQueue) -> None:
+        """Hold it back."""
+
+    def emptied(self, queue: InputQueue) -> None:
+        """Let it go."""
+
+
+class Reader(Protocol):
+    """Whose input a queue is."""
+
+    name: str
+    is_closed: bool
+
+    @property
+    def engine(self) -> Throttle:
+        """The graph's."""
+
+    def ask(self, ahead: list[Any] | None = None) -> None:
+        """Ask what is next."""
+
+
 class InputQueue:
     """Packets that one input of one node has not taken yet, and the lowest time of the next.
 
     Parameters
     ----------
-    node : NodeRun
+    node : Reader
         Whose input it is.
     name : str
         The input's.
@@ -82,7 +105,7 @@ class InputQueue:
         "types",
     )
 
-    def __init__(self, node: NodeRun, name: str, stream: str, limit: int, types: Types = None) -> None:
+    def __init__(self, node: Reader, name: str, stream: str, limit: int, types: Types = None) -> None:
         self.node = node
         self.name = name
         self.stream = stream
