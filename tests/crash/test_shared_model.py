@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
@@ -35,8 +36,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv("CRASH_WORK", base)
         yield Path(base)
         for number in loaded(Path(base)):
-            if psutil.pid_exists(number):
-                os.kill(number, signal.SIGKILL)
+            if is_alive(number):
+                kill(number)
 
 
 class Caller:
@@ -98,6 +99,20 @@ def computing(work: Path) -> int:
     return int(until(lambda: (work / ENTERED).exists() and (work / ENTERED).read_text()))
 
 
+def is_alive(process: int) -> bool:
+    """Return whether a process of the model has not ended."""
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(process: int) -> None:
+    """Kill the process of a model; return when it is dead."""
+    os.kill(process, signal.SIGKILL)
+    until(lambda: not is_alive(process))
+
+
 def test_rows_of_two_processes_are_in_one_batch_and_each_gets_its_own_answers(work: Path):
     arguments = {"max_batch": 2, "max_delay": "60 s"}  # each has one row at a time: a batch is full with both
     with callers("left", "right", **arguments) as both:
@@ -152,7 +167,7 @@ def test_calls_are_repeated_when_the_process_is_killed_while_it_computes(work: P
             for caller in both:
                 caller.tell(count=10, rows=3)
             process = computing(work)
-            os.kill(process, signal.SIGKILL)
+            kill(process)
             (work / HOLD).unlink()
             answers = [caller.said() for caller in both]
             assert [each["answers"] for each in answers] == [10, 10]
@@ -177,12 +192,29 @@ def test_the_process_outlives_who_has_started_it_and_ends_when_nobody_calls(work
         (process,) = first.said()["processes"]
     model = model_of(**arguments)
     assert model.stats().process_id == process
-    until(lambda: not psutil.pid_exists(process))
+    until(lambda: not is_alive(process))
     assert model.stats().process_id == 0
     assert calls(model, "notebook", count=1)["processes"] != [process]
     assert model.stats().restart_count == 0
     model.stop()
-    until(lambda: not psutil.pid_exists(loaded(work)[1]))
+    until(lambda: not is_alive(loaded(work)[1]))
+
+
+def test_what_the_process_that_died_has_printed_is_kept(work: Path):
+    def deadly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not (work / ENTERED).exists():
+            (work / ENTERED).touch()
+            os.write(2, b"last words\n")
+            os.abort()
+        return batch
+
+    model = hf.shared(deadly, "n BIGINT", name="deadly")
+    assert model.row(n=1) == {"n": 1}
+    assert model.stats().restart_count == 1
+    (before,) = (work / "models").glob("*.before")
+    assert "last words" in before.read_text()
+    assert "Aborted" in before.read_text()
+    model.stop()
 
 
 def test_a_model_that_cannot_be_loaded_says_why(work: Path):

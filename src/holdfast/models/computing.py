@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.graph.building import a_type
 from holdfast.models.batching import CallPart, CallQueue, ModelCall
 from holdfast.models.declaration import Declaration, Rows
 from holdfast.models.wire import ModelStats
@@ -115,7 +116,7 @@ class ModelLoop:
         calls = {id(part.call) for part in parts}
         try:
             answer = self._call(pa.concat_tables([part.rows for part in parts]))
-        except Exception as error:
+        except BaseException as error:  # also sys.exit(): the process is that of others, too
             traceback.print_exc()
             if len(calls) > 1:
                 for part in parts:
@@ -139,10 +140,11 @@ class ModelLoop:
         (batch,) = rows.combine_chunks().to_batches()
         found = self._function(batch)
         name, schema = self._declared.name, self._declared.schema
-        if not isinstance(found, pa.RecordBatch | pa.Table) or not set(schema.names) <= set(found.schema.names):
-            columns = f"a {type(found).__name__}" if not hasattr(found, "schema") else ", ".join(found.schema.names)
+        is_rows = isinstance(found, pa.RecordBatch | pa.Table)
+        if not is_rows or not set(schema.names) <= set(found.schema.names):
+            returned = f"the columns {', '.join(found.schema.names)}" if is_rows else a_type(found)
             raise InvalidPipeline(
-                f"Model {name!r} returned {columns}.",
+                f"Model {name!r} returned {returned}.",
                 why=f"a RecordBatch or Table with the columns of its schema is expected: {', '.join(schema.names)}.",
                 do="return these from fn, or change schema=.",
                 participant=name,
@@ -158,7 +160,7 @@ class ModelLoop:
         return fitted_table(found.select(schema.names), schema)
 
 
-def failure(declared: Declaration, what: str, error: Exception) -> HoldfastError:
+def failure(declared: Declaration, what: str, error: BaseException) -> HoldfastError:
     """Return what a caller is told of an error in the user's code; the whole trace is in the log."""
     if isinstance(error, HoldfastError):
         return error

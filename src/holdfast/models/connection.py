@@ -49,7 +49,7 @@ class Connection:
         ProcessGone, ModelTimeout
             If it does not answer.
         """
-        with _explained():
+        with _translate():
             descriptor = flight.FlightDescriptor.for_command(header.to_bytes())
             writer, reader = self._client.do_exchange(descriptor, flight.FlightCallOptions(timeout=timeout_s))
             with writer:
@@ -60,14 +60,14 @@ class Connection:
 
     def ask(self, request: str) -> wire.ModelStats:
         """Return the counts, and let the process end if that is the request."""
-        with _explained():
+        with _translate():
             options = flight.FlightCallOptions(timeout=ANSWER_S)
             (result,) = self._client.do_action(flight.Action(request, b""), options)
             return wire.ModelStats.from_bytes(result.body.to_pybytes())
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _translate() -> Iterator[None]:
     try:
         yield
     except flight.FlightTimedOutError as error:
@@ -80,7 +80,7 @@ _connections: dict[tuple[int, ModelPlace], Connection] = {}
 _lock = threading.Lock()
 
 
-def connected(place: ModelPlace) -> Connection | None:
+def find(place: ModelPlace) -> Connection | None:
     """Return the connection of this process to a place; None where there is none yet."""
     return _connections.get((os.getpid(), place))
 

@@ -55,6 +55,10 @@ class Declaration:
         code = code_digest(self.fn, self.setup)
         return hashlib.sha256("\n".join((*texts, code, sys.version, sys.prefix)).encode()).hexdigest()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Let its identity travel along: it is what it is where it was declared."""
+        return {**vars(self), "identity": self.identity}
+
     def place(self) -> ModelPlace:
         """Return where its process is found."""
         return place_of(self.name, self.identity)

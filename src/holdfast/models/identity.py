@@ -61,7 +61,7 @@ def _texts(value: Any, seen: set[int]) -> Iterator[str]:
 
 def _of_members(of: Any, seen: set[int]) -> Iterator[str]:
     for name, member in sorted(getattr(of, "__dict__", {}).items()):
-        member = getattr(member, "fget", member)  # a property
+        member = member.fget if isinstance(member, property) else member
         is_made_by_python = name.startswith("__") and not isinstance(getattr(member, "__func__", member), FunctionType)
         is_code = isinstance(member, FunctionType | staticmethod | classmethod)
         if not is_made_by_python and (is_code or _is_plain(member)):

@@ -50,7 +50,12 @@ class ModelPlace:
         """What the process prints."""
         return self.directory / f"{self.stem}.log"
 
-    def process_id(self) -> int:
+    @property
+    def log_before(self) -> Path:
+        """What the process before it has printed: why it died."""
+        return self.directory / f"{self.stem}.log.before"
+
+    def last_process(self) -> int:
         """Return the id of the process that was started last; 0 where it ended by itself."""
         try:
             _, _, number = self.lock.read_text().partition(" ")

@@ -64,7 +64,7 @@ class SharedModel:
         Unavailable
             If its process dies again and again, or does not answer in time.
         """
-        given = self._given(rows)
+        given = self._inputs_of(rows)
         if not given.num_rows:
             return self.schema.empty_table()
         end_s = time.monotonic() + self._declared.timeout_s
@@ -114,7 +114,7 @@ class SharedModel:
         place = self._declared.place()
         if not place.is_listening():
             return ModelStats()
-        made = connection.connected(place) or connection.connect(place)
+        made = connection.find(place) or connection.connect(place)
         try:
             return made.ask(request)
         except ProcessGone:
@@ -127,20 +127,20 @@ class SharedModel:
         return Unavailable(
             f"Model {self.name!r} has not answered within {waited_s:g} s.",
             why="its process lives, and computes, hangs or is frozen.",
-            do=f"end process {self._declared.place().process_id()} if it hangs: the next call starts another; "
+            do=f"end process {self._declared.place().last_process()} if it hangs: the next call starts another; "
             'else allow more with timeout="30 min", or lower max_batch=.',
             participant=self.name,
         )
 
     def _connection(self, end_s: float) -> Connection:
         place = self._declared.place()
-        found = connection.connected(place)
+        found = connection.find(place)
         if found is None:
             reach(self._declared, place, end_s)
             found = connection.connect(place)
         return found
 
-    def _given(self, rows: Rows) -> pa.Table:
+    def _inputs_of(self, rows: Rows) -> pa.Table:
         if not isinstance(rows, pa.RecordBatch | pa.Table):
             raise InvalidPipeline(
                 f"Model {self.name!r} was called with {a_type(rows)}.",

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import holdfast
@@ -68,6 +69,8 @@ def _start(declared: Declaration, place: ModelPlace, lock: int, end_s: float) ->
 
     died = int((os.pread(lock, 40, 0).split() or [b"0"])[0])
     told = (sys.path, private.pickled(declared), lock, died)
+    with suppress(FileNotFoundError):
+        place.log.rename(place.log_before)
     with os.fdopen(os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.models.process"],

@@ -16,9 +16,9 @@ from holdfast.models.batching import CallPart, CallQueue, ModelCall
 DELAY_S = 0.005
 
 
-def call(caller: str, count: int, arrived_s: float = 0.0, *, column: str = "n", **more: bool) -> ModelCall:
+def call(caller: str, count: int, arrived_s: float = 0.0, *, column: str = "n", is_apart: bool = False) -> ModelCall:
     rows = pa.table({"caller": [caller] * count, column: pa.array(range(count), pa.int64())})
-    return ModelCall(caller, rows, arrived_s, **more)
+    return ModelCall(caller, rows, arrived_s, is_apart)
 
 
 def queue_of(*calls: ModelCall, most: int = 4) -> CallQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,11 @@ def test_a_call_in_several_batches_fails_once_and_the_rest_of_it_is_not_computed
     assert loop.stats().row_count <= 2
 
 
+def test_a_function_that_ends_its_process_the_usual_way_has_failed():
+    (found,) = answers(loop_of(lambda batch: sys.exit(3)), ("a", [1]))
+    assert found.what == "Model 'model' failed: SystemExit: 3"
+
+
 def test_a_service_that_is_away_can_be_asked_again():
     (found,) = answers(loop_of(), ("a", [14]))
     assert isinstance(found, hf.Unavailable)
@@ -81,7 +87,7 @@ def test_a_service_that_is_away_can_be_asked_again():
     [
         (lambda batch: batch.slice(1), "Model 'model' returned 1 rows for 2."),
         (lambda batch: [1, 2], "Model 'model' returned a list."),
-        (lambda batch: pa.table({"m": [1, 2]}), "Model 'model' returned m."),
+        (lambda batch: pa.table({"m": [1, 2]}), "Model 'model' returned the columns m."),
     ],
 )
 def test_an_answer_that_fits_no_rows_is_an_error(fn, what):
@@ -97,7 +103,7 @@ def test_an_answer_is_of_the_declared_types():
     assert call.answers[0].schema == pa.schema([("n", pa.int64())])
 
 
-def test_the_loop_ends_when_nobody_has_called_for_the_idle_time():
+def test_the_loop_ends_when_nobody_has_called_for_the_idle_time(monkeypatch):
     clock = SimulatedClock()
     declared = hf.shared(doubled, "n BIGINT", idle="10 s", max_delay="0 s")._declared
     slow_s = iter([15.0])
@@ -108,7 +114,7 @@ def test_the_loop_ends_when_nobody_has_called_for_the_idle_time():
 
     loop = ModelLoop(declared, slow, now_s=lambda: clock.now_us() / 1e6)
     call = loop.submit("a", rows(1))
-    loop._changed.wait = lambda timeout_s: clock.sleep_s(timeout_s)  # type: ignore[method-assign]
+    monkeypatch.setattr(loop._changed, "wait", clock.sleep_s)
     began_us = clock.now_us()
     loop.run()
     assert call.done.is_set()

@@ -95,6 +95,18 @@ def test_an_object_and_a_partial_count_with_what_they_hold():
     assert code_digest(partial(made["called"])) != code_digest(partial(changed["called"]))
 
 
+@pytest.mark.slow
+def test_code_is_the_same_after_a_journey():
+    from holdfast.spark import private
+
+    for name in ("Model", "called", "decorated"):
+        fn = module()[name]
+        moved = private.unpickled(private.pickled(hf.shared(fn, "n BIGINT")))._declared
+        assert moved.fn is not fn
+        assert code_digest(moved.fn) == code_digest(fn)
+        assert moved.identity == hf.shared(fn, "n BIGINT")._declared.identity
+
+
 def model(fn: Any = None, schema: str = "n BIGINT", **more: Any) -> str:
     return hf.shared(fn or module()["called"], schema, **more)._declared.identity
 

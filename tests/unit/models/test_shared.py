@@ -60,7 +60,7 @@ def served(model: shared.SharedModel) -> Iterator[ModelLoop]:
         thread.join()
         server.shutdown()
         place.socket.unlink(missing_ok=True)
-        if (made := connection.connected(place)) is not None:
+        if (made := connection.find(place)) is not None:
             connection.drop(place, made)
 
 
@@ -116,7 +116,7 @@ def test_a_directory_whose_path_is_too_long_is_refused(monkeypatch: pytest.Monke
 def test_what_is_no_rows_is_refused_and_no_rows_need_no_process(place: Path):
     model = hf.shared(one, "n BIGINT", inputs="n BIGINT")
     with pytest.raises(hf.InvalidPipeline, match="was called with a list"):
-        model([1])  # type: ignore[arg-type]
+        model([1])
     with pytest.raises(hf.InvalidPipeline, match="do not fit the inputs"):
         model(pa.table({"m": [1]}))
     with pytest.raises(hf.InvalidPipeline, match="do not fit the inputs"):
