@@ -185,19 +185,26 @@ def test_of_many_that_start_a_process_one_does(work: Path):
     assert len(loaded(work)) == 1
 
 
-def test_the_process_outlives_who_has_started_it_and_ends_when_nobody_calls(work: Path):
-    arguments = {"idle": "2 s"}
-    with callers("first", **arguments) as (first,):
+def test_the_process_outlives_who_has_started_it_until_it_is_stopped(work: Path):
+    with callers("first", max_batch=8) as (first,):
         first.tell(count=1)
         (process,) = first.said()["processes"]
-    model = model_of(**arguments)
+    model = model_of(max_batch=8)
     assert model.stats().process_id == process
+    model.stop()
     until(lambda: not is_alive(process))
     assert model.stats().process_id == 0
     assert calls(model, "notebook", count=1)["processes"] != [process]
     assert model.stats().restart_count == 0
-    model.stop()
-    until(lambda: not is_alive(loaded(work)[1]))
+
+
+def test_the_process_ends_when_nobody_calls_and_the_next_call_starts_another(work: Path):
+    model = model_of(idle="100 ms")
+    for number in range(2):
+        (process,) = calls(model, "notebook", count=1)["processes"]
+        until(lambda process=process: not is_alive(process))
+        assert len(loaded(work)) == number + 1
+    assert not list((work / "models").glob("*.sock"))
 
 
 def test_what_the_process_that_died_has_printed_is_kept(work: Path):

@@ -164,7 +164,7 @@ class _Lane:
     def take(self, room: int) -> list[CallPart]:
         parts: list[CallPart] = []
         room_bytes = BATCH_BYTES_MAX
-        while self._turns and room:
+        while self._turns and room > 0:
             share = max(1, room // len(self._turns))
             for _ in range(min(len(self._turns), room)):
                 caller, left = self._turns.popleft(), share
