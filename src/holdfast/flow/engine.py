@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow.context import Context
 from holdfast.flow.executors import Executor, TaskQueue
 from holdfast.flow.measures import Measures
-from holdfast.flow.nodes import Invocation, NodeRun
+from holdfast.flow.nodes import CalculatorCall, NodeRun
 from holdfast.flow.queues import InputQueue, checked_bound
 from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSET
@@ -153,7 +153,7 @@ class Engine:
 
     # --- scheduling: under the lock ------------------------------------------------------------------
 
-    def schedule(self, invocation: Invocation) -> None:
+    def schedule(self, invocation: CalculatorCall) -> None:
         """Add a task to the node's queue."""
         self._pending += 1
         self._sequence += 1
@@ -259,11 +259,11 @@ class Engine:
                 self._close_nodes()
         return True
 
-    def _pop(self, tasks: TaskQueue) -> Invocation | None:
+    def _pop(self, tasks: TaskQueue) -> CalculatorCall | None:
         if self.is_over:
             tasks.clear()
             return None
-        return cast("Invocation | None", tasks.pop())
+        return cast("CalculatorCall | None", tasks.pop())
 
     def is_inside(self) -> bool:
         """Return whether a calculator or an observer asks, which must not wait for the graph: it waits for them."""

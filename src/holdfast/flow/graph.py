@@ -31,6 +31,7 @@ class Graph(Structure):
 
     Examples
     --------
+    >>> from holdfast.flow import node
     >>> graph = Graph("sums")
     >>> left, right = graph.input("left", int), graph.input("right", int)
     >>> def add(left: int, right: int):

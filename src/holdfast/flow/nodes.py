@@ -20,7 +20,7 @@ from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 class Scheduler(Throttle, Protocol):
     """What a node needs of the graph that it runs in."""
 
-    def schedule(self, invocation: Invocation) -> None:
+    def schedule(self, invocation: CalculatorCall) -> None:
         """Have a calculator called."""
 
     def stop_sources(self) -> None:
@@ -92,7 +92,7 @@ class NodeRun:
         self._max_in_flight = contract.max_in_flight
         self._is_closing = False
         self._free: list[Context] = []
-        self._order: deque[Invocation] = deque()
+        self._order: deque[CalculatorCall] = deque()
         """What was taken and has not left yet, in the order of time."""
 
         self.priority: tuple[int, ...] = (0, -number)
@@ -170,7 +170,7 @@ class NodeRun:
 
     def _schedule(self, sets: list[InputSet] | None) -> None:
         self.in_flight += 1
-        invocation = Invocation(self, self._free.pop(), sets)
+        invocation = CalculatorCall(self, self._free.pop(), sets)
         if self._max_in_flight > 1:
             self._order.append(invocation)
         self.engine.schedule(invocation)
@@ -194,7 +194,7 @@ class NodeRun:
 
     # --- the work: without the lock ------------------------------------------------------------------
 
-    def run(self, invocation: Invocation) -> None:
+    def run(self, invocation: CalculatorCall) -> None:
         """Call the calculator.
 
         Raises
@@ -296,7 +296,7 @@ class NodeRun:
 
     # --- what has left: under the lock ---------------------------------------------------------------
 
-    def finish(self, invocation: Invocation) -> None:
+    def finish(self, invocation: CalculatorCall) -> None:
         """Send what a call has made, in the order of time, and ask what is next.
 
         Raises
@@ -311,7 +311,7 @@ class NodeRun:
         else:
             self._leave(invocation)
 
-    def _leave(self, invocation: Invocation) -> None:
+    def _leave(self, invocation: CalculatorCall) -> None:
         context = invocation.context
         if context._sent:
             self._send(context)
@@ -361,7 +361,7 @@ class NodeRun:
             stream.raise_bound(DONE)
 
 
-class Invocation:
+class CalculatorCall:
     """A call of a calculator: its input sets, or None where it closes."""
 
     __slots__ = ("context", "is_done", "is_stop", "node", "sets")

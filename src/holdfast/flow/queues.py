@@ -60,7 +60,7 @@ class Throttle(Protocol):
         """Let it go."""
 
 
-class Reader(Protocol):
+class QueueOwner(Protocol):
     """Whose input a queue is."""
 
     name: str
@@ -79,7 +79,7 @@ class InputQueue:
 
     Parameters
     ----------
-    node : Reader
+    node : QueueOwner
         Whose input it is.
     name : str
         The input's.
@@ -105,7 +105,7 @@ class InputQueue:
         "types",
     )
 
-    def __init__(self, node: Reader, name: str, stream: str, limit: int, types: Types = None) -> None:
+    def __init__(self, node: QueueOwner, name: str, stream: str, limit: int, types: Types = None) -> None:
         self.node = node
         self.name = name
         self.stream = stream
