@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.queues import ABSENT, BrokenContract, Packet, Types, checked_bound, checked_time, type_text
+from holdfast.flow.queues import (
+    ABSENT,
+    BrokenContract,
+    Packet,
+    Payload,
+    QueueOwner,
+    Types,
+    checked_bound,
+    checked_time,
+    type_text,
+)
 from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSTARTED
 
 
-class Called(Protocol):
-    """The node whose calculator is called."""
+class CalledNode(QueueOwner):
+    """The node whose calculator is called, as its context knows it."""
 
-    name: str
     places: dict[str, int]
     outputs: dict[str, tuple[OutputStream, Types]]
     side_inputs: Mapping[str, Any]
@@ -23,6 +32,7 @@ class Called(Protocol):
 
     def now(self) -> int:
         """Return real time, where the contract says that it is read."""
+        raise NotImplementedError
 
 
 class Context:
@@ -37,7 +47,7 @@ class Context:
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
 
-    def __init__(self, node: Called) -> None:
+    def __init__(self, node: CalledNode) -> None:
         self._node = node
         self._places: dict[str, int] = node.places
         self._outputs: dict[str, tuple[OutputStream, Types]] = node.outputs
@@ -52,7 +62,7 @@ class Context:
     def __contains__(self, name: str) -> bool:
         return self._packets[self._place(name)][1] is not ABSENT
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Payload:
         try:
             value = self._packets[self._places[name]][1]
         except KeyError:
@@ -67,12 +77,12 @@ class Context:
             )
         return value
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Payload = None) -> Payload:
         """Return the payload of an input, or a default where it has no packet."""
         value = self._packets[self._place(name)][1]
         return default if value is ABSENT else value
 
-    def payloads(self) -> dict[str, Any]:
+    def payloads(self) -> dict[str, Payload]:
         """Return input -> payload, of the inputs that have a packet."""
         return {
             name: packet[1] for name, packet in zip(self._places, self._packets, strict=True) if packet[1] is not ABSENT
@@ -107,7 +117,7 @@ class Context:
 
     # --- what leaves ------------------------------------------------------------------------------
 
-    def emit(self, name: str, value: Any, at: int | None = None) -> None:
+    def emit(self, name: str, value: Payload, at: int | None = None) -> None:
         """Send a packet.
 
         Parameters

@@ -8,7 +8,7 @@ from holdfast.flow.building import PlacedNode, PolicyGiven, Structure
 from holdfast.flow.queues import type_text
 
 
-def explained(graph: Structure) -> str:
+def explain(graph: Structure) -> str:
     """Return a graph as a text: each node with its policy, what fills its inputs, and what its outputs fill."""
     lines = [f"flowgraph {graph.name}: {len(graph.nodes)} calculators, queues of {_limit(graph.max_queue_size)}"]
     lines += [f"  input {name}: {type_text(stream.types)}" for name, stream in graph.inputs.items()]

@@ -25,9 +25,9 @@ from typing import Any, cast
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow.context import Context
-from holdfast.flow.executors import Executor, TaskQueue
+from holdfast.flow.executors import Executor, TaskQueue, Worker
 from holdfast.flow.measures import Measures
-from holdfast.flow.nodes import CalculatorCall, NodeRun
+from holdfast.flow.nodes import CalculatorCall, NodeRun, Scheduler
 from holdfast.flow.queues import InputQueue, checked_bound
 from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSET
@@ -55,7 +55,7 @@ Root = NodeRun | GraphInput
 """What can be held back."""
 
 
-class Engine:
+class Engine(Scheduler, Worker):
     """A graph that runs.
 
     Parameters
@@ -162,13 +162,13 @@ class Engine:
         if self._waiting and self._by_caller:
             self.changed.notify_all()  # who waits may be the one to do it
 
-    def filled(self, queue: InputQueue) -> None:
+    def hold_back(self, queue: InputQueue) -> None:
         """Hold back what feeds a queue."""
         self._full[queue] = None
         for root in self._roots.get(queue, ()):
             root.blocked_by.add(queue)
 
-    def emptied(self, queue: InputQueue) -> None:
+    def let_go(self, queue: InputQueue) -> None:
         """Let go what fed a queue that was full."""
         self._full.pop(queue, None)
         for root in self._roots.get(queue, ()):
@@ -206,7 +206,7 @@ class Engine:
             for queue in list(self._full):
                 queue.limit = len(queue.items) + 1
                 queue.is_full = False
-                self.emptied(queue)
+                self.let_go(queue)
             if self._pending:
                 return True
         self._next_layer()
@@ -250,7 +250,7 @@ class Engine:
         except HoldfastError as error:
             self.fail(error)
         except BaseException as error:  # an exit: somebody else may wait for the end
-            self.fail(node.failed(error, invocation.context.timestamp))
+            self.fail(node.error_of(error, invocation.context.timestamp))
             raise
         finally:
             if is_outermost:
@@ -432,7 +432,7 @@ class Engine:
                     node.close(Context(node))
                 except Exception as error:
                     if self.error is None:
-                        self.fail(node.failed(error, DONE))
+                        self.fail(node.error_of(error, DONE))
 
     def is_idle(self) -> bool:
         """Return whether nothing is scheduled or running."""

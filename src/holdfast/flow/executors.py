@@ -7,22 +7,20 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from holdfast.errors import InvalidPipeline
 
 
-class Runs(Protocol):
-    """What an executor needs of the graph whose calculators it calls."""
+class Worker:
+    """What an executor needs of the engine whose tasks it runs."""
 
     is_over: bool
-
-    @property
-    def lock(self) -> Any:
-        """Of queues and states."""
+    lock: threading.RLock
+    """Of queues and states."""
 
     def work(self, tasks: TaskQueue, *, once: bool = False) -> bool:
         """Run tasks; return whether there was one."""
+        raise NotImplementedError
 
 
 class TaskQueue:
@@ -86,14 +84,14 @@ class Executor:
         """Return one like it for another run."""
         return type(self)()
 
-    def start(self, engine: Runs) -> None:
+    def start(self, engine: Worker) -> None:
         """Begin."""
 
-    def work(self, engine: Runs) -> bool:
+    def work(self, engine: Worker) -> bool:
         """Run what there is, in the thread that waits; return whether there was something."""
         return engine.work(self.tasks)
 
-    def after_add(self, engine: Runs) -> None:
+    def after_add(self, engine: Worker) -> None:
         """Run what is to run before the next packet is added."""
 
     def stop(self, *, wait: bool = True) -> None:
@@ -134,7 +132,7 @@ class Threads(Executor):
         """Return one like it for another run."""
         return Threads(self.count)
 
-    def start(self, engine: Runs) -> None:
+    def start(self, engine: Worker) -> None:
         """Start the threads."""
         wanted = threading.Condition(engine.lock)
         self.tasks.on_added = wanted.notify
@@ -164,7 +162,7 @@ class Threads(Executor):
         for thread in self._threads:
             thread.start()
 
-    def work(self, engine: Runs) -> bool:
+    def work(self, engine: Worker) -> bool:
         """Do nothing: the threads do."""
         return False
 
@@ -205,7 +203,7 @@ class Seeded(Executor):
         """Return one like it for another run."""
         return Seeded(self.seed)
 
-    def after_add(self, engine: Runs) -> None:
+    def after_add(self, engine: Worker) -> None:
         """Run some tasks, or none."""
         while self._chance.random() < 0.5 and engine.work(self.tasks, once=True):
             pass

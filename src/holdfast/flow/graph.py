@@ -116,7 +116,7 @@ class Graph(Structure):
 
     def explain(self) -> str:
         """Return the graph as a text."""
-        return drawing.explained(self)
+        return drawing.explain(self)
 
     def mermaid(self) -> str:
         """Return the graph as a Mermaid diagram."""

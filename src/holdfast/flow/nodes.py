@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.context import Context
+from holdfast.flow.context import CalledNode, Context
 from holdfast.flow.contract import STOP, Contract, Kind
 from holdfast.flow.policies import Close, InputSet, Policy
 from holdfast.flow.queues import ABSENT, InputQueue, Packet, Throttle, Types, late_packet
@@ -17,20 +17,22 @@ from holdfast.flow.streams import OutputStream, Raised
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 
 
-class Scheduler(Throttle, Protocol):
-    """What a node needs of the graph that it runs in."""
+class Scheduler(Throttle):
+    """What a node needs of the engine that runs it."""
+
+    clock: Callable[[], int]
+    """Real time, in microseconds."""
 
     def schedule(self, invocation: CalculatorCall) -> None:
         """Have a calculator called."""
+        raise NotImplementedError
 
     def stop_sources(self) -> None:
         """Close all sources."""
-
-    def clock(self) -> int:
-        """Return real time, in microseconds."""
+        raise NotImplementedError
 
 
-class NodeRun:
+class NodeRun(CalledNode):
     """A node that runs: its calculator, the queues of its inputs, its policy, and what is in flight.
 
     Parameters
@@ -62,6 +64,7 @@ class NodeRun:
         source_layer: int = 0,
     ) -> None:
         self.engine = engine
+        self.throttle = engine
         self.name = name
         self.number = number
         self.contract = contract
@@ -213,7 +216,7 @@ class NodeRun:
                 if self.calculator.process(context) is STOP:
                     invocation.is_stop = True
         except Exception as error:
-            raise self.failed(error, context.timestamp) from error
+            raise self.error_of(error, context.timestamp) from error
 
     def now(self) -> int:
         """Return real time, for a calculator whose contract says that it reads the clock.
@@ -267,7 +270,7 @@ class NodeRun:
             self.calculator.open(context)
         except Exception as error:
             self.is_ended = True
-            raise self.failed(error, context.timestamp) from error
+            raise self.error_of(error, context.timestamp) from error
         if is_muted:
             context._sent.clear()
             context._explicit.clear()
@@ -282,7 +285,7 @@ class NodeRun:
         context._packets = self.no_packets
         self.calculator.close(context)
 
-    def failed(self, error: BaseException, t: int) -> HoldfastError:
+    def error_of(self, error: BaseException, t: int) -> HoldfastError:
         """Return the error of a calculator for the user: which one it was, and when."""
         if isinstance(error, HoldfastError):
             return error
@@ -321,7 +324,7 @@ class NodeRun:
         self._free.append(context)
         sets = invocation.sets
         if sets is None:
-            self.closed()
+            self.close_outputs()
             return
         if self._offset is not None and not self.is_source:
             bound = _bound_after(sets[-1][0], self._offset)
@@ -352,7 +355,7 @@ class NodeRun:
         for name, bound in explicit.items():
             self.outputs[name][0].raise_bound(bound)
 
-    def closed(self) -> None:
+    def close_outputs(self) -> None:
         """Close the outputs: nothing comes any more."""
         self.is_closed = True
         for queue in self.queues:
@@ -383,9 +386,9 @@ def _bound_after(t: int, offset: int) -> int:
     (6, 8)
     """
     if MIN <= t < MAX:
-        return timestamps.shifted(t + 1, offset)
+        return timestamps.shift(t + 1, offset)
     if t == PRE_STREAM:
         return MIN
     if t == MAX:
-        return timestamps.POST_STREAM if offset >= 0 else timestamps.shifted(MAX, offset)
+        return timestamps.POST_STREAM if offset >= 0 else timestamps.shift(MAX, offset)
     return timestamps.ONE_OVER_POST_STREAM

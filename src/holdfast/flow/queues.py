@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
@@ -17,7 +17,10 @@ UNLIMITED = -1
 DEFAULT_LIMIT = 100
 """Packets in one queue at which what feeds it is held back."""
 
-Packet = tuple[int, Any]
+Payload = Any
+"""Any value, by reference; None, too."""
+
+Packet = tuple[int, Payload]
 """Time and payload.  In an input set an input without a packet has :data:`ABSENT`, and the last time settled there."""
 
 
@@ -50,28 +53,28 @@ class BrokenContract(InvalidPipeline):
         self.rule = rule
 
 
-class Throttle(Protocol):
-    """Holds back what feeds a full queue."""
+class Throttle:
+    """Holds back what feeds a full queue: a part of the engine."""
 
-    def filled(self, queue: InputQueue) -> None:
+    def hold_back(self, queue: InputQueue) -> None:
         """Hold it back."""
+        raise NotImplementedError
 
-    def emptied(self, queue: InputQueue) -> None:
+    def let_go(self, queue: InputQueue) -> None:
         """Let it go."""
+        raise NotImplementedError
 
 
-class QueueOwner(Protocol):
-    """Whose input a queue is."""
+class QueueOwner:
+    """Whose input a queue is: a part of a node."""
 
     name: str
     is_closed: bool
-
-    @property
-    def engine(self) -> Throttle:
-        """The graph's."""
+    throttle: Throttle
 
     def ask(self, ahead: list[Any] | None = None) -> None:
         """Ask what is next."""
+        raise NotImplementedError
 
 
 class InputQueue:
@@ -148,7 +151,7 @@ class InputQueue:
         self.bound = bound
         if len(items) >= self.limit > 0 and not self.is_full:
             self.is_full = True
-            self.node.engine.filled(self)
+            self.node.throttle.hold_back(self)
         return len(items) == 1 or self.is_asked_always
 
     def raise_bound(self, bound: int) -> bool:
@@ -163,7 +166,7 @@ class InputQueue:
         packet = self.items.popleft()
         if self.is_full and len(self.items) < self.limit:
             self.is_full = False
-            self.node.engine.emptied(self)
+            self.node.throttle.let_go(self)
         return packet
 
     def clear(self) -> None:

@@ -396,7 +396,7 @@ def run_over(
             run.close(name)
     for name in inputs:
         run._input(name)
-    streams = [_tagged(name, packets) for name, packets in inputs.items()]
+    streams = [_with_places(name, packets) for name, packets in inputs.items()]
     with run:
         for t, _, name, value in heapq.merge(*streams, key=lambda each: each[0]):
             run.add(name, value, t)
@@ -407,7 +407,7 @@ def _append(packets: list[tuple[int, Any]], t: int, value: Any) -> None:
     packets.append((t, value))
 
 
-def _tagged(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
+def _with_places(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
     for place, (t, value) in enumerate(packets):
         yield t, place, name, value
 

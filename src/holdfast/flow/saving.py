@@ -183,7 +183,7 @@ def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> No
         try:
             node.calculator.restore(state["calculator"])
         except Exception as error:
-            raise node.failed(error, PRE_STREAM) from error
+            raise node.error_of(error, PRE_STREAM) from error
 
 
 def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
@@ -193,7 +193,7 @@ def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
         try:
             node.calculator.process(context)
         except Exception as error:
-            raise node.failed(error, context.timestamp) from error
+            raise node.error_of(error, context.timestamp) from error
         context._sent.clear()
         context._explicit.clear()
     node.replay.sets = list(sets)
