@@ -27,6 +27,7 @@ from holdfast.graph.nodes import Stream as Stream
 from holdfast.graph.trigger import Trigger as Trigger
 from holdfast.graph.trigger import available_now as available_now
 from holdfast.graph.trigger import every as every
+from holdfast.models.shared import shared as shared
 from holdfast.operators.aggregate.accumulate import accumulate as accumulate
 from holdfast.operators.aggregate.aggregates import collect as collect
 from holdfast.operators.aggregate.aggregates import count as count

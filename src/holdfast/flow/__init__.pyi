@@ -1,7 +1,6 @@
 # The public names, and where each is defined: the one list of them (holdfast/later.py reads it).
 
 from holdfast.flow import calculators as calculators
-from holdfast.flow.building import Graph as Graph
 from holdfast.flow.building import Stream as Stream
 from holdfast.flow.building import Streams as Streams
 from holdfast.flow.building import node as node
@@ -16,6 +15,7 @@ from holdfast.flow.executors import Executor as Executor
 from holdfast.flow.executors import Seeded as Seeded
 from holdfast.flow.executors import Sequential as Sequential
 from holdfast.flow.executors import Threads as Threads
+from holdfast.flow.graph import Graph as Graph
 from holdfast.flow.policies import CLOSE as CLOSE
 from holdfast.flow.policies import Policy as Policy
 from holdfast.flow.queues import ABSENT as ABSENT

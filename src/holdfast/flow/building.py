@@ -5,18 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.codec import Codec, Keeping, dataclasses_in
-from holdfast.flow.contract import Contract, Kind, Types, kind_of
-from holdfast.flow.executors import Executor
+from holdfast.flow.contract import Contract, Kind, kind_of
 from holdfast.flow.policies import POLICIES, Declared, Policy
-from holdfast.flow.queues import DEFAULT_LIMIT, UNLIMITED, type_text
-
-if TYPE_CHECKING:
-    from holdfast.flow.nodes import Observer
-    from holdfast.flow.run import Run
+from holdfast.flow.queues import DEFAULT_LIMIT, UNLIMITED, Types, type_text
 
 PolicyGiven = Declared | type[Policy] | None
 
@@ -25,12 +20,12 @@ PolicyGiven = Declared | type[Policy] | None
 class Stream:
     """What flows from a graph input, or from an output of a node, to any number of inputs."""
 
-    graph: Graph = field(repr=False)
+    graph: Structure = field(repr=False)
     name: str
     types: Types = None
 
     def __or__(self, node: Any) -> Any:
-        if isinstance(node, NodeSpec | Graph):
+        if isinstance(node, NodeSpec | Structure):
             return node.__ror__(self)
         return NotImplemented
 
@@ -146,7 +141,7 @@ def node(
     return NodeSpec(kind, kind.contract, name, executor, policy, max_queue_size, source_layer, dict(side_inputs or {}))
 
 
-def _inputs_of(given: Any, of: str, names: tuple[str, ...]) -> tuple[Graph, dict[str, Stream]]:
+def _inputs_of(given: Any, of: str, names: tuple[str, ...]) -> tuple[Structure, dict[str, Stream]]:
     """Return the graph and the streams by input, of what stands left of ``|``."""
     if isinstance(given, Stream):
         if len(names) != 1:
@@ -189,33 +184,8 @@ class PlacedNode:
     side_inputs: dict[str, str]
 
 
-class Graph:
-    """A graph of calculators.
-
-    Parameters
-    ----------
-    name : str
-        Of the graph; of its nodes, too, where it is a part of another one.
-    max_queue_size : int
-        Packets in one queue at which what feeds it is held back; -1: never.
-    report_deadlock : bool
-        Whether it is an error when full queues keep everything from going on; else these may grow.
-    policy : policy, optional
-        Of all nodes that name none, instead of what their contracts declare.
-    keeps : mapping of type to (callable, callable), optional
-        In a pipeline: how payloads of a class that wait between epochs become plain values, and are made of these
-        again.  Plain values, NumPy arrays and dataclasses that a port names need nothing.
-
-    Examples
-    --------
-    >>> graph = Graph("sums")
-    >>> left, right = graph.input("left", int), graph.input("right", int)
-    >>> def add(left: int, right: int):
-    ...     return left + right
-    >>> graph.output("sum", {"left": left, "right": right} | node(add))
-    >>> graph.run({"left": [(1, 10), (2, 20)], "right": [(1, 1), (3, 3)]})
-    {'sum': [(1, 11)]}
-    """
+class Structure:
+    """A graph of calculators as it is put together; :class:`~holdfast.flow.graph.Graph` runs, and has the arguments."""
 
     def __init__(
         self,
@@ -293,9 +263,9 @@ class Graph:
         self.nodes[name] = PlacedNode(name, node, given, outputs, sides)
         return next(iter(outputs.values())) if len(outputs) == 1 else Streams(name, outputs)
 
-    def named(self, name: str) -> Graph:
+    def named(self, name: str) -> Self:
         """Return the same graph under another name, for where it is a part of another one."""
-        other = Graph(
+        other = type(self)(
             name,
             max_queue_size=self.max_queue_size,
             report_deadlock=self.report_deadlock,
@@ -311,7 +281,7 @@ class Graph:
         graph, given = _inputs_of(inputs, self.name, tuple(self.inputs))
         return graph._take_in(self, given)
 
-    def _take_in(self, part: Graph, given: Mapping[str, Stream]) -> Any:
+    def _take_in(self, part: Structure, given: Mapping[str, Stream]) -> Any:
         part._check_loops()
         wanted = Contract(inputs={name: stream.types for name, stream in part.inputs.items()})
         self._check_inputs(part.name, wanted, given)
@@ -494,97 +464,6 @@ class Graph:
                 do="use one of these.",
             )
         return policy
-
-    # --- running -------------------------------------------------------------------------------------
-
-    def start(
-        self,
-        *,
-        side_inputs: Mapping[str, Any] | None = None,
-        executor: Executor | None = None,
-        executors: Mapping[str, Executor] | None = None,
-        clock: Any = None,
-        trace: bool = False,
-        observers: Mapping[str, Observer] | None = None,
-    ) -> Run:
-        """Start the graph, in this process.
-
-        Parameters
-        ----------
-        side_inputs : mapping, optional
-            Name -> value, of each that was declared.
-        executor : Executor, optional
-            The default one; a pool of threads by default.
-        executors : mapping of str to Executor, optional
-            Those that nodes name.
-        clock : callable, optional
-            Real time in microseconds, for calculators that read it; a test's own.
-        trace : bool
-            Whether to keep each call, for a viewer: :meth:`Run.trace`.
-        observers : mapping of str to callable, optional
-            Graph output -> what is called with time and payload of each packet, those of sources and of ``open`` too,
-            which :meth:`Run.observe` may come too late for.
-
-        Returns
-        -------
-        Run
-            What packets are added to.
-
-        Raises
-        ------
-        InvalidPipeline
-            If the graph is not complete, or a side input or an executor is missing.
-        """
-        from holdfast.flow.run import Run
-
-        return Run(
-            self,
-            side_inputs=side_inputs,
-            executor=executor,
-            executors=executors or {},
-            clock=clock,
-            is_traced=trace,
-            observers=observers,
-        )
-
-    def run(
-        self,
-        inputs: Mapping[str, Iterable[tuple[int, Any]]] | None = None,
-        *,
-        side_inputs: Mapping[str, Any] | None = None,
-        executor: Executor | None = None,
-    ) -> dict[str, list[tuple[int, Any]]]:
-        """Run the graph over packets that there are, to its end.
-
-        Parameters
-        ----------
-        inputs : mapping, optional
-            Graph input -> (time, payload), ascending.
-        side_inputs : mapping, optional
-            Name -> value.
-        executor : Executor, optional
-            :class:`Application` by default: in this thread.  It runs all nodes, also those that name another one.
-
-        Returns
-        -------
-        dict
-            Graph output -> (time, payload).
-        """
-        from holdfast.flow.run import run_over
-
-        return run_over(self, inputs or {}, side_inputs, executor)
-
-    def explain(self) -> str:
-        """Return the graph as a text."""
-        from holdfast.flow.drawing import explained
-
-        return explained(self)
-
-    def mermaid(self) -> str:
-        """Return the graph as a Mermaid diagram."""
-        from holdfast.flow.drawing import mermaid
-
-        return mermaid(self)
 
 
 def _check_types(what: str, given: Types, wanted: Types) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.flow import calculators as _calculators
-from holdfast.flow.building import Graph as _Graph
 from holdfast.flow.building import Stream as _Stream
 from holdfast.flow.building import Streams as _Streams
 from holdfast.flow.building import node as _node
@@ -19,6 +18,7 @@ from holdfast.flow.executors import Executor as _Executor
 from holdfast.flow.executors import Seeded as _Seeded
 from holdfast.flow.executors import Sequential as _Sequential
 from holdfast.flow.executors import Threads as _Threads
+from holdfast.flow.graph import Graph as _Graph
 from holdfast.flow.policies import CLOSE as _CLOSE
 from holdfast.flow.policies import Policy as _Policy
 from holdfast.flow.queues import ABSENT as _ABSENT

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.flow.queues import ABSENT
+from holdfast.flow.queues import ABSENT, Payload
 
 _LENGTH = struct.Struct(">I")
 _INT = struct.Struct(">q")
@@ -25,7 +25,7 @@ _FLOAT = struct.Struct(">d")
 _PLAIN = {b"N": None, b"T": True, b"F": False, b"A": ABSENT}
 _BITS = 63
 
-Keeping = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+Keeping = tuple[Callable[[Payload], Payload], Callable[[Payload], Payload]]
 """How a value becomes one of plain values, and is made of it again."""
 
 _AS_TEXT: dict[type, tuple[bytes, Callable[[Any], str], Callable[[str], Any]]] = {
@@ -60,7 +60,7 @@ class Codec:
         self._kinds: dict[str, Keeping] = {_name_of(each): (_fields_of, _made_of(each)) for each in dataclasses}
         self._kinds |= {_name_of(each): keeping for each, keeping in (keeps or {}).items()}
 
-    def encode(self, value: Any, *, of: str) -> bytes:
+    def encode(self, value: Payload, *, of: str) -> bytes:
         """Return a value as bytes; ``of`` says whose it is, for the error.
 
         Raises
@@ -72,7 +72,7 @@ class Codec:
         self._write(value, parts, of)
         return b"".join(parts)
 
-    def decode(self, data: bytes, *, of: str) -> Any:
+    def decode(self, data: bytes, *, of: str) -> Payload:
         """Return the value of some bytes.
 
         Raises
@@ -90,7 +90,7 @@ class Codec:
             raise _corrupt(of)
         return value
 
-    def _write(self, value: Any, parts: list[bytes], of: str) -> None:
+    def _write(self, value: Payload, parts: list[bytes], of: str) -> None:
         kind = type(value)
         if value is None:
             parts.append(b"N")
@@ -102,13 +102,13 @@ class Codec:
             if value.bit_length() <= _BITS:
                 parts += (b"I", _INT.pack(value))
             else:
-                _sized(b"J", str(value).encode(), parts)
+                _write_sized(b"J", str(value).encode(), parts)
         elif kind is float:
             parts += (b"D", _FLOAT.pack(value))
         elif kind is str:
-            _sized(b"S", value.encode("utf-8", "surrogatepass"), parts)
+            _write_sized(b"S", value.encode("utf-8", "surrogatepass"), parts)
         elif kind is bytes:
-            _sized(b"B", value, parts)
+            _write_sized(b"B", value, parts)
         elif kind in (list, tuple):
             parts += (b"L" if kind is list else b"U", _LENGTH.pack(len(value)))
             for each in value:
@@ -120,9 +120,9 @@ class Codec:
                 self._write(each, parts, of)
         elif kind in _AS_TEXT:
             tag, text_of, _ = _AS_TEXT[kind]
-            _sized(tag, text_of(value).encode(), parts)
+            _write_sized(tag, text_of(value).encode(), parts)
         elif kind is datetime.timedelta:
-            _sized(b"R", str(value // _MICROSECOND).encode(), parts)
+            _write_sized(b"R", str(value // _MICROSECOND).encode(), parts)
         elif kind in (set, frozenset):
             parts.append(b"E" if kind is set else b"K")
             self._write(sorted(self.encode(each, of=of) for each in value), parts, of)
@@ -132,7 +132,7 @@ class Codec:
         else:
             self._write_object(value, parts, of)
 
-    def _write_object(self, value: Any, parts: list[bytes], of: str) -> None:
+    def _write_object(self, value: Payload, parts: list[bytes], of: str) -> None:
         name = _name_of(type(value))
         if name not in self._kinds:
             raise InvalidPipeline(
@@ -145,7 +145,7 @@ class Codec:
         parts.append(b"O")
         self._write([name, self._kinds[name][0](value)], parts, of)
 
-    def _read(self, data: memoryview, at: int, of: str) -> tuple[Any, int]:
+    def _read(self, data: memoryview, at: int, of: str) -> tuple[Payload, int]:
         tag = bytes(data[at : at + 1])
         at += 1
         if tag in _PLAIN:
@@ -191,7 +191,7 @@ class Codec:
             return int(raw) if tag == b"J" else int(raw) * _MICROSECOND, end
         return _OF_TEXT[tag](raw.decode()), end
 
-    def _object(self, name: str, plain: Any, of: str) -> Any:
+    def _object(self, name: str, plain: Payload, of: str) -> Payload:
         if name not in self._kinds:
             raise InvalidPipeline(
                 f"A value of {of} is of class {name}, which nothing says how to make.",
@@ -211,7 +211,7 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _fields_of(value: Payload) -> dict[str, Payload]:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
@@ -225,7 +225,7 @@ def _made_of(kind: type) -> Callable[[Any], Any]:
     return make
 
 
-def _is_of_numpy(value: Any) -> bool:
+def _is_of_numpy(value: Payload) -> bool:
     """Return whether a value is an array, or one number of NumPy's; those of objects are none of ours."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
@@ -233,19 +233,19 @@ def _is_of_numpy(value: Any) -> bool:
     return not value.dtype.hasobject
 
 
-def _dtype_of(value: Any) -> Any:
+def _dtype_of(value: Payload) -> Payload:
     """Return the type of an array as plain values; one with fields as (name, type, ...) of each."""
     return value.dtype.str if value.dtype.fields is None else [list(each) for each in value.dtype.descr]
 
 
-def _array(kind: Any, shape: list[int], raw: bytes) -> Any:
+def _array(kind: Payload, shape: list[int], raw: bytes) -> Payload:
     import numpy  # where one was kept; a graph without arrays needs none
 
     dtype = numpy.dtype(kind if isinstance(kind, str) else [tuple(each) for each in kind])
     return numpy.frombuffer(raw, dtype).reshape(shape).copy()
 
 
-def _sized(tag: bytes, data: bytes, parts: list[bytes]) -> None:
+def _write_sized(tag: bytes, data: bytes, parts: list[bytes]) -> None:
     parts += (tag, _LENGTH.pack(len(data)), data)
 
 

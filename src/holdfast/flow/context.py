@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.queues import ABSENT, BrokenContract, Packet, checked_bound, checked_time, type_text
+from holdfast.flow.queues import (
+    ABSENT,
+    BrokenContract,
+    Packet,
+    Payload,
+    QueueOwner,
+    Types,
+    checked_bound,
+    checked_time,
+    type_text,
+)
+from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSTARTED
 
-if TYPE_CHECKING:
-    from holdfast.flow.contract import Types
-    from holdfast.flow.nodes import NodeRun, OutputStream
+
+class CalledNode(QueueOwner):
+    """The node whose calculator is called, as its context knows it."""
+
+    places: dict[str, int]
+    outputs: dict[str, tuple[OutputStream, Types]]
+    side_inputs: Mapping[str, Any]
+    no_packets: list[Packet]
+
+    def now(self) -> int:
+        """Return real time, where the contract says that it is read."""
+        raise NotImplementedError
 
 
 class Context:
@@ -27,7 +47,7 @@ class Context:
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
 
-    def __init__(self, node: NodeRun) -> None:
+    def __init__(self, node: CalledNode) -> None:
         self._node = node
         self._places: dict[str, int] = node.places
         self._outputs: dict[str, tuple[OutputStream, Types]] = node.outputs
@@ -42,7 +62,7 @@ class Context:
     def __contains__(self, name: str) -> bool:
         return self._packets[self._place(name)][1] is not ABSENT
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Payload:
         try:
             value = self._packets[self._places[name]][1]
         except KeyError:
@@ -57,12 +77,12 @@ class Context:
             )
         return value
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Payload = None) -> Payload:
         """Return the payload of an input, or a default where it has no packet."""
         value = self._packets[self._place(name)][1]
         return default if value is ABSENT else value
 
-    def payloads(self) -> dict[str, Any]:
+    def payloads(self) -> dict[str, Payload]:
         """Return input -> payload, of the inputs that have a packet."""
         return {
             name: packet[1] for name, packet in zip(self._places, self._packets, strict=True) if packet[1] is not ABSENT
@@ -93,18 +113,11 @@ class Context:
         InvalidPipeline
             If the contract does not say so.
         """
-        if not self._node.contract.reads_clock:
-            raise InvalidPipeline(
-                f"Calculator {self._node.name!r} asks for real time.",
-                why="its contract does not say so: what it makes would differ from run to run.",
-                do="declare Contract(reads_clock=True), or use the times of packets.",
-                participant=self._node.name,
-            )
-        return self._node.engine.clock()
+        return self._node.now()
 
     # --- what leaves ------------------------------------------------------------------------------
 
-    def emit(self, name: str, value: Any, at: int | None = None) -> None:
+    def emit(self, name: str, value: Payload, at: int | None = None) -> None:
         """Send a packet.
 
         Parameters

@@ -5,16 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
+from holdfast.flow.context import Context
 from holdfast.flow.policies import Declared, Policy
-
-if TYPE_CHECKING:
-    from holdfast.flow.context import Context
-
-Types = type | tuple[type, ...] | None
-"""Of the payloads of a port: a type, several, or None for any."""
+from holdfast.flow.queues import Types
 
 Ports = Mapping[str, Types] | Sequence[str]
 """As they are declared: port -> types, or ports of any type; one is a text."""

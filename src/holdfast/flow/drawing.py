@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from holdfast.flow.building import PlacedNode, PolicyGiven, Structure
 from holdfast.flow.queues import type_text
 
-if TYPE_CHECKING:
-    from holdfast.flow.building import Graph, PlacedNode, PolicyGiven
 
-
-def explained(graph: Graph) -> str:
+def explain(graph: Structure) -> str:
     """Return a graph as a text: each node with its policy, what fills its inputs, and what its outputs fill."""
     lines = [f"flowgraph {graph.name}: {len(graph.nodes)} calculators, queues of {_limit(graph.max_queue_size)}"]
     lines += [f"  input {name}: {type_text(stream.types)}" for name, stream in graph.inputs.items()]
@@ -23,7 +20,7 @@ def explained(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def _node(graph: Graph, placed: PlacedNode) -> Iterator[str]:
+def _node(graph: Structure, placed: PlacedNode) -> Iterator[str]:
     contract = placed.node.contract
     facts = [policy_text(graph.policy_of(placed)) if contract.inputs else f"source, layer {placed.node.source_layer}"]
     if contract.timestamp_offset is not None:
@@ -52,12 +49,12 @@ def _limit(size: int) -> str:
     return "any length" if size < 0 else f"{size} packets"
 
 
-def mermaid(graph: Graph) -> str:
+def mermaid(graph: Structure) -> str:
     """Return a graph as the text of a Mermaid flowchart; back edges are dotted."""
     return "\n".join(_lines(graph)) + "\n"
 
 
-def _lines(graph: Graph) -> Iterator[str]:
+def _lines(graph: Structure) -> Iterator[str]:
     yield "flowchart LR"
     boxes: dict[str, str] = {}
     for stream in graph.inputs.values():

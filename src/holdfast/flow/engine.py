@@ -21,14 +21,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow.context import Context
-from holdfast.flow.executors import Executor, TaskQueue
+from holdfast.flow.executors import Executor, TaskQueue, Worker
 from holdfast.flow.measures import Measures
-from holdfast.flow.nodes import Invocation, NodeRun, OutputStream
+from holdfast.flow.nodes import CalculatorCall, NodeRun, Scheduler
 from holdfast.flow.queues import InputQueue, checked_bound
+from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSET
 
 
@@ -54,7 +55,7 @@ Root = NodeRun | GraphInput
 """What can be held back."""
 
 
-class Engine:
+class Engine(Scheduler, Worker):
     """A graph that runs.
 
     Parameters
@@ -152,21 +153,22 @@ class Engine:
 
     # --- scheduling: under the lock ------------------------------------------------------------------
 
-    def schedule(self, node: NodeRun, invocation: Invocation) -> None:
+    def schedule(self, invocation: CalculatorCall) -> None:
         """Add a task to the node's queue."""
         self._pending += 1
         self._sequence += 1
-        self._tasks_of[node.number].add(node.priority, self._sequence, node, invocation)
+        node = invocation.node
+        self._tasks_of[node.number].add(node.priority, self._sequence, invocation)
         if self._waiting and self._by_caller:
             self.changed.notify_all()  # who waits may be the one to do it
 
-    def filled(self, queue: InputQueue) -> None:
+    def hold_back(self, queue: InputQueue) -> None:
         """Hold back what feeds a queue."""
         self._full[queue] = None
         for root in self._roots.get(queue, ()):
             root.blocked_by.add(queue)
 
-    def emptied(self, queue: InputQueue) -> None:
+    def let_go(self, queue: InputQueue) -> None:
         """Let go what fed a queue that was full."""
         self._full.pop(queue, None)
         for root in self._roots.get(queue, ()):
@@ -204,7 +206,7 @@ class Engine:
             for queue in list(self._full):
                 queue.limit = len(queue.items) + 1
                 queue.is_full = False
-                self.emptied(queue)
+                self.let_go(queue)
             if self._pending:
                 return True
         self._next_layer()
@@ -230,12 +232,11 @@ class Engine:
             task = self._pop(tasks)
             if task is None:
                 return False
-            node, invocation = task
             is_outermost = thread not in self._inside
             self._inside.add(thread)
         try:
             while task is not None:
-                node, invocation = task
+                invocation, node = task, task.node
                 begin = perf_counter_ns()
                 node.run(invocation)
                 took = perf_counter_ns() - begin
@@ -249,7 +250,7 @@ class Engine:
         except HoldfastError as error:
             self.fail(error)
         except BaseException as error:  # an exit: somebody else may wait for the end
-            self.fail(node.failed(error, invocation.context.timestamp))
+            self.fail(node.error_of(error, invocation.context.timestamp))
             raise
         finally:
             if is_outermost:
@@ -258,11 +259,11 @@ class Engine:
                 self._close_nodes()
         return True
 
-    def _pop(self, tasks: TaskQueue) -> tuple[NodeRun, Invocation] | None:
+    def _pop(self, tasks: TaskQueue) -> CalculatorCall | None:
         if self.is_over:
             tasks.clear()
             return None
-        return tasks.pop()
+        return cast("CalculatorCall | None", tasks.pop())
 
     def is_inside(self) -> bool:
         """Return whether a calculator or an observer asks, which must not wait for the graph: it waits for them."""
@@ -431,7 +432,7 @@ class Engine:
                     node.close(Context(node))
                 except Exception as error:
                     if self.error is None:
-                        self.fail(node.failed(error, DONE))
+                        self.fail(node.error_of(error, DONE))
 
     def is_idle(self) -> bool:
         """Return whether nothing is scheduled or running."""

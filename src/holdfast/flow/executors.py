@@ -6,13 +6,21 @@ import heapq
 import os
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from holdfast.errors import InvalidPipeline
 
-if TYPE_CHECKING:
-    from holdfast.flow.engine import Engine
-    from holdfast.flow.nodes import Invocation, NodeRun
+
+class Worker:
+    """What an executor needs of the engine whose tasks it runs."""
+
+    is_over: bool
+    lock: threading.RLock
+    """Of queues and states."""
+
+    def work(self, tasks: TaskQueue, *, once: bool = False) -> bool:
+        """Run tasks; return whether there was one."""
+        raise NotImplementedError
 
 
 class TaskQueue:
@@ -21,8 +29,8 @@ class TaskQueue:
     __slots__ = ("_heap", "on_added")
 
     def __init__(self) -> None:
-        self._heap: list[Any] = []
-        self.on_added: Any = None
+        self._heap: list[tuple[tuple[int, ...], int, object]] = []
+        self.on_added: Callable[[], object] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -30,18 +38,17 @@ class TaskQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, priority: tuple[int, ...], sequence: int, node: NodeRun, invocation: Invocation) -> None:
+    def add(self, priority: tuple[int, ...], sequence: int, task: object) -> None:
         """Add a task."""
-        heapq.heappush(self._heap, (priority, sequence, node, invocation))
+        heapq.heappush(self._heap, (priority, sequence, task))
         if self.on_added is not None:
             self.on_added()
 
-    def pop(self) -> tuple[NodeRun, Invocation] | None:
+    def pop(self) -> object | None:
         """Take the first task."""
         if not self._heap:
             return None
-        task = heapq.heappop(self._heap)
-        return task[2], task[3]
+        return heapq.heappop(self._heap)[2]
 
     def clear(self) -> None:
         """Drop all: the run has failed."""
@@ -57,12 +64,11 @@ class TasksByChance(TaskQueue):
         super().__init__()
         self._chance = chance
 
-    def pop(self) -> tuple[NodeRun, Invocation] | None:
+    def pop(self) -> object | None:
         """Take any task."""
         if not self._heap:
             return None
-        task = self._heap.pop(self._chance.randrange(len(self._heap)))
-        return task[2], task[3]
+        return self._heap.pop(self._chance.randrange(len(self._heap)))[2]
 
 
 class Executor:
@@ -78,14 +84,14 @@ class Executor:
         """Return one like it for another run."""
         return type(self)()
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: Worker) -> None:
         """Begin."""
 
-    def work(self, engine: Engine) -> bool:
+    def work(self, engine: Worker) -> bool:
         """Run what there is, in the thread that waits; return whether there was something."""
         return engine.work(self.tasks)
 
-    def after_add(self, engine: Engine) -> None:
+    def after_add(self, engine: Worker) -> None:
         """Run what is to run before the next packet is added."""
 
     def stop(self, *, wait: bool = True) -> None:
@@ -126,7 +132,7 @@ class Threads(Executor):
         """Return one like it for another run."""
         return Threads(self.count)
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: Worker) -> None:
         """Start the threads."""
         wanted = threading.Condition(engine.lock)
         self.tasks.on_added = wanted.notify
@@ -156,7 +162,7 @@ class Threads(Executor):
         for thread in self._threads:
             thread.start()
 
-    def work(self, engine: Engine) -> bool:
+    def work(self, engine: Worker) -> bool:
         """Do nothing: the threads do."""
         return False
 
@@ -197,7 +203,7 @@ class Seeded(Executor):
         """Return one like it for another run."""
         return Seeded(self.seed)
 
-    def after_add(self, engine: Engine) -> None:
+    def after_add(self, engine: Worker) -> None:
         """Run some tasks, or none."""
         while self._chance.random() < 0.5 and engine.work(self.tasks, once=True):
             pass

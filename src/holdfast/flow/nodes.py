@@ -1,115 +1,43 @@
-"""A node and a stream of a graph that runs."""
+"""A node of a graph that runs."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.context import Context
-from holdfast.flow.contract import STOP, Contract, Kind, Stop, Types
-from holdfast.flow.policies import CLOSE, Close, InputSet, Policy
-from holdfast.flow.queues import ABSENT, InputQueue, Packet, late_packet
+from holdfast.flow.context import CalledNode, Context
+from holdfast.flow.contract import STOP, Contract, Kind
+from holdfast.flow.policies import Close, InputSet, Policy
+from holdfast.flow.queues import ABSENT, InputQueue, Packet, Throttle, Types, late_packet
 from holdfast.flow.replay import REPLAY_MAX, ReplayedSets
+from holdfast.flow.streams import OutputStream, Raised
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
 
-if TYPE_CHECKING:
-    from holdfast.flow.engine import Engine
 
-Observer = Callable[[int, Any], None]
+class Scheduler(Throttle):
+    """What a node needs of the engine that runs it."""
 
+    clock: Callable[[], int]
+    """Real time, in microseconds."""
 
-class OutputStream:
-    """A stream: one producer, any number of inputs that it fills, and who looks on.
+    def schedule(self, invocation: CalculatorCall) -> None:
+        """Have a calculator called."""
+        raise NotImplementedError
 
-    Parameters
-    ----------
-    name : str
-        Unique in the graph.
-    """
-
-    __slots__ = ("bound", "bound_observers", "name", "observers", "queues")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queues: list[InputQueue] = []
-        self.observers: list[Observer] = []
-        self.bound_observers: list[Observer] = []
-        self.bound = PRE_STREAM
-        """Lowest time of the next packet, as the producer knows it."""
-
-    def send(self, packet: Packet) -> None:
-        """Give a packet to every input; ask those nodes that may be ready now.
-
-        Raises
-        ------
-        BrokenContract
-            If an input must not have it.
-        """
-        for queue in self.queues:
-            node = queue.node
-            if not node.is_closed and queue.push(packet):
-                node.ask()
-        t = packet[0]
-        bound = t + 1 if MIN <= t < MAX else timestamps.after(t)
-        if bound > self.bound:
-            self.bound = bound
-        elif self.observers:
-            raise late_packet(self.name, t, self.bound, "who looks on from outside", None)
-        if self.observers:
-            self._show(self.observers, t, packet[1])
-
-    def raise_bound(self, bound: int) -> None:
-        """Promise that no packet below a time comes; a lower one changes nothing."""
-        if bound <= self.bound:
-            return
-        ahead: list[_Raised] = []
-        self.rise(bound, ahead)
-        while ahead:  # depth first, with a stack of its own: a chain of calculators may be long
-            stream, bound, queues = ahead[-1]
-            height = len(ahead)
-            for queue in queues:
-                if queue.raise_bound(bound):
-                    queue.node.ask(ahead)
-                    if len(ahead) > height:
-                        break
-            else:
-                ahead.pop()
-                if stream.bound_observers and MIN < bound < DONE:
-                    stream._show(stream.bound_observers, timestamps.before(bound), ABSENT)
-
-    def rise(self, bound: int, ahead: list[_Raised]) -> None:
-        """Raise the bound here, and leave to the caller what follows from it."""
-        self.bound = bound
-        ahead.append((self, bound, iter(self.queues)))
-
-    def _show(self, observers: Sequence[Observer], t: int, value: Any) -> None:
-        for observer in observers:
-            try:
-                observer(t, value)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                raise InvalidPipeline(
-                    f"An observer of stream {self.name!r} failed at {timestamps.text(t)}: "
-                    f"{type(error).__name__}: {error}.",
-                    why="its own code raised it; the graph has stopped.",
-                    do="mend the observer; the traceback above is where.",
-                ) from error
+    def stop_sources(self) -> None:
+        """Close all sources."""
+        raise NotImplementedError
 
 
-_Raised = tuple[OutputStream, int, Iterator[InputQueue]]
-"""A stream whose bound has risen, the bound, and the inputs that do not know of it yet."""
-
-
-class NodeRun:
+class NodeRun(CalledNode):
     """A node that runs: its calculator, the queues of its inputs, its policy, and what is in flight.
 
     Parameters
     ----------
-    engine : Engine
+    engine : Scheduler
         The graph's.
     name : str
         Unique in the graph.
@@ -127,7 +55,7 @@ class NodeRun:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Scheduler,
         name: str,
         number: int,
         contract: Contract,
@@ -136,6 +64,7 @@ class NodeRun:
         source_layer: int = 0,
     ) -> None:
         self.engine = engine
+        self.throttle = engine
         self.name = name
         self.number = number
         self.contract = contract
@@ -166,7 +95,7 @@ class NodeRun:
         self._max_in_flight = contract.max_in_flight
         self._is_closing = False
         self._free: list[Context] = []
-        self._order: deque[_Invocation] = deque()
+        self._order: deque[CalculatorCall] = deque()
         """What was taken and has not left yet, in the order of time."""
 
         self.priority: tuple[int, ...] = (0, -number)
@@ -184,7 +113,7 @@ class NodeRun:
 
     # --- what is next: under the engine's lock -------------------------------------------------------
 
-    def ask(self, ahead: list[_Raised] | None = None) -> None:
+    def ask(self, ahead: list[Raised] | None = None) -> None:
         """Ask the policy what is next, and schedule it.
 
         Parameters
@@ -244,12 +173,12 @@ class NodeRun:
 
     def _schedule(self, sets: list[InputSet] | None) -> None:
         self.in_flight += 1
-        invocation = _Invocation(self._free.pop(), sets)
+        invocation = CalculatorCall(self, self._free.pop(), sets)
         if self._max_in_flight > 1:
             self._order.append(invocation)
-        self.engine.schedule(self, invocation)
+        self.engine.schedule(invocation)
 
-    def _forward(self, ahead: list[_Raised] | None) -> None:
+    def _forward(self, ahead: list[Raised] | None) -> None:
         """Promise what the inputs promise, moved by the offset; not before all that was taken has left."""
         offset = self._offset
         if offset is None or self.in_flight:
@@ -268,7 +197,7 @@ class NodeRun:
 
     # --- the work: without the lock ------------------------------------------------------------------
 
-    def run(self, invocation: _Invocation) -> None:
+    def run(self, invocation: CalculatorCall) -> None:
         """Call the calculator.
 
         Raises
@@ -287,7 +216,24 @@ class NodeRun:
                 if self.calculator.process(context) is STOP:
                     invocation.is_stop = True
         except Exception as error:
-            raise self.failed(error, context.timestamp) from error
+            raise self.error_of(error, context.timestamp) from error
+
+    def now(self) -> int:
+        """Return real time, for a calculator whose contract says that it reads the clock.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the contract does not say so.
+        """
+        if not self.contract.reads_clock:
+            raise InvalidPipeline(
+                f"Calculator {self.name!r} asks for real time.",
+                why="its contract does not say so: what it makes would differ from run to run.",
+                do="declare Contract(reads_clock=True), or use the times of packets.",
+                participant=self.name,
+            )
+        return self.engine.clock()
 
     def _note(self, context: Context) -> None:
         """Keep an input set for a replay.
@@ -324,7 +270,7 @@ class NodeRun:
             self.calculator.open(context)
         except Exception as error:
             self.is_ended = True
-            raise self.failed(error, context.timestamp) from error
+            raise self.error_of(error, context.timestamp) from error
         if is_muted:
             context._sent.clear()
             context._explicit.clear()
@@ -339,7 +285,7 @@ class NodeRun:
         context._packets = self.no_packets
         self.calculator.close(context)
 
-    def failed(self, error: BaseException, t: int) -> HoldfastError:
+    def error_of(self, error: BaseException, t: int) -> HoldfastError:
         """Return the error of a calculator for the user: which one it was, and when."""
         if isinstance(error, HoldfastError):
             return error
@@ -353,7 +299,7 @@ class NodeRun:
 
     # --- what has left: under the lock ---------------------------------------------------------------
 
-    def finish(self, invocation: _Invocation) -> None:
+    def finish(self, invocation: CalculatorCall) -> None:
         """Send what a call has made, in the order of time, and ask what is next.
 
         Raises
@@ -368,7 +314,7 @@ class NodeRun:
         else:
             self._leave(invocation)
 
-    def _leave(self, invocation: _Invocation) -> None:
+    def _leave(self, invocation: CalculatorCall) -> None:
         context = invocation.context
         if context._sent:
             self._send(context)
@@ -378,7 +324,7 @@ class NodeRun:
         self._free.append(context)
         sets = invocation.sets
         if sets is None:
-            self.closed()
+            self.close_outputs()
             return
         if self._offset is not None and not self.is_source:
             bound = _bound_after(sets[-1][0], self._offset)
@@ -409,7 +355,7 @@ class NodeRun:
         for name, bound in explicit.items():
             self.outputs[name][0].raise_bound(bound)
 
-    def closed(self) -> None:
+    def close_outputs(self) -> None:
         """Close the outputs: nothing comes any more."""
         self.is_closed = True
         for queue in self.queues:
@@ -418,19 +364,17 @@ class NodeRun:
             stream.raise_bound(DONE)
 
 
-class _Invocation:
+class CalculatorCall:
     """A call of a calculator: its input sets, or None where it closes."""
 
-    __slots__ = ("context", "is_done", "is_stop", "sets")
+    __slots__ = ("context", "is_done", "is_stop", "node", "sets")
 
-    def __init__(self, context: Context, sets: list[InputSet] | None) -> None:
+    def __init__(self, node: NodeRun, context: Context, sets: list[InputSet] | None) -> None:
+        self.node = node
         self.context = context
         self.sets = sets
         self.is_done = False
         self.is_stop = False
-
-
-Invocation = _Invocation
 
 
 def _bound_after(t: int, offset: int) -> int:
@@ -442,12 +386,9 @@ def _bound_after(t: int, offset: int) -> int:
     (6, 8)
     """
     if MIN <= t < MAX:
-        return timestamps.shifted(t + 1, offset)
+        return timestamps.shift(t + 1, offset)
     if t == PRE_STREAM:
         return MIN
     if t == MAX:
-        return timestamps.POST_STREAM if offset >= 0 else timestamps.shifted(MAX, offset)
+        return timestamps.POST_STREAM if offset >= 0 else timestamps.shift(MAX, offset)
     return timestamps.ONE_OVER_POST_STREAM
-
-
-__all__ = ["CLOSE", "Invocation", "NodeRun", "Observer", "OutputStream", "Stop"]

@@ -25,7 +25,7 @@ from holdfast.flow.timestamps import (
     UNSTARTED,
     after,
     before,
-    shifted,
+    shift,
 )
 
 
@@ -377,7 +377,7 @@ class MuxInputs(Policy):
             return CLOSE if control.bound == DONE else None
         t, choice = control.items[0]
         self._drop_below(t)
-        chosen = self._chosen(choice)
+        chosen = self._choice(choice)
         if not chosen.items and chosen.bound <= t:
             return None
         found = []
@@ -390,14 +390,14 @@ class MuxInputs(Policy):
     def missing(self) -> list[InputQueue]:
         """Return the inputs that what waits is waiting for."""
         control = self._control
-        return [self._chosen(control.items[0][1]) if control.items else control]
+        return [self._choice(control.items[0][1]) if control.items else control]
 
     def _drop_below(self, t: int) -> None:
         for queue in self._data:
             while queue.items and queue.items[0][0] < t:
                 queue.pop()
 
-    def _chosen(self, choice: Any) -> InputQueue:
+    def _choice(self, choice: Any) -> InputQueue:
         if self._attribute is not None:
             choice = choice[self._attribute] if isinstance(choice, Mapping) else getattr(choice, self._attribute)
         if isinstance(choice, str) and choice in self._by_name:
@@ -437,9 +437,9 @@ class AlignedInputs(Policy):
         low_bound = low_packet = DONE
         for queue, offset in zip(self.queues, self.offsets, strict=True):
             if queue.items:
-                low_packet = min(low_packet, shifted(queue.items[0][0], offset))
+                low_packet = min(low_packet, shift(queue.items[0][0], offset))
             else:
-                low_bound = min(low_bound, shifted(queue.bound, offset))
+                low_bound = min(low_bound, shift(queue.bound, offset))
         self.low = min(low_bound, low_packet)
         if self.low >= ONE_OVER_POST_STREAM:
             return CLOSE
@@ -447,7 +447,7 @@ class AlignedInputs(Policy):
             return None
         found: list[Packet] = []
         for queue, offset in zip(self.queues, self.offsets, strict=True):
-            if queue.items and shifted(queue.items[0][0], offset) == low_packet:
+            if queue.items and shift(queue.items[0][0], offset) == low_packet:
                 found.append((low_packet, queue.pop()[1]))
             else:
                 found.append(queue.empty_packet())
@@ -458,8 +458,8 @@ class AlignedInputs(Policy):
         if not self.offsets:
             return [self._base]
         shifts = list(zip(self.queues, self.offsets, strict=True))
-        first = min((shifted(queue.items[0][0], offset) for queue, offset in shifts if queue.items), default=UNSET)
-        return [queue for queue, offset in shifts if not queue.items and shifted(queue.bound, offset) <= first]
+        first = min((shift(queue.items[0][0], offset) for queue, offset in shifts if queue.items), default=UNSET)
+        return [queue for queue, offset in shifts if not queue.items and shift(queue.bound, offset) <= first]
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

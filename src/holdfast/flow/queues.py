@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM
 
-if TYPE_CHECKING:
-    from holdfast.flow.contract import Types
-    from holdfast.flow.nodes import NodeRun
+Types = type | tuple[type, ...] | None
+"""Of the payloads of a port: a type, several, or None for any."""
 
 UNLIMITED = -1
 DEFAULT_LIMIT = 100
 """Packets in one queue at which what feeds it is held back."""
 
-Packet = tuple[int, Any]
+Payload = Any
+"""Any value, by reference; None, too."""
+
+Packet = tuple[int, Payload]
 """Time and payload.  In an input set an input without a packet has :data:`ABSENT`, and the last time settled there."""
 
 
@@ -51,12 +53,36 @@ class BrokenContract(InvalidPipeline):
         self.rule = rule
 
 
+class Throttle:
+    """Holds back what feeds a full queue: a part of the engine."""
+
+    def hold_back(self, queue: InputQueue) -> None:
+        """Hold it back."""
+        raise NotImplementedError
+
+    def let_go(self, queue: InputQueue) -> None:
+        """Let it go."""
+        raise NotImplementedError
+
+
+class QueueOwner:
+    """Whose input a queue is: a part of a node."""
+
+    name: str
+    is_closed: bool
+    throttle: Throttle
+
+    def ask(self, ahead: list[Any] | None = None) -> None:
+        """Ask what is next."""
+        raise NotImplementedError
+
+
 class InputQueue:
     """Packets that one input of one node has not taken yet, and the lowest time of the next.
 
     Parameters
     ----------
-    node : NodeRun
+    node : QueueOwner
         Whose input it is.
     name : str
         The input's.
@@ -82,7 +108,7 @@ class InputQueue:
         "types",
     )
 
-    def __init__(self, node: NodeRun, name: str, stream: str, limit: int, types: Types = None) -> None:
+    def __init__(self, node: QueueOwner, name: str, stream: str, limit: int, types: Types = None) -> None:
         self.node = node
         self.name = name
         self.stream = stream
@@ -125,7 +151,7 @@ class InputQueue:
         self.bound = bound
         if len(items) >= self.limit > 0 and not self.is_full:
             self.is_full = True
-            self.node.engine.filled(self)
+            self.node.throttle.hold_back(self)
         return len(items) == 1 or self.is_asked_always
 
     def raise_bound(self, bound: int) -> bool:
@@ -140,7 +166,7 @@ class InputQueue:
         packet = self.items.popleft()
         if self.is_full and len(self.items) < self.limit:
             self.is_full = False
-            self.node.engine.emptied(self)
+            self.node.throttle.let_go(self)
         return packet
 
     def clear(self) -> None:

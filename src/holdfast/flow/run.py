@@ -7,20 +7,19 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
+from holdfast.flow.building import PlacedNode, Stream, Structure
 from holdfast.flow.engine import Engine, GraphInput, Root, wall_clock_us
 from holdfast.flow.executors import Application, Executor, Seeded, Sequential, Threads
 from holdfast.flow.measures import CallTimes, Measures
-from holdfast.flow.nodes import NodeRun, Observer, OutputStream
+from holdfast.flow.nodes import NodeRun
 from holdfast.flow.policies import POLICIES, Policy, SettledInputs
 from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, checked_time, type_text
+from holdfast.flow.streams import Observer, OutputStream
 from holdfast.flow.timestamps import DONE
-
-if TYPE_CHECKING:
-    from holdfast.flow.building import Graph, PlacedNode, Stream
 
 
 class Run:
@@ -32,7 +31,7 @@ class Run:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Structure,
         *,
         side_inputs: Mapping[str, Any] | None = None,
         executor: Executor | None = None,
@@ -354,13 +353,13 @@ class Run:
                 self.engine.feeds(queue, list(feeding[queue.stream]))
 
 
-def _threads_for(graph: Graph) -> int | None:
+def _threads_for(graph: Structure) -> int | None:
     import os
 
     return max(1, min(os.cpu_count() or 1, len(graph.nodes)))
 
 
-def _checked_sides(graph: Graph, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_sides(graph: Structure, given: Mapping[str, Any]) -> Mapping[str, Any]:
     missing = [name for name in graph.side_inputs if name not in given]
     unknown = [name for name in given if name not in graph.side_inputs]
     if missing or unknown:
@@ -382,7 +381,7 @@ def _checked_sides(graph: Graph, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run_over(
-    graph: Graph,
+    graph: Structure,
     inputs: Mapping[str, Iterable[tuple[int, Any]]],
     side_inputs: Mapping[str, Any] | None,
     executor: Executor | None,
@@ -397,7 +396,7 @@ def run_over(
             run.close(name)
     for name in inputs:
         run._input(name)
-    streams = [_tagged(name, packets) for name, packets in inputs.items()]
+    streams = [_with_places(name, packets) for name, packets in inputs.items()]
     with run:
         for t, _, name, value in heapq.merge(*streams, key=lambda each: each[0]):
             run.add(name, value, t)
@@ -408,7 +407,7 @@ def _append(packets: list[tuple[int, Any]], t: int, value: Any) -> None:
     packets.append((t, value))
 
 
-def _tagged(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
+def _with_places(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
     for place, (t, value) in enumerate(packets):
         yield t, place, name, value
 

@@ -228,7 +228,7 @@ def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
         try:
             node.calculator.process(context)
         except Exception as error:
-            raise node.failed(error, context.timestamp) from error
+            raise node.error_of(error, context.timestamp) from error
         context._sent.clear()
         context._explicit.clear()
     node.replay.sets = list(sets)

@@ -70,12 +70,12 @@ def before(t: int) -> int:
     return UNSTARTED if t <= MIN or t == POST_STREAM else MAX
 
 
-def shifted(t: int, offset: int) -> int:
+def shift(t: int, offset: int) -> int:
     """Return a time moved by an offset, within ``MIN`` and ``MAX``; a special one stays.
 
     Examples
     --------
-    >>> shifted(7, -2), shifted(MAX - 1, 5) == MAX, shifted(DONE, -3) == DONE
+    >>> shift(7, -2), shift(MAX - 1, 5) == MAX, shift(DONE, -3) == DONE
     (5, True, True)
     """
     return min(max(t + offset, MIN), MAX) if MIN <= t <= MAX else t

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import saving, timestamps
-from holdfast.flow.building import Graph, NodeSpec, node
+from holdfast.flow.building import NodeSpec, node
 from holdfast.flow.executors import Application
+from holdfast.flow.graph import Graph
+from holdfast.flow.queues import Payload
 from holdfast.flow.run import Run
 
-Packets = Sequence[tuple[int, Any]]
+Packets = Sequence[tuple[int, Payload]]
 """Times and payloads of one input, ascending."""
 
-_Step = tuple[str, int, Any]
-_Made = Mapping[str, list[tuple[int, Any]]]
+_Step = tuple[str, int, Payload]
+_Made = Mapping[str, list[tuple[int, Payload]]]
 _SINGLE_MAX = 60
 _OF = "the contract"
 
@@ -27,7 +29,7 @@ def flow_contract(
     packets: Mapping[str, Packets] | Packets,
     *,
     options: Any = None,
-    side_inputs: Mapping[str, Any] | None = None,
+    side_inputs: Mapping[str, Payload] | None = None,
     depends_on_arrival: bool = False,
     seeds: int = 5,
 ) -> None:
@@ -112,12 +114,12 @@ class _Kept:
 @dataclass(frozen=True)
 class _Trial:
     graph: Graph
-    side_inputs: Mapping[str, Any]
+    side_inputs: Mapping[str, Payload]
 
-    def run(self, steps: Sequence[_Step], restores: Any) -> _Made:
+    def run(self, steps: Sequence[_Step], restores: Collection[int]) -> _Made:
         """Return what leaves, where the graph is saved and restored before packets of these places."""
         kept = _Kept()
-        made: dict[str, list[tuple[int, Any]]] = {name: [] for name in self.graph.outputs}
+        made: dict[str, list[tuple[int, Payload]]] = {name: [] for name in self.graph.outputs}
         run = self._begin(kept, made)
         for place, (name, t, payload) in enumerate(steps):
             if place in restores:

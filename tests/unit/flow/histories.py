@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast import flow
 from holdfast.flow import saving
+from holdfast.flow.building import Structure
 
 Event = tuple[Any, ...]
 """(input, time, payload): a packet; (input, time): a bound; (input,): the end; (): all that waits is worked on."""
@@ -97,7 +98,7 @@ def other_run(run: flow.Run, options: Any = None) -> flow.Run:
     return other
 
 
-def _sides(graph: flow.Graph) -> dict[str, str]:
+def _sides(graph: Structure) -> dict[str, str]:
     return {name: name for name in graph.side_inputs}
 
 

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.flow.building import Graph
 from holdfast.flow.drawing import policy_text
+from holdfast.flow.graph import Graph
 from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow import saving, timestamps
-from holdfast.flow.building import Graph
 from holdfast.flow.executors import Application
+from holdfast.flow.graph import Graph
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
 from holdfast.flow.timestamps import DONE, MAX, MIN
