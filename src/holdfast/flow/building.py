@@ -11,7 +11,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.flow.codec import Codec, Keeping, dataclasses_in
 from holdfast.flow.contract import Contract, Kind, kind_of
 from holdfast.flow.policies import POLICIES, Declared, Policy
-from holdfast.flow.queues import DEFAULT_LIMIT, UNLIMITED, Types, type_text
+from holdfast.flow.queues import DEFAULT_LIMIT, Types, check_types, checked_limit
 
 PolicyGiven = Declared | type[Policy] | None
 
@@ -90,7 +90,7 @@ class NodeSpec:
     source_layer: int = 0
     side_inputs: Mapping[str, str] = field(default_factory=dict)
 
-    def named(self, name: str) -> NodeSpec:
+    def with_name(self, name: str) -> NodeSpec:
         """Return the same under another name."""
         return replace(self, name=name)
 
@@ -199,7 +199,7 @@ class Structure:
         self.name = name
         self.keeps = dict(keeps or {})
         self._codec: Codec | None = None
-        self.max_queue_size = _checked_limit(max_queue_size)
+        self.max_queue_size = checked_limit(max_queue_size)
         self.report_deadlock = report_deadlock
         self.policy = policy
         self.nodes: dict[str, PlacedNode] = {}
@@ -263,7 +263,7 @@ class Structure:
         self.nodes[name] = PlacedNode(name, node, given, outputs, sides)
         return next(iter(outputs.values())) if len(outputs) == 1 else Streams(name, outputs)
 
-    def named(self, name: str) -> Self:
+    def with_name(self, name: str) -> Self:
         """Return the same graph under another name, for where it is a part of another one."""
         other = type(self)(
             name,
@@ -288,7 +288,7 @@ class Structure:
         if any(name.startswith(f"{part.name}/") for name in self.nodes):
             raise InvalidPipeline(
                 f"Graph {self.name!r} has a part {part.name!r} already.",
-                do=f'give this one a name of its own: part.named("{part.name}_2").',
+                do=f'give this one a name of its own: part.with_name("{part.name}_2").',
             )
         translated: dict[str, Stream] = {part.inputs[name].name: stream for name, stream in given.items()}
         for edge in part.loops:
@@ -322,7 +322,7 @@ class Structure:
             )
         if self.loops[edge.name] is not None:
             raise InvalidPipeline(f"Back edge {edge.name!r} has a stream already.", do="declare one for each stream.")
-        _check_types(edge.name, stream.types, edge.types)
+        check_types(edge.name, stream.types, edge.types)
         self.loops[edge.name] = stream
 
     def _name_for(self, node: NodeSpec) -> str:
@@ -355,7 +355,7 @@ class Structure:
                     f"Input {each!r} of {name!r} is a stream of graph {stream.graph.name!r}, not of {self.name!r}.",
                     do="build it in one graph.",
                 )
-            _check_types(f"input {each!r} of {name!r}", stream.types, contract.inputs[each])
+            check_types(f"input {each!r} of {name!r}", stream.types, contract.inputs[each])
 
     def _check_new(self, name: str, there: Iterable[str], what: str) -> None:
         if not isinstance(name, str) or not name:
@@ -464,25 +464,3 @@ class Structure:
                 do="use one of these.",
             )
         return policy
-
-
-def _check_types(what: str, given: Types, wanted: Types) -> None:
-    if given is None or wanted is None:
-        return
-    several = wanted if isinstance(wanted, tuple) else (wanted,)
-    for each in given if isinstance(given, tuple) else (given,):
-        if not issubclass(each, several):
-            raise InvalidPipeline(
-                f"The {what} takes {type_text(wanted)}, and {type_text(given)} was given.",
-                do="put a calculator between them, or change one of the contracts.",
-            )
-
-
-def _checked_limit(limit: int) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or (limit < 1 and limit != UNLIMITED):
-        raise InvalidPipeline(
-            f"max_queue_size={limit!r} is no length of a queue.",
-            why="at least one packet is in it.",
-            do="write max_queue_size=100, or -1 for no limit.",
-        )
-    return limit

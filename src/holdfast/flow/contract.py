@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.context import Context
 from holdfast.flow.policies import Declared, Policy
-from holdfast.flow.queues import Types
+from holdfast.flow.queues import Payload, Types
+
+Saved = Mapping[str, Payload]
+"""The state of a calculator: name -> a value that Arrow knows, or bytes."""
 
 Ports = Mapping[str, Types] | Sequence[str]
 """As they are declared: port -> types, or ports of any type; one is a text."""
@@ -96,10 +99,10 @@ class Contract:
                 )
 
 
-def _ports(given: Any, what: str) -> dict[str, Types]:
+def _ports(given: object, what: str) -> dict[str, Types]:
     if isinstance(given, str):
         given = (given,)
-    ports = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+    ports = dict(given) if isinstance(given, Mapping) else dict.fromkeys(cast("Sequence[str]", given))
     ports = {name: None if types is Any else types for name, types in ports.items()}
     for name, types in ports.items():
         is_type = types is None or isinstance(types, type) or (isinstance(types, tuple) and bool(types))
@@ -157,11 +160,11 @@ class Calculator:
     def close(self, context: Context) -> None:
         """End: called once, after the last input set; packets that are sent here need a time."""
 
-    def save(self) -> Mapping[str, Any] | None:
+    def save(self) -> Saved | None:
         """Return the state: values that Arrow knows, or bytes.  None: the calculator cannot."""
         return {} if self.contract_of(self.options).is_pure else None
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take a state that ``save`` gave; called after ``open``."""
 
     @classmethod
@@ -188,7 +191,7 @@ class Kind:
 
     name: str
     calculator: type[Calculator] | Function
-    options: Any
+    options: object
     contract: Contract
 
     def make(self) -> Calculator:
@@ -205,7 +208,7 @@ class Kind:
         return f"{self.calculator.__module__}.{self.calculator.__qualname__}"
 
 
-def kind_of(calculator: Any, options: Any = None) -> Kind:
+def kind_of(calculator: object, options: object = None) -> Kind:
     """Return the kind of a calculator: of a class with options, or of a plain function.
 
     Raises
@@ -227,7 +230,7 @@ def kind_of(calculator: Any, options: Any = None) -> Kind:
     )
 
 
-def _options(calculator: type[Calculator], options: Any) -> Any:
+def _options(calculator: type[Calculator], options: object) -> object:
     declared = calculator.Options
     if declared is None:
         if options is not None:
@@ -256,14 +259,14 @@ def _options(calculator: type[Calculator], options: Any) -> Any:
 class Function:
     """A function as a calculator: it is called with the payloads of an input set, and returns the output's."""
 
-    call: Callable[..., Any]
+    call: Callable[..., Payload]
     name: str
     contract: Contract
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, Payload]
 
 
 def function(
-    call: Callable[..., Any] | None = None,
+    call: Callable[..., Payload] | None = None,
     *,
     outputs: Ports | None = None,
     inputs: Ports = (),
@@ -323,7 +326,7 @@ def function(
     return Function(call, own, replace(declared, **contract), defaults)
 
 
-def _annotations(call: Callable[..., Any]) -> dict[str, type]:
+def _annotations(call: Callable[..., Payload]) -> dict[str, type]:
     """Return the annotations that are types; also where they are texts (``from __future__ import annotations``)."""
     try:
         found = inspect.get_annotations(call, eval_str=True)
@@ -361,7 +364,7 @@ class FunctionCalculator(Calculator):
                 context.emit(name, value)
         return None
 
-    def save(self) -> Mapping[str, Any] | None:
+    def save(self) -> Saved | None:
         """Return nothing where the function keeps nothing: it does not by default."""
         return {} if self._is_pure else None
 

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.flow import drawing
 from holdfast.flow.building import Structure
 from holdfast.flow.executors import Executor
+from holdfast.flow.queues import Packet, Payload
 from holdfast.flow.run import Run, run_over
 from holdfast.flow.streams import Observer
 
@@ -44,7 +45,7 @@ class Graph(Structure):
     def start(
         self,
         *,
-        side_inputs: Mapping[str, Any] | None = None,
+        side_inputs: Mapping[str, Payload] | None = None,
         executor: Executor | None = None,
         executors: Mapping[str, Executor] | None = None,
         clock: Any = None,
@@ -91,11 +92,11 @@ class Graph(Structure):
 
     def run(
         self,
-        inputs: Mapping[str, Iterable[tuple[int, Any]]] | None = None,
+        inputs: Mapping[str, Iterable[Packet]] | None = None,
         *,
-        side_inputs: Mapping[str, Any] | None = None,
+        side_inputs: Mapping[str, Payload] | None = None,
         executor: Executor | None = None,
-    ) -> dict[str, list[tuple[int, Any]]]:
+    ) -> dict[str, list[Packet]]:
         """Run the graph over packets that there are, to its end.
 
         Parameters

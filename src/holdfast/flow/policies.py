@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import InvalidPipeline
-from holdfast.flow.queues import InputQueue, Packet
+from holdfast.flow.queues import InputQueue, Packet, Payload
 from holdfast.flow.timestamps import (
     DONE,
     ONE_OVER_POST_STREAM,
@@ -397,7 +397,7 @@ class MuxInputs(Policy):
             while queue.items and queue.items[0][0] < t:
                 queue.pop()
 
-    def _choice(self, choice: Any) -> InputQueue:
+    def _choice(self, choice: Payload) -> InputQueue:
         if self._attribute is not None:
             choice = choice[self._attribute] if isinstance(choice, Mapping) else getattr(choice, self._attribute)
         if isinstance(choice, str) and choice in self._by_name:

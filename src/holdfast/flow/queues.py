@@ -287,3 +287,39 @@ def type_text(types: Types) -> str:
     if types is None:
         return "anything"
     return " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))
+
+
+def check_types(what: str, given: Types, wanted: Types) -> None:
+    """Check that payloads of some types go where others are taken.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one of them does not.
+    """
+    if given is None or wanted is None:
+        return
+    several = wanted if isinstance(wanted, tuple) else (wanted,)
+    for each in given if isinstance(given, tuple) else (given,):
+        if not issubclass(each, several):
+            raise InvalidPipeline(
+                f"The {what} takes {type_text(wanted)}, and {type_text(given)} was given.",
+                do="put a calculator between them, or change one of the contracts.",
+            )
+
+
+def checked_limit(limit: int) -> int:
+    """Return a length at which a queue is full.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is none.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or (limit < 1 and limit != UNLIMITED):
+        raise InvalidPipeline(
+            f"max_queue_size={limit!r} is no length of a queue.",
+            why="at least one packet is in it.",
+            do="write max_queue_size=100, or -1 for no limit.",
+        )
+    return limit

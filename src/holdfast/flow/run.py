@@ -17,7 +17,7 @@ from holdfast.flow.executors import Application, Executor, Seeded, Sequential, T
 from holdfast.flow.measures import CallTimes, Measures
 from holdfast.flow.nodes import NodeRun
 from holdfast.flow.policies import POLICIES, Policy, SettledInputs
-from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, checked_time, type_text
+from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, Packet, Payload, checked_time, type_text
 from holdfast.flow.streams import Observer, OutputStream
 from holdfast.flow.timestamps import DONE
 
@@ -33,7 +33,7 @@ class Run:
         self,
         graph: Structure,
         *,
-        side_inputs: Mapping[str, Any] | None = None,
+        side_inputs: Mapping[str, Payload] | None = None,
         executor: Executor | None = None,
         executors: Mapping[str, Executor] | None = None,
         clock: Callable[[], int] | None = None,
@@ -56,7 +56,7 @@ class Run:
             measures=self._measures,
         )
         self._streams: dict[str, OutputStream] = {}
-        self.collected: dict[str, list[tuple[int, Any]]] = {}
+        self.collected: dict[str, list[Packet]] = {}
         """Graph output -> packets that left; by :meth:`collect`."""
 
         self._is_drained = all(isinstance(each, Sequential) for each in self._executors.values())
@@ -70,7 +70,7 @@ class Run:
 
     # --- packets -------------------------------------------------------------------------------------
 
-    def add(self, name: str, value: Any, at: int, *, wait: bool = True) -> bool:
+    def add(self, name: str, value: Payload, at: int, *, wait: bool = True) -> bool:
         """Add a packet to a graph input.
 
         Parameters
@@ -161,7 +161,7 @@ class Run:
             if bounds:
                 stream.bound_observers.append(observer)
 
-    def collect(self, name: str) -> list[tuple[int, Any]]:
+    def collect(self, name: str) -> list[Packet]:
         """Return a list that the packets of a graph output are appended to, from now on."""
         if name not in self.collected:
             self.collected[name] = []
@@ -382,12 +382,12 @@ def _checked_sides(graph: Structure, given: Mapping[str, Any]) -> Mapping[str, A
 
 def run_over(
     graph: Structure,
-    inputs: Mapping[str, Iterable[tuple[int, Any]]],
-    side_inputs: Mapping[str, Any] | None,
+    inputs: Mapping[str, Iterable[Packet]],
+    side_inputs: Mapping[str, Payload] | None,
     executor: Executor | None,
-) -> dict[str, list[tuple[int, Any]]]:
+) -> dict[str, list[Packet]]:
     """Run a graph over packets that there are, the lowest time first."""
-    found: dict[str, list[tuple[int, Any]]] = {name: [] for name in graph.outputs}
+    found: dict[str, list[Packet]] = {name: [] for name in graph.outputs}
     observers = {name: partial(_append, packets) for name, packets in found.items()}
     executor = executor if executor is not None else Application()
     run = Run(graph, side_inputs=side_inputs, executor=executor, observers=observers)
@@ -403,11 +403,11 @@ def run_over(
     return found
 
 
-def _append(packets: list[tuple[int, Any]], t: int, value: Any) -> None:
+def _append(packets: list[Packet], t: int, value: Payload) -> None:
     packets.append((t, value))
 
 
-def _with_places(name: str, packets: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, int, str, Any]]:
+def _with_places(name: str, packets: Iterable[Packet]) -> Iterable[tuple[int, int, str, Any]]:
     for place, (t, value) in enumerate(packets):
         yield t, place, name, value
 

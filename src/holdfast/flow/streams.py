@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.queues import ABSENT, InputQueue, Packet, late_packet
+from holdfast.flow.queues import ABSENT, InputQueue, Packet, Payload, late_packet
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM
 
 Observer = Callable[[int, Any], None]
@@ -77,7 +77,7 @@ class OutputStream:
         self.bound = bound
         ahead.append((self, bound, iter(self.queues)))
 
-    def _show(self, observers: Sequence[Observer], t: int, value: Any) -> None:
+    def _show(self, observers: Sequence[Observer], t: int, value: Payload) -> None:
         for observer in observers:
             try:
                 observer(t, value)

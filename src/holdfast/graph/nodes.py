@@ -304,15 +304,8 @@ def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
 
 
 def side_output(stream: Stream, output: str) -> Stream:
-    """Return a side output of the operator whose rows a stream has.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it has no such output.
-    """
-    node = stream.node
-    built_at = naming.origin()
+    """Return a side output of the operator whose rows a stream has."""
+    node, built_at = stream.node, naming.origin()
     if not is_stateful(node) or output not in node.stateful_spec.side_outputs:
         what, why, right = SIDE_OUTPUTS[output]
         raise InvalidPipeline(

@@ -925,10 +925,10 @@ def test_loops_within_parts_within_parts(executor: str) -> None:
     middle = flow.Graph("middle")
     values = middle.input("values")
     middle.output("one", values | _inner())
-    middle.output("two", values | _inner().named("second") | _inner().named("third"))
+    middle.output("two", values | _inner().with_name("second") | _inner().with_name("third"))
     graph = flow.Graph("outer")
     made = graph.input("values") | middle
-    again = made["two"] | middle.named("again")
+    again = made["two"] | middle.with_name("again")
     for name, stream in (("one", made["one"]), ("two", made["two"]), ("again", again["one"])):
         graph.output(name, stream)
     run = graph.start(executor=EXECUTORS[executor]())

@@ -47,7 +47,7 @@ def test_the_same_graph_is_no_change() -> None:
 
 
 def test_calculators_are_kept_new_gone_and_renamed_by_name() -> None:
-    found = change(record(ODD, TOTAL, AGAIN), record(node(Total, name="sum"), ODD, AGAIN.named("more"), AGAIN,
+    found = change(record(ODD, TOTAL, AGAIN), record(node(Total, name="sum"), ODD, AGAIN.with_name("more"), AGAIN,
                                                      renamed_nodes={"sum": "total"}))  # fmt: skip
     (line,) = lines_of(found)
     assert line.startswith("stateful operator 'flow' is changed: keeps its state")

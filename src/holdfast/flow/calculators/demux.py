@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_names
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
@@ -108,10 +108,10 @@ class RoundRobinDemux(Calculator):
         context.emit("select", self._turn)
         self._turn = (self._turn + 1) % len(self.options.outputs)
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return whose turn it is."""
         return {"turn": self._turn}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take it."""
         self._turn = saved["turn"] % len(self.options.outputs)

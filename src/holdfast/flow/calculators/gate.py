@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.flow.calculators.options import check_names
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
@@ -78,10 +78,10 @@ class Gate(Calculator):
                 if name in context:
                     context.emit(name, context[name])
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return whether it was open."""
         return {"was_open": self._was_open}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take it."""
         self._was_open = saved["was_open"]

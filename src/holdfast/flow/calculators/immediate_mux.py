@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_names
 from holdfast.flow.calculators.packets import promise
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.timestamps import PRE_STREAM, UNSTARTED
 
@@ -70,10 +70,10 @@ class ImmediateMux(Calculator):
             self._next = max(self._next, timestamps.after(known))
             promise(context, "out", self._next)
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return the lowest time of the next packet."""
         return {"next": self._next}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take it."""
         self._next = saved["next"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_names, check_numbers
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.queues import Packet
 from holdfast.flow.timestamps import MAX, UNSET
@@ -120,7 +120,7 @@ class FlowLimiter(Calculator):
         while len(self._decisions) > 1 and self._decisions[1][0] <= lowest:
             self._decisions.pop(0)
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return what is in flight and what waits."""
         return {
             "in_flight": list(self._in_flight),
@@ -129,7 +129,7 @@ class FlowLimiter(Calculator):
             "let_in": [is_let_in for _, is_let_in in self._decisions],
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take them."""
         self._in_flight = list(saved["in_flight"])
         for name in self._queues.keys() & saved["queues"].keys():  # an auxiliary input may be new, or gone

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.flow.policies import ImmediateInputs
 from holdfast.flow.queues import ABSENT, Packet
 from holdfast.flow.timestamps import UNSET, UNSTARTED
@@ -81,7 +80,7 @@ class PreviousLoopback(Calculator):
                 context.emit("previous", value, t)
             promise(context, "previous", timestamps.after(t))
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return what waits."""
         return {
             "main": [t for t, _ in self._main],
@@ -91,7 +90,7 @@ class PreviousLoopback(Calculator):
             "times": [self._last, self._main_until, self._loop_until],
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take it."""
         self._main = deque(zip(saved["main"], saved["before"], strict=True))
         loop = [*restored_packets(saved["loop"]), *((t, ABSENT) for t in saved["nothing"])]

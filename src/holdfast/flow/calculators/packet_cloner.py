@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.calculators.options import check_names
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
@@ -79,10 +79,10 @@ class PacketCloner(Calculator):
             for name, value in self._latest.items():
                 context.emit(name, value)
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return the latest payload of each input that has had one."""
         return {"latest": dict(self._latest)}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take them."""
         self._latest = {name: value for name, value in saved["latest"].items() if name in self.options.inputs}

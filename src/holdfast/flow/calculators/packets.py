@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast.flow.contract import Saved
 from holdfast.flow.queues import Packet
 from holdfast.flow.timestamps import MAX
 
@@ -17,7 +18,7 @@ def saved_packets(packets: Collection[Packet]) -> dict[str, list[Any]]:
     return {"times": [t for t, _ in packets], "payloads": [value for _, value in packets]}
 
 
-def restored_packets(saved: Mapping[str, Any]) -> Iterator[Packet]:
+def restored_packets(saved: Saved) -> Iterator[Packet]:
     """Yield the packets that :func:`saved_packets` gave."""
     return zip(saved["times"], saved["payloads"], strict=True)
 

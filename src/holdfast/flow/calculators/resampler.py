@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.calculators.options import check_numbers
 from holdfast.flow.calculators.packets import promise, restored_packets, saved_packets
-from holdfast.flow.contract import Calculator, Contract
+from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.flow.queues import Packet
 from holdfast.flow.timestamps import MAX, MIN
 
@@ -160,12 +159,12 @@ class PacketResampler(Calculator):
         drawn = blake2b(f"{self.options.seed} {number}".encode(), digest_size=8).digest()
         return regular + (int.from_bytes(drawn, "big") * self._width >> 64) - self._width // 2
 
-    def save(self) -> Mapping[str, Any]:
+    def save(self) -> Saved:
         """Return the next of its times, and the newest packet."""
         at = self._time(self._next) if self._last else None
         return {"base": self._base, "next": at, "last": saved_packets(self._last)}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Take them; with another period it goes on at its first time from there."""
         self._last = list(restored_packets(saved["last"]))
         if self._last:

@@ -62,7 +62,7 @@ class Intake:
             "inputs": StateTable(pa.schema([pa.field(INPUT, text), pa.field(BOUND, number)]), (INPUT,)),
         }
 
-    def arrived(
+    def take_in(
         self,
         state: Mapping[str, pa.Table],
         arrivals: Mapping[str, Arrivals],
@@ -107,7 +107,7 @@ class Intake:
             miss(name, given.rows.filter(pa.array(new.is_late)), new.before[new.is_late], f"of {name}")
             rows = given.rows.filter(pa.array(~new.is_late))
             if self.promises[name].allows_repeats:
-                rows, repeats, change = self._settled(name, rows, state[waiting_table(name)], keys, bounds[name])
+                rows, repeats, change = self._take_settled(name, rows, state[waiting_table(name)], keys, bounds[name])
                 changes[waiting_table(name)] = change
                 miss(name, repeats, keyed.ticks(repeats.column(self.times[name])) + 1, _REPEATED)
             fed_count += rows.num_rows
@@ -119,18 +119,8 @@ class Intake:
         order = np.argsort(_concatenate([places for _, _, places in missed]), kind="stable")
         for each in packets:
             each.sort(key=lambda packet: packet[:2])
-        named = keys.to_pylist()
-        raised = [
-            {**key, INPUT: name, BOUND: int(new.bounds[code])}
-            for name, new in news.items()
-            for code, key in enumerate(named)
-            if new.bounds[code] > before[name][code]
-        ]
         risen = {name: new.everywhere for name, new in news.items() if new.everywhere > everywhere[name]}
-        changes["bounds"] = _upserts(self.tables["bounds"], raised)
-        changes["inputs"] = _upserts(
-            self.tables["inputs"], [{INPUT: name, BOUND: bound} for name, bound in risen.items()]
-        )
+        changes |= self._changed_bounds(keys, {name: new.bounds for name, new in news.items()}, before, risen)
         return Arrived(
             packets,
             bounds,
@@ -142,6 +132,22 @@ class Intake:
             changes,
             fed_count,
         )
+
+    def _changed_bounds(
+        self, keys: pa.Table, bounds: Mapping[str, Ticks], before: Mapping[str, Ticks], risen: Mapping[str, int]
+    ) -> dict[str, Change]:
+        """Return how the tables of bounds change: of each key, and for all keys."""
+        raised = [
+            {**key, INPUT: name, BOUND: int(of_keys[code])}
+            for name, of_keys in bounds.items()
+            for code, key in enumerate(keys.to_pylist())
+            if of_keys[code] > before[name][code]
+        ]
+        for_all = [{INPUT: name, BOUND: bound} for name, bound in risen.items()]
+        return {
+            "bounds": _upserts(self.tables["bounds"], raised),
+            "inputs": _upserts(self.tables["inputs"], for_all),
+        }
 
     def _bounds(self, table: pa.Table, keys: pa.Table) -> dict[str, Ticks]:
         known = joins.semi_join(table, keys, self.key.names)
@@ -155,7 +161,7 @@ class Intake:
             found[name][codes[mine]] = values[mine]
         return found
 
-    def _settled(
+    def _take_settled(
         self, name: str, rows: pa.Table, waiting: pa.Table, keys: pa.Table, bounds: Ticks
     ) -> tuple[pa.Table, pa.Table, Change]:
         """Return the rows that are settled, one for each time; those of a time that is taken; and what waits then."""

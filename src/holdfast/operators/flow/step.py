@@ -92,12 +92,13 @@ class FlowStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """The graph's first output as ``rows``, the others by their names, and late rows."""
         found = {
-            name: pa.schema([*self.key, self._time, *self.schemas[output]]) for name, output in self._named.items()
+            name: pa.schema([*self.key, self._time, *self.schemas[output]])
+            for name, output in self._graph_outputs.items()
         }
         return found | {"late": keyed.late_schema(self.key, self._time.type, self.inputs)}
 
     @property
-    def _named(self) -> Mapping[str, str]:
+    def _graph_outputs(self) -> Mapping[str, str]:
         """Output of the step -> of the graph."""
         first, *others = self.schemas
         return {"rows": first, **{name: name for name in others}}
@@ -134,8 +135,8 @@ class FlowStep:
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         forgotten = self._silent_keys(state, at)
         news = self._news(arrivals)
-        keys = self._touched(state, arrivals, news, forgotten)
-        arrived = self.intake.arrived(state, arrivals, keys, forgotten, self.outputs["late"])
+        keys = self._keys_to_run(state, arrivals, news, forgotten)
+        arrived = self.intake.take_in(state, arrivals, keys, forgotten, self.outputs["late"])
         graphs = _Graphs(self, keys, arrived, at)
         changes = {**arrived.changes, **graphs.run(state, arrivals, news, forgotten)}
         gone = joins.anti_join(forgotten, keys, self.key.names)
@@ -146,7 +147,7 @@ class FlowStep:
             counts["forgotten"] = forgotten.num_rows
         outputs = {
             name: edge.table(keys, *graphs.left[output], self.outputs[name], output)
-            for name, output in self._named.items()
+            for name, output in self._graph_outputs.items()
         }
         return Result(
             {**outputs, "late": arrived.late},
@@ -191,7 +192,7 @@ class FlowStep:
         schema = pa.schema([each.with_nullable(True) for each in self.key])
         return joins.distinct_keys(tables.united(parts, schema), self.key.names)
 
-    def _touched(
+    def _keys_to_run(
         self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
     ) -> pa.Table:
         """Return the keys for which something may happen: of those that nothing came for, where bounds may matter."""
@@ -247,9 +248,9 @@ class _Graphs:
             try:
                 after = self._one(code, key, before, partial(_replays_of, replays, self._keys.slice(code, 1), names))
             except HoldfastError as error:
-                raise _with_key(error, _named(step, key)) from error
+                raise _with_key(error, _graph_text(step, key)) from error
             except Exception as error:
-                raise StepFailed(self._rows_of(code, arrivals), _named(step, key)) from error
+                raise StepFailed(self._rows_of(code, arrivals), _graph_text(step, key)) from error
             for name, each in after.items():
                 if known.get(name) != each.state:
                     changed["nodes"].upserts.append({**key, NODE: name, STATE: each.state})
@@ -275,7 +276,7 @@ class _Graphs:
     ) -> dict[str, SavedNode]:
         """Run the graph of a key; return its state."""
         step = self._step
-        of = f"key {_shown(key)}"
+        of = f"key {_key_text(key)}"
         token = f"{step.token} {of}"
         run = live.take(live.digest(token, before)) if before else None
         if run is None:
@@ -459,9 +460,9 @@ def _ticks_of(bound: int) -> int:
     return CLOSED if bound > MAX else bound
 
 
-def _shown(key: Mapping[str, Any]) -> str:
+def _key_text(key: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, key.values())) or "(one for all rows)"
 
 
-def _named(step: FlowStep, key: Mapping[str, Any]) -> str:
-    return f"flowgraph {step.graph.name!r} for key {_shown(key)}"
+def _graph_text(step: FlowStep, key: Mapping[str, Any]) -> str:
+    return f"flowgraph {step.graph.name!r} for key {_key_text(key)}"
