@@ -247,6 +247,20 @@ def test_a_batch_that_is_not_full_and_a_packet_that_waits_are_state() -> None:
     assert [row["out"] for epoch in found for row in epoch] == [0, 1, 3, 6, 10, 15, 21, 28]
 
 
+def test_what_waits_is_counted_of_all_keys_and_in_the_intake_too() -> None:
+    """Of keys that nothing came for in the epoch, too: the status says how much waits, not how much began to."""
+    step = step_of(single(line(Batched), disorder=2))
+    state = tables.empty_state(step)
+    found = []
+    for number, rows in enumerate([[("a", 1), ("b", 5)], [("a", 9)], [("c", 1)], [("b", 20)]]):
+        events: Any = [("rows", {"k": k, "t": t, "v": t}) for k, t in rows]
+        result = call(step, state, arrivals_of(step, events), StepTime(number, 0), operator="flow")
+        state = tables.apply_changes(state, step.tables, result.changes)
+        found.append(result.counts["waiting_rows"])
+    # Each key's last row can have others below it; the one before waits for its batch of three.
+    assert found == [2, 3, 4, 5]
+
+
 # --- what is downstream ----------------------------------------------------------------------------------------------
 
 

@@ -45,4 +45,4 @@ def keep(key: bytes, run: Run) -> None:
     """Keep a graph that is in a state."""
     _LIVE[key] = run
     if len(_LIVE) > LIVE_MAX:
-        _LIVE.popitem(last=False)
+        _LIVE.popitem(last=False)[1].stop()

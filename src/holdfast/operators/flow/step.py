@@ -43,7 +43,9 @@ NODE = "__node__"
 SET = "__set__"
 STATE = "__state__"
 OUT = "__out__"
-WAITS = "__waits__"
+WAITING = "__waiting__"
+"""Column of the state: how many packets of a key wait in queues and batches."""
+
 SINCE = "__since_us__"
 
 
@@ -80,7 +82,7 @@ class FlowStep:
         key = self.key.names
         number, text, raw = pa.int64(), pa.string(), pa.binary()
         node = [*self.key, pa.field(NODE, text)]
-        keys = [*self.key, pa.field(OUT, number), pa.field(WAITS, pa.bool_()), pa.field(SINCE, number)]
+        keys = [*self.key, pa.field(OUT, number), pa.field(WAITING, number), pa.field(SINCE, number)]
         return {
             "nodes": StateTable(pa.schema([*node, pa.field(STATE, raw)]), (*key, NODE)),
             "replays": StateTable(pa.schema([*node, pa.field(SET, number), pa.field(STATE, raw)]), (*key, NODE, SET)),
@@ -142,7 +144,11 @@ class FlowStep:
         gone = joins.anti_join(forgotten, keys, self.key.names)
         for name in ("nodes", "replays", "keys", "bounds"):
             self._forget(name, forgotten if name == "bounds" else gone, state, changes)
-        counts = {**keyed.late_counts(arrived.late_bounds), "waiting_rows": graphs.packet_count}
+        others = joins.anti_join(joins.anti_join(state["keys"], forgotten, self.key.names), keys, self.key.names)
+        counts = {
+            **keyed.late_counts(arrived.late_bounds),
+            "waiting_rows": graphs.waiting_count(others) + self._held_after(state, changes),
+        }
         if self.forget_us is not None:
             counts["forgotten"] = forgotten.num_rows
         outputs = {
@@ -156,6 +162,11 @@ class FlowStep:
             counts,
             fates={ABSORBED: arrived.fed_count, "late": arrived.late.num_rows},
         )
+
+    def _held_after(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int:
+        """Return how many rows wait after the epoch until nothing can come below them."""
+        changed = [changes[waiting_table(name)] for name in self.inputs if waiting_table(name) in changes]
+        return self.held(state) + int(sum(each.upserts.num_rows - each.deletes.num_rows for each in changed))
 
     @cached_property
     def asks_every_key(self) -> bool:
@@ -174,7 +185,7 @@ class FlowStep:
         if self.forget_us is None:
             return keys.select(self.key.names).slice(0, 0)
         is_old = pc.less_equal(keys.column(SINCE), at.batch_us - self.forget_us)
-        old = keys.filter(pc.and_(is_old, pc.invert(keys.column(WAITS)))).select(self.key.names)
+        old = keys.filter(pc.and_(is_old, pc.equal(keys.column(WAITING), 0))).select(self.key.names)
         for name in self.inputs:
             if waiting_table(name) in state:
                 old = joins.anti_join(old, state[waiting_table(name)], self.key.names)
@@ -205,7 +216,7 @@ class FlowStep:
                 parts.append(state[waiting_table(name)].select(names))
         if has_risen:
             keys = joins.anti_join(state["keys"], forgotten, names)
-            parts.append((keys if has_ended or self.asks_every_key else keys.filter(keys.column(WAITS))).select(names))
+            parts.append((keys if has_ended or self.asks_every_key else _that_wait(keys)).select(names))
         return self._distinct(parts)
 
     def _forget(self, name: str, gone: pa.Table, state: Mapping[str, pa.Table], changes: dict[str, Change]) -> None:
@@ -223,12 +234,9 @@ class _Graphs:
         self._arrived = arrived
         self._at = at
         self._out: Ticks = np.full(keys.num_rows, UNBOUNDED, np.int64)
-        self._waits = np.zeros(keys.num_rows, bool)
+        self._waiting = np.zeros(keys.num_rows, np.int64)
         self.left: dict[str, tuple[list[int], list[int], list[Any]]] = {name: ([], [], []) for name in step.schemas}
         """Graph output -> key, time and payload of each packet that left."""
-
-        self.packet_count = 0
-        """Packets that wait in queues."""
 
     def run(
         self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
@@ -266,7 +274,7 @@ class _Graphs:
             out = int(self._out[code])
             was = were.get(code)
             since = was[SINCE] if was is not None and not has_news[code] else self._at.batch_us
-            row = {OUT: None if out == UNBOUNDED else out, WAITS: bool(self._waits[code]), SINCE: since}
+            row = {OUT: None if out == UNBOUNDED else out, WAITING: int(self._waiting[code]), SINCE: since}
             if was is None or was != {**key, **row}:
                 changed["keys"].upserts.append({**key, **row})
         return {name: each.change() for name, each in changed.items()}
@@ -296,8 +304,7 @@ class _Graphs:
             packets.clear()
         self._out[code] = min(_ticks_of(run.bound_of(name)) for name in step.schemas)
         waiting = sum(run.queue_lengths().values()) + sum(len(node.batch) for node in run.engine.nodes)
-        self._waits[code] = waiting > 0
-        self.packet_count += waiting
+        self._waiting[code] = waiting
         after = saving.save(run, of)
         if not run.engine.is_over:
             live.keep(live.digest(token, {name: each.state for name, each in after.items()}), run)
@@ -368,6 +375,10 @@ class _Graphs:
         found = tables.united(parts)
         return found if found.num_rows else None
 
+    def waiting_count(self, others: pa.Table) -> int:
+        """Return how many packets wait, in these graphs and in those of other keys, given their rows of ``keys``."""
+        return int(self._waiting.sum()) + int(pc.sum(others.column(WAITING)).as_py() or 0)
+
     def _for_all(self, known: pa.Table) -> int:
         """Return the bound that holds for every key: of a graph that has no packets, or of one in which some wait."""
         if not self._arrived.has_risen:
@@ -375,8 +386,8 @@ class _Graphs:
         run = self._without_packets()
         reached = min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
         others = joins.anti_join(known, self._keys, self._step.key.names)
-        held = others.filter(others.column(WAITS)).column(OUT).fill_null(UNBOUNDED).to_pylist()
-        is_held = self._waits | self._step.asks_every_key
+        held = _that_wait(others).column(OUT).fill_null(UNBOUNDED).to_pylist()
+        is_held = (self._waiting > 0) | self._step.asks_every_key
         asked: list[int] = self._out[is_held].tolist()
         return int(min([reached, *held, *asked]))
 
@@ -397,6 +408,11 @@ class _Graphs:
 
 def _digest(token: str, bounds: Mapping[str, int]) -> bytes:
     return live.digest(token, {name: str(bound).encode() for name, bound in bounds.items()})
+
+
+def _that_wait(keys: pa.Table) -> pa.Table:
+    """Return the rows of the table ``keys`` of which packets wait."""
+    return keys.filter(pc.greater(keys.column(WAITING), 0))
 
 
 class _Rows:
