@@ -238,6 +238,7 @@ class Flow:
         """Wait until the answer is true, and return it; the pipeline must live meanwhile."""
         end = time.monotonic() + WAIT_S
         while not (found := ask()):
+            self._look()  # else the feed believes that nothing is seen, and stops: no row, and so no worker, ever comes
             said = f"waiting for {what}; so far {dict(self.noted)}:\n{self._log.read_text()[-3000:]}"
             assert self.run.poll() is None, f"the run ended by itself, {said}"
             assert time.monotonic() < end, f"it stands still, {said}"
