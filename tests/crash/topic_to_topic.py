@@ -232,12 +232,13 @@ class Flow:
     def await_rows(self, more: int) -> None:
         """Wait until a reader sees so many rows more."""
         goal = self._watcher.count() + more
-        self.awaited(lambda: self._look() >= goal, f"row {goal}")
+        self.awaited(lambda: self.look() >= goal, f"row {goal}")
 
     def awaited(self, ask: Callable[[], T], what: str) -> T:
         """Wait until the answer is true, and return it; the pipeline must live meanwhile."""
         end = time.monotonic() + WAIT_S
         while not (found := ask()):
+            self.look()  # else the feed believes that nothing is seen, and stops: no row, and so no worker, ever comes
             said = f"waiting for {what}; so far {dict(self.noted)}:\n{self._log.read_text()[-3000:]}"
             assert self.run.poll() is None, f"the run ended by itself, {said}"
             assert time.monotonic() < end, f"it stands still, {said}"
@@ -262,7 +263,7 @@ class Flow:
         self._end()
         restarted_s = time.monotonic()
         self.begin()
-        self.awaited(lambda: self._look() >= self._feed.count, f"all {self._feed.count} rows")
+        self.awaited(lambda: self.look() >= self._feed.count, f"all {self._feed.count} rows")
         open_s = await_none_open(self._bootstrap, restarted_s)
         self.run.send_signal(signal.SIGINT)
         assert self.run.wait(timeout=WAIT_S) == 0, self._log.read_text()[-3000:]
@@ -274,7 +275,8 @@ class Flow:
         )
         assert found.is_exact, found
 
-    def _look(self) -> int:
+    def look(self) -> int:
+        """Return how many rows a reader sees, and tell the feed."""
         self._feed.seen = self._watcher.count()
         return self._feed.seen
 
