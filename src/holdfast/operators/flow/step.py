@@ -22,6 +22,7 @@ from holdfast.operators.flow import live
 from holdfast.operators.flow import rows as edge
 from holdfast.operators.flow.intake import Arrived, FedPacket, Intake, known_everywhere, rises, waiting_table
 from holdfast.operators.flow.rows import Port
+from holdfast.operators.flow.stored import NODE, SET, STATE, ChangedRows, replays_of, states_by_key
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.keyed import Ticks
@@ -39,9 +40,6 @@ from holdfast.state.step import (
 )
 from holdfast.state.timeline import Promise
 
-NODE = "__node__"
-SET = "__set__"
-STATE = "__state__"
 OUT = "__out__"
 WAITING = "__waiting__"
 """Column of the state: how many packets of a key wait in queues and batches."""
@@ -243,18 +241,18 @@ class _Graphs:
     ) -> dict[str, Change]:
         """Run the graph of each key, and return how its state changes."""
         step, names = self._step, self._step.key.names
-        nodes = _by_key(state["nodes"], self._keys, names)
+        nodes = states_by_key(state["nodes"], self._keys, names)
         replays = joins.semi_join(state["replays"], self._keys, names)
         begins = np.asarray(joins.member_mask(self._keys, forgotten, names)).astype(bool)
         has_news = np.asarray(joins.member_mask(self._keys, news, names)).astype(bool)
         keys = joins.semi_join(state["keys"], self._keys, names)
         were = dict(zip(joins.index_in(keys, self._keys, names).tolist(), keys.to_pylist(), strict=True))
-        changed = {name: _Rows(step.tables[name]) for name in ("nodes", "replays", "keys")}
+        changed = {name: ChangedRows(step.tables[name]) for name in ("nodes", "replays", "keys")}
         for code, key in enumerate(self._keys.to_pylist()):
             known = nodes.get(code, {})
             before = {} if begins[code] else known
             try:
-                after = self._one(code, key, before, partial(_replays_of, replays, self._keys.slice(code, 1), names))
+                after = self._one(code, key, before, partial(replays_of, replays, self._keys.slice(code, 1), names))
             except HoldfastError as error:
                 raise _with_key(error, _graph_text(step, key)) from error
             except Exception as error:
@@ -415,48 +413,12 @@ def _that_wait(keys: pa.Table) -> pa.Table:
     return keys.filter(pc.greater(keys.column(WAITING), 0))
 
 
-class _Rows:
-    """Rows of a state table that an epoch writes and removes."""
-
-    def __init__(self, declared: StateTable) -> None:
-        self._declared = declared
-        self.upserts: list[dict[str, Any]] = []
-        self.deletes: list[dict[str, Any]] = []
-
-    def change(self) -> Change:
-        """Return them as a change."""
-        return Change(
-            pa.Table.from_pylist(self.upserts, self._declared.schema),
-            pa.Table.from_pylist(self.deletes, tables.key_schema(self._declared)),
-        )
-
-
 def _with_key(error: HoldfastError, key: str) -> HoldfastError:
     """Return an error of a graph as one of a key.  What was not reachable may be so at the next attempt."""
     kind = type(error) if isinstance(error, Corrupt | Unavailable) else InvalidPipeline
     if isinstance(error.__cause__, ConnectionError | TimeoutError):
         kind = Unavailable
     return kind(f"{key}: {error.what}", why=error.why, do=error.do, participant=error.participant)
-
-
-def _by_key(table: pa.Table, keys: pa.Table, names: Sequence[str]) -> dict[int, dict[str, bytes]]:
-    """Return key -> node -> state."""
-    rows = joins.semi_join(table, keys, names)
-    found: dict[int, dict[str, bytes]] = {}
-    codes = joins.index_in(rows, keys, names).tolist()
-    columns = (rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist())
-    for code, node, state in zip(codes, *columns, strict=True):
-        found.setdefault(code, {})[node] = state
-    return found
-
-
-def _replays_of(table: pa.Table, key: pa.Table, names: Sequence[str]) -> dict[str, list[bytes]]:
-    """Return node -> the input sets of a key, in their order."""
-    rows = joins.semi_join(table, key, names).sort_by(SET)
-    found: dict[str, list[bytes]] = {}
-    for node, data in zip(rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist(), strict=True):
-        found.setdefault(node, []).append(data)
-    return found
 
 
 def _row_time(t: int, output: str) -> int:
