@@ -36,6 +36,7 @@ COMMANDS = {
         ("bench.reconcile",),
         ("bench.failover",),
         ("bench.object_store",),
+        ("bench.flow",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -62,6 +63,7 @@ COMMANDS = {
         ("bench.reconcile", "--rows", "100000", "--files", "4", "--rounds", "2"),
         ("bench.failover", "--times", "1", "--rows", "200000", "--rounds", "2"),
         ("bench.object_store", "--epochs", "30", "--warm", "5", "--rounds", "2"),
+        ("bench.flow", "--sets", "20000", "--rows", "40000", "--rounds", "2"),
     ),
 }
 

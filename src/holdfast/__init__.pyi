@@ -19,6 +19,7 @@ from holdfast.errors import InDoubt as InDoubt
 from holdfast.errors import InternalError as InternalError
 from holdfast.errors import InvalidPipeline as InvalidPipeline
 from holdfast.errors import Unavailable as Unavailable
+from holdfast.flow.called import flow as flow
 from holdfast.graph.commit_at import pts as pts
 from holdfast.graph.hooks import Hooks as Hooks
 from holdfast.graph.nodes import SinkNode as SinkNode
@@ -26,6 +27,7 @@ from holdfast.graph.nodes import Stream as Stream
 from holdfast.graph.trigger import Trigger as Trigger
 from holdfast.graph.trigger import available_now as available_now
 from holdfast.graph.trigger import every as every
+from holdfast.models.shared import shared as shared
 from holdfast.operators.aggregate.accumulate import accumulate as accumulate
 from holdfast.operators.aggregate.aggregates import collect as collect
 from holdfast.operators.aggregate.aggregates import count as count

@@ -39,6 +39,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
+    "HOLDFAST_MODELS": "directory of the sockets, locks and logs of shared models instead of "
+    "`/tmp/holdfast-<user id>`: private, with a short path, and the same for all who are to share them",
     "HOLDFAST_KAFKA_NATIVE": "`auto` or `off`: whether Kafka messages go by librdkafka's own functions, without a "
     "Python object for each, where a process of its own has shown on this machine that they agree with the public ones "
     "of confluent-kafka; `off` of the driver holds on executors, too",

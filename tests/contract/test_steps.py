@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.flow.spec import flow
 from holdfast.operators.join.spec import HOWS, join
 from holdfast.operators.lookup.as_of import table
 from holdfast.operators.lookup.look_up import lookup
@@ -26,6 +28,8 @@ from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.testing import step_contract
 from holdfast.testing.given import Bound
 from holdfast.testing.step_contract import StepCase
+from tests.calculators import Batched, Both, Total
+from tests.sim.operator_makers import calculators
 from tests.unit.operators.test_custom_policy import bursts, quorum
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
@@ -75,6 +79,14 @@ def quiet(key, rows, state):
         state.timer(row["t"] + 5)
     if state.fired is not None:
         yield {"k": key, "t": state.fired.at}
+
+
+def pairs():
+    """Return a graph that keeps packets waiting, a batch that is not full, and a total."""
+    graph = Graph("pairs")
+    both = {"left": graph.input("a"), "right": graph.input("b")} | node(Both)
+    graph.output("n", both | node(Batched) | node(Total))
+    return graph
 
 
 def newest(tables, rows, at):
@@ -149,6 +161,10 @@ CASES = [
              step_of(source() | apply(quiet, "k", schema="k STRING, t BIGINT", timers=["event", "batch"], disorder=4,
                                       state="last BIGINT")),
              events_for("rows", disorder=3)),
+    StepCase("flow", step_of(flow({"a": source("a"), "b": source("b")}, pairs(), by="k", inputs={"a": "v", "b": "v"},
+             schema="n BIGINT", disorder=2)), events_for("a", "b", disorder=2)),
+    StepCase("flow with a loop and a decoder", step_of(flow({"rows": source()}, calculators(), by="k",
+             inputs={"rows": "v"}, outputs={"both": "n BIGINT", "odd": "n BIGINT"})["both"]), events_for("rows")),
     StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
              events_for("rows")),
     StepCase("apply with bounds", step_of(source() | apply(bounding, "k", schema=SCHEMA, timestamp="t",

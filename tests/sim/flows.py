@@ -164,6 +164,8 @@ class Graph:
 
 
 SIDES = ("late", "shed", "unmatched", "rejects")
+OUTPUT = "output"
+"""A further output of a flowgraph: a side output by the name of the graph's."""
 
 
 def label(node: Node) -> str:
@@ -172,7 +174,7 @@ def label(node: Node) -> str:
         return "source"
     made = re.match(r"[a-z_]+", node.name)
     assert made is not None
-    return node.kind if node.kind in SIDES else made.group()
+    return node.kind if node.kind in (*SIDES, OUTPUT) else made.group()
 
 
 def _told(values: Any) -> str:

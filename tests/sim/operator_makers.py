@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import holdfast as hf
+from holdfast import flow as flowgraphs
+from holdfast.flow.calculators import FlowLimiter
 from holdfast.testing.stand_in import StandIn
 from holdfast.types.row_ids import ids_of_columns, key_of
-from tests.sim.flows import FAR, KEYS, Flow, Graph, Lines, Row
+from tests.calculators import Both, Decoder, Odd, Total
+from tests.sim.flows import FAR, KEYS, OUTPUT, Flow, Graph, Lines, Row
 
 PLAIN = "k STRING, t BIGINT, v BIGINT"
 
@@ -542,6 +545,65 @@ def _limit(graph: Graph, flow: Flow) -> None:
     graph.write(graph.sides["shed"])
 
 
+def _small(value: int) -> int:
+    return value // 100 + value % 100
+
+
+def _frame_of(value: int) -> dict[str, Any]:
+    return {"is_key": value % 4 == 0, "v": value}
+
+
+def calculators() -> flowgraphs.Graph:
+    """Return a graph with a limiter and its loop, a calculator with state, and one that is replayed."""
+    made = flowgraphs.Graph("calculators")
+    finished = made.back_edge("finished")
+    values = made.input("rows") | flowgraphs.node(_small, name="values")
+    limited = {"main": values, "finished": finished} | flowgraphs.node(FlowLimiter, name="limiter")
+    images = limited["main"] | flowgraphs.node(_frame_of, name="frames") | flowgraphs.node(Decoder, name="decoder")
+    both = {"left": limited["main"] | flowgraphs.node(Total, name="total"), "right": images} | flowgraphs.node(
+        Both, name="both"
+    )
+    finished.comes_from(both)
+    made.output("both", both)
+    made.output("odd", limited["main"] | flowgraphs.node(Odd, name="odd"))
+    return made
+
+
+def _flow(graph: Graph, given: Flow) -> None:
+    both, odd = graph.column("both"), graph.column("odd")
+    streams: Any = hf.flow(
+        {"rows": given.stream},
+        calculators(),
+        by="k",
+        inputs={"rows": given.value},
+        outputs={"both": f"{both} BIGINT", "odd": f"{odd} BIGINT"},
+        disorder=given.promise,
+        name=graph.name("flow"),
+    )
+    good, late = given.judged()
+    lines: Lines = {}
+    odds: Lines = {}
+    for key, rows in good.items():
+        first: dict[int, Row] = {}
+        for row in rows:
+            if first.setdefault(row[given.time], row) is not row:
+                late.setdefault(key, []).append(row)
+        total, image = 0, None
+        for at, row in sorted(first.items()):
+            value = _small(row[given.value])
+            total += value
+            image = value if value % 4 == 0 else None if image is None else (31 * image + value) % 1_000_003
+            made = {"k": key, given.time: at}
+            lines.setdefault(key, []).append({**made, both: 2 * total + 3 * (image or 0) + 1})
+            if value % 2:
+                odds.setdefault(key, []).append({**made, odd: value})
+    graph.add_side(streams["both"], "late", {"rows": (given, late)})
+    form = Flow(streams["both"], lines, ("k", given.time, both), given.time, both, is_strict=True)
+    graph.flows.append(form)
+    graph.sides[OUTPUT] = replace(form, stream=streams["odd"], lines=odds, columns=("k", given.time, odd), value=odd)
+    graph.write(graph.sides[OUTPUT])
+
+
 MAKERS: Mapping[str, Maker] = {
     "filter": Maker(_filter),
     "function": Maker(_function),
@@ -564,5 +626,6 @@ MAKERS: Mapping[str, Maker] = {
     "apply": Maker(_apply, _is_ordered, keeps_state=True),
     "alarm": Maker(_alarm, _is_ordered_and_timed, keeps_state=True),
     "limit_in_flight": Maker(_limit, _is_ordered_and_timed, keeps_state=True),
+    "flow": Maker(_flow, _is_ordered_and_timed, keeps_state=True),
 }
 """What an operator is made as -> how."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import holdfast as hf
 from holdfast.ports import REJECT_COLUMN
 from holdfast.testing.simulation.levels import Event
-from tests.sim.flows import FAR, KEYS, SIDES, Flow, Graph, Lines, Row
+from tests.sim.flows import FAR, KEYS, OUTPUT, SIDES, Flow, Graph, Lines, Row
 from tests.sim.operator_makers import MAKERS, PLAIN
 
 STATELESS = frozenset(kind for kind, maker in MAKERS.items() if not maker.keeps_state)
@@ -44,7 +44,7 @@ def random_graph(seed: int) -> Graph:
 
 # --- graphs of one pair ----------------------------------------------------------------------------------------------
 
-BEFORE = ("source", *SIDES, *MAKERS)
+BEFORE = ("source", *SIDES, OUTPUT, *MAKERS)
 """What an operator can stand behind."""
 
 PAIRS = [
@@ -58,7 +58,7 @@ PAIRS = [
 """Every operator behind every other, before all state, if it has none, and between two operators with state."""
 
 SIDE_OF = {"late": ("aggregate", "sync", "merge", "limit_in_flight"), "shed": ("limit_in_flight",),
-           "unmatched": ("sync", "merge")}  # fmt: skip
+           "unmatched": ("sync", "merge"), OUTPUT: ("flow",)}  # fmt: skip
 
 
 def pair_graph(kind: str, before: str, *, is_deep: bool = False) -> Graph:

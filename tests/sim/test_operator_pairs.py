@@ -20,7 +20,7 @@ from holdfast.testing import StandIn, drive, malformed
 from holdfast.testing.given import close
 from tests.everyday import SEEDS
 from tests.sim.flows import SIDES, Graph
-from tests.sim.operator_makers import MAKERS, PLAIN
+from tests.sim.operator_makers import MAKERS, PLAIN, calculators
 from tests.sim.stateful_graphs import BEFORE, PAIRS, add_source, pair_graph, random_graph
 from tests.sim.test_stateful_graphs import lived
 
@@ -77,6 +77,7 @@ HAS: Mapping[str, set[str]] = {
     "distinct": {"late"},
     "accumulate": {"late"},
     "limit_in_flight": {"late", "shed"},
+    "flow": {"late"},
 }
 """Operator -> its side outputs.  That of a source, ``rejects``, it has where it is told to reject rows."""
 
@@ -136,9 +137,11 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "distinct": lambda bad, rows: bad | hf.distinct(by="raw", horizon=3, name="op"),
     "alarm": lambda bad, rows: bad | hf.apply(_count, by="raw", schema="raw STRING", timers="event", name="op"),
     "limit_in_flight": lambda bad, rows: bad | hf.limit_in_flight(1, "raw", timeout=3, name="op"),
+    "flow": lambda bad, rows: hf.flow({"rows": bad}, calculators(), by="raw", outputs={"both": "b INT", "odd": "o INT"},
+                                      name="op")["both"],
 }  # fmt: skip
 
-NEEDS_TIME = {"clip", "sync", "merge", "join", "distinct", "alarm", "limit_in_flight"}
+NEEDS_TIME = {"clip", "sync", "merge", "join", "distinct", "alarm", "limit_in_flight", "flow"}
 """Operators by event time, which rows that could not be read do not have."""
 
 

@@ -7,7 +7,7 @@ happened it has no effect, and may stay or be removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
@@ -31,10 +31,17 @@ class Evolution:
     migrate : callable or mapping of str to callable, optional
         How its state tables are converted where they have another form: one function for the one table that
         differs, or table -> function.
+    parts : str
+        The argument that says what its parts are, where these have state by names of their own: part -> ``is``, and
+        more.
+    renamed_parts : mapping of str to str
+        Part -> its name there.
     """
 
     renamed_from: str = ""
     migrate: Migration | Mapping[str, Migration] | None = None
+    parts: str = ""
+    renamed_parts: Mapping[str, str] = field(default_factory=dict)
 
 
 NOTHING = Evolution()

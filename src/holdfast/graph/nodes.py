@@ -210,7 +210,7 @@ class Stream:
         InvalidPipeline
             If the stream is not that of an operator for which a row can be late.
         """
-        return _side_output(self, "late")
+        return side_output(self, "late")
 
     @property
     def unmatched(self) -> Stream:
@@ -221,7 +221,7 @@ class Stream:
         InvalidPipeline
             If the stream is not that of one of these.
         """
-        return _side_output(self, "unmatched")
+        return side_output(self, "unmatched")
 
     @property
     def shed(self) -> Stream:
@@ -232,7 +232,7 @@ class Stream:
         InvalidPipeline
             If the stream is not that of ``limit_in_flight``.
         """
-        return _side_output(self, "shed")
+        return side_output(self, "shed")
 
     def __or__(self, consumer: Attachable[T]) -> T:
         if not callable(getattr(type(consumer), "attach", None)):
@@ -303,9 +303,9 @@ def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
     )
 
 
-def _side_output(stream: Stream, output: str) -> Stream:
-    node = stream.node
-    built_at = naming.origin()
+def side_output(stream: Stream, output: str) -> Stream:
+    """Return a side output of the operator whose rows a stream has."""
+    node, built_at = stream.node, naming.origin()
     if not is_stateful(node) or output not in node.stateful_spec.side_outputs:
         what, why, right = SIDE_OUTPUTS[output]
         raise InvalidPipeline(

@@ -32,7 +32,7 @@ class SideOutput:
     Parameters
     ----------
     output : str
-        Which of the step's outputs it is: ``late``, ``shed`` or ``unmatched``.
+        Which of the step's outputs it is: ``late``, ``shed``, ``unmatched``, or an output of a flowgraph.
     rows : SideRows
         What the operator's declaration says of it.
     """
@@ -42,12 +42,12 @@ class SideOutput:
 
     @property
     def kind(self) -> str:
-        """The output's name."""
-        return self.output
+        """The output's name; of one that the user has named, ``output``."""
+        return self.output if self.output in SIDE_OUTPUTS else "output"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return none."""
-        return {}
+        """Return the name that the user has given."""
+        return {} if self.output in SIDE_OUTPUTS else {"output": self.output}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns that are declared, with their timestamp; or those of the rows."""
@@ -58,9 +58,8 @@ class SideOutput:
         """Return why no bound of the operator holds for these rows."""
         if self.rows.keeps_bounds:
             return None
-        return (
-            f"{SIDE_OUTPUTS[self.output][0]} can have any timestamp; downstream operators go by disorder=, idle_after="
-        )
+        what = SIDE_OUTPUTS.get(self.output, (self.output,))[0]
+        return f"{what} can have any timestamp; downstream operators go by disorder=, idle_after="
 
 
 SIDE_OUTPUTS = {

@@ -396,8 +396,9 @@ class _Cutting:
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
         output = _output_name(node)
         if output not in hosted.step.outputs:
+            what = SIDE_OUTPUTS.get(output, (output,))[0]
             raise InvalidPipeline(
-                f"{node.inputs[0].kind} {hosted.name!r} has no {SIDE_OUTPUTS[output][0]}; asked for at {node.origin}.",
+                f"{node.inputs[0].kind} {hosted.name!r} has no {what}; asked for at {node.origin}.",
                 why=f"as it is declared its step gives {', '.join(hosted.step.outputs)}.",
                 do=f"leave .{output} out.",
                 participant=hosted.name,

@@ -25,7 +25,7 @@ from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted
 from holdfast.state.step import Step
 
 _EVENT_TIME = frozenset(
-    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate"}
+    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate", "flow"}
 )
 """Stateful operators that report their progress."""
 

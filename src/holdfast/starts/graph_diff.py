@@ -17,6 +17,8 @@ from holdfast.checkpoint.graph_record import Described, GraphRecord, Role, has_o
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.connectors import spark_options
+from holdfast.flow.saving import names_before
+from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json, where
 
 REREADS = "read again from its beginning"
@@ -215,22 +217,47 @@ def _compare(name: str, before: GraphRecord, after: GraphRecord, upgrade: StateU
     if old is None or old.role is not new.role:
         effect = _EFFECT_OF_AGAIN if _is_left_out(new, before) else _EFFECT_OF_NEW[new.role]
         return NodeChange(name, new.role, NodeVerdict.NEW, effect)
-    details = []
+    details: list[str] = []
+    reasons: list[str] = []
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
     if old.arguments != new.arguments:
-        details += _differing(*_comparable(old, new))
+        arguments = _comparable(old, new)
+        if upgrade.past.parts:
+            given, now = (each.pop(upgrade.past.parts, {}) for each in arguments)
+            lines, reasons = _of_parts(given, now, upgrade.past)
+            details += lines
+        details += _differing(*arguments)
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(
-            name, was, state_move(before.state_schemas[was or name], after.state_schemas[name], upgrade), details
-        )
+        move = state_move(before.state_schemas[was or name], after.state_schemas[name], upgrade)
+        return _stateful(name, was, replace(move, reasons=(*move.reasons, *reasons)), details)
     if not details:
         return NodeChange(name, new.role, NodeVerdict.KEPT, "")
     is_moved = new.role is Role.SINK and _target(old) != _target(new)
     effect = _EFFECT_OF_ANOTHER_TARGET if is_moved else _EFFECT_OF_CHANGED[new.role]
     return NodeChange(name, new.role, NodeVerdict.CHANGED, effect, tuple(details))
+
+
+def _of_parts(before: Mapping[str, Any], now: Mapping[str, Any], past: Evolution) -> tuple[list[str], list[str]]:
+    """Return what becomes of an operator's parts, and which of them cannot take over the state of their name."""
+    lines, reasons = [], []
+    kept = names_before(now, before, past.renamed_parts)
+    for name, what in now.items():
+        if name not in kept:
+            lines.append(f"{past.parts}: {name!r} is new, and begins without state")
+            continue
+        was = before[kept[name]]
+        if was["is"] != what["is"]:
+            reasons.append(f"{past.parts}: {name!r} was {was['is']}, and is {what['is']}: give it a name of its own")
+        if kept[name] != name:
+            lines.append(f"{past.parts}: {name!r} is renamed, and keeps the state of {kept[name]!r}")
+        lines += _differing({**was, "is": ""}, {**what, "is": ""}, f"{past.parts}: {name}.")
+    gone = [name for name in before if name not in kept.values()]
+    lines += [f"{past.parts}: {name!r} is gone, and its state is left out" for name in gone]
+    same = [name for name, was in kept.items() if name == was and now[name] == before[name]]
+    return [*lines, f"{past.parts}: kept as they are: {_list(same)}"], reasons
 
 
 def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> NodeChange:

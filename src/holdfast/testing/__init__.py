@@ -1,6 +1,7 @@
 """Kit for tests, shipped for users: graphs driven without Spark; drivers that die, sinks that break, and an auditor.
 
-Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your own, :func:`play` for a scenario,
+Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your own,
+:func:`flow_contract` for calculators, :func:`play` for a scenario,
 :func:`crash_loop` for a sink of your own, :func:`simulate` for seeds.
 """
 
@@ -10,6 +11,7 @@ from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
 from holdfast.testing.drive import drive
 from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
 from holdfast.testing.faulty_sink import FaultySink
+from holdfast.testing.flow_contract import flow_contract
 from holdfast.testing.given import bound, close, malformed
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
 from holdfast.testing.simulation.process import Baton, CrashAt, Ending, Process, SimulatedCrash, SteppedLane
@@ -83,6 +85,7 @@ __all__ = [
     "close",
     "crash_loop",
     "drive",
+    "flow_contract",
     "malformed",
     "play",
     "real_sink",

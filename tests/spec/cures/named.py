@@ -13,8 +13,10 @@ import click
 import typer.main
 
 import holdfast as hf
+from holdfast import flow
 from holdfast.cli.app import app
 from holdfast.config import known_variables
+from holdfast.flow import calculators
 from holdfast.starts.start import start
 
 ROOMS = ("operators/", "connectors/")
@@ -197,14 +199,14 @@ def _name_faults(text: str) -> Iterator[str]:
 
 
 def _public() -> Iterator[Any]:
-    for module in (hf, hf.read, hf.write, hf.policy, hf.control, hf.segments, hf.files, hf.testing):
+    for module in (hf, hf.read, hf.write, hf.policy, hf.control, hf.segments, hf.files, hf.testing, flow, calculators):
         for name in dir(module):
             if not name.startswith("_"):
                 found = getattr(module, name)
-                if callable(found) and not isinstance(found, ModuleType):
-                    yield found
+                if not isinstance(found, ModuleType):
+                    yield from (each for each in (found, getattr(found, "Options", None)) if callable(each))
     yield start  # the options of Pipeline.run and Pipeline.start
-    for owner in (hf.Pipeline, hf.Run):
+    for owner in (hf.Pipeline, hf.Run, flow.Graph, flow.Run, flow.Context):
         yield from (each for name, each in vars(owner).items() if callable(each) and not name.startswith("_"))
 
 

@@ -19,6 +19,7 @@ from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, checked, from_parquet, verify, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.operators.aggregate.step import AggregateStep
+from holdfast.operators.flow.step import FlowStep
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.distinct import DistinctStep
 from holdfast.operators.stateful.merge_step import MergeStep
@@ -30,6 +31,7 @@ from holdfast.state.tables import encode
 _FOR_ALL_KEYS = {
     "aggregate": AggregateStep.for_all_keys,
     "distinct": DistinctStep.for_all_keys,
+    "flow": FlowStep.for_all_keys,
     "join": JoinStep.for_all_keys,
     "lookup_as_of": MergeStep.for_all_keys,
     "merge": MergeStep.for_all_keys,

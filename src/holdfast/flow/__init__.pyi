@@ -1,0 +1,33 @@
+# The public names, and where each is defined: the one list of them (holdfast/later.py reads it).
+
+from holdfast.flow import calculators as calculators
+from holdfast.flow.building import Stream as Stream
+from holdfast.flow.building import Streams as Streams
+from holdfast.flow.building import node as node
+from holdfast.flow.context import Context as Context
+from holdfast.flow.contract import STOP as STOP
+from holdfast.flow.contract import Calculator as Calculator
+from holdfast.flow.contract import Contract as Contract
+from holdfast.flow.contract import Stop as Stop
+from holdfast.flow.contract import function as function
+from holdfast.flow.executors import Application as Application
+from holdfast.flow.executors import Executor as Executor
+from holdfast.flow.executors import Seeded as Seeded
+from holdfast.flow.executors import Sequential as Sequential
+from holdfast.flow.executors import Threads as Threads
+from holdfast.flow.graph import Graph as Graph
+from holdfast.flow.policies import CLOSE as CLOSE
+from holdfast.flow.policies import Policy as Policy
+from holdfast.flow.queues import ABSENT as ABSENT
+from holdfast.flow.queues import BrokenContract as BrokenContract
+from holdfast.flow.queues import InputQueue as InputQueue
+from holdfast.flow.run import Run as Run
+from holdfast.flow.timestamps import DONE as DONE
+from holdfast.flow.timestamps import MAX as MAX
+from holdfast.flow.timestamps import MIN as MIN
+from holdfast.flow.timestamps import ONE_OVER_POST_STREAM as ONE_OVER_POST_STREAM
+from holdfast.flow.timestamps import POST_STREAM as POST_STREAM
+from holdfast.flow.timestamps import PRE_STREAM as PRE_STREAM
+from holdfast.flow.timestamps import UNSET as UNSET
+from holdfast.flow.timestamps import UNSTARTED as UNSTARTED
+from holdfast.operators.flow.spec import flow as flow

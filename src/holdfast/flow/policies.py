@@ -1,0 +1,475 @@
+"""Input policies, as a node follows them: which packets are its next input set, and when.
+
+A policy is asked when something of a node's inputs has changed and the node is free.  It answers with the next input
+set, which it has taken out of the queues, with :data:`CLOSE`, or with None: not ready.  Rules and quirks are those of
+docs/operators/flow.md; the columnar operator ``sync`` decides the same for whole epochs
+(:mod:`holdfast.operators.sync.decide`), and tests compare the two.
+
+References
+----------
+MediaPipe, "Synchronization: input policies".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from holdfast.errors import InvalidPipeline
+from holdfast.flow.queues import InputQueue, Packet, Payload
+from holdfast.flow.timestamps import (
+    DONE,
+    ONE_OVER_POST_STREAM,
+    POST_STREAM,
+    UNSET,
+    UNSTARTED,
+    after,
+    before,
+    shift,
+)
+
+
+class Close:
+    """The type of :data:`CLOSE`."""
+
+    def __repr__(self) -> str:
+        return "CLOSE"
+
+
+CLOSE = Close()
+"""Answer of a policy: nothing comes any more."""
+
+InputSet = tuple[int, list[Packet]]
+"""Time, and for each input its packet, or ABSENT with the last time settled there."""
+
+Answer = InputSet | Close | None
+
+
+class Declared(Protocol):
+    """A policy as it is declared: one of ``hf.policy``, which the operator ``sync`` takes too."""
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what it was declared with."""
+
+
+class Policy:
+    """What a node's inputs make of its packets; a policy of one's own is a subclass.
+
+    Parameters
+    ----------
+    queues : sequence of InputQueue
+        The inputs, in the order of the contract.
+    with_bounds : bool
+        Whether the node runs also for times that are settled without a packet.
+    """
+
+    state: tuple[str, ...] = ()
+    """Attributes that are kept with a checkpoint: numbers, and lists of numbers."""
+
+    is_ordered = True
+    """Whether the times of each input must ascend."""
+
+    drops = False
+    """Whether each packet is to be looked at when it comes, for what is dropped: then :meth:`drop` is called."""
+
+    def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:
+        self.queues = tuple(queues)
+        self.with_bounds = with_bounds
+        self.low: int | None = None
+        """Least time that the next input set may have, as far as the last answer says; None: unknown."""
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Drop what is not wanted: a packet has come."""
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return _missing(self.queues)
+
+    def _take(self, t: int) -> InputSet:
+        """Take what is at a time."""
+        found = []
+        for queue in self.queues:
+            items = queue.items
+            if items and items[0][0] == t:
+                found.append(queue.pop() if queue.is_full else items.popleft())
+            else:
+                found.append(queue.empty_packet())
+        return t, found
+
+
+def _missing(queues: Sequence[InputQueue]) -> list[InputQueue]:
+    """Return the inputs that are empty, and not settled at the first packet that waits."""
+    first = min((queue.items[0][0] for queue in queues if queue.items), default=UNSET)
+    return [queue for queue in queues if not queue.items and queue.bound <= first]
+
+
+class _Group:
+    """Inputs that settle together."""
+
+    __slots__ = ("last", "low", "queues", "with_bounds")
+
+    def __init__(self, queues: Sequence[InputQueue], with_bounds: bool) -> None:
+        self.queues = queues
+        self.with_bounds = with_bounds
+        self.last = UNSTARTED
+        self.low = UNSTARTED
+
+    def ready(self) -> int | Close | None:
+        """Return the time of the next input set."""
+        low_bound = low_packet = DONE
+        for queue in self.queues:
+            items = queue.items
+            if items:
+                t = items[0][0]
+                if t < low_packet:
+                    low_packet = t
+            elif queue.bound < low_bound:
+                low_bound = queue.bound
+        if low_bound > low_packet:
+            self.low = low_packet
+            if not self.with_bounds or low_packet == POST_STREAM:
+                return low_packet
+        else:
+            self.low = low_bound
+            if low_bound >= ONE_OVER_POST_STREAM:
+                return CLOSE
+        if not self.with_bounds:
+            return None
+        t = before(low_bound)
+        if low_packet < t:
+            t = low_packet
+        return t if t > self.last else None
+
+
+class SettledInputs(Policy):
+    """All packets of one time as soon as it is settled on every input; ascending, and nothing is dropped."""
+
+    state: tuple[str, ...] = ("last",)
+
+    def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:
+        super().__init__(queues, with_bounds)
+        self._group = _Group(self.queues, with_bounds)
+
+    @property
+    def last(self) -> int:
+        """Time of the last input set."""
+        return self._group.last
+
+    @last.setter
+    def last(self, t: int) -> None:
+        self._group.last = t
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        group = self._group
+        t = group.ready()
+        self.low = group.low
+        if t is None or isinstance(t, Close):
+            return t
+        group.last = t
+        return self._take(t)
+
+
+class EarlyCloseInputs(SettledInputs):
+    """Settled, until one input has ended and is used up; what waits elsewhere then is lost."""
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        if any(queue.bound == DONE and not queue.items for queue in self.queues):
+            return CLOSE
+        answer = super().next_set()
+        return None if answer is CLOSE else answer
+
+
+class SyncSetInputs(Policy):
+    """Settled within each group of inputs; of several groups that are ready the least time goes first."""
+
+    state = ("last",)
+
+    def __init__(
+        self, queues: Sequence[InputQueue], with_bounds: bool = False, groups: Sequence[Sequence[str]] = ()
+    ) -> None:
+        super().__init__(queues, with_bounds)
+        by_name = {queue.name: queue for queue in queues}
+        named = {name for group in groups for name in group}
+        rest = [name for name in by_name if name not in named]
+        self._groups = [
+            _Group([by_name[name] for name in group], with_bounds) for group in (*groups, rest) if len(group)
+        ]
+
+    @property
+    def last(self) -> list[int]:
+        """For each group the time of its last input set."""
+        return [group.last for group in self._groups]
+
+    @last.setter
+    def last(self, times: Sequence[int]) -> None:
+        for group, t in zip(self._groups, times, strict=True):
+            group.last = t
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return [queue for group in self._groups for queue in _missing(group.queues)]
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        best: _Group | None = None
+        first = DONE
+        is_over = True
+        for group in self._groups:
+            t = group.ready()
+            if isinstance(t, Close):
+                continue
+            is_over = False
+            if t is not None and t < first:
+                best, first = group, t
+        if best is None:
+            return CLOSE if is_over else None
+        best.last = first
+        found = []
+        for queue in self.queues:
+            is_at = queue in best.queues and queue.items and queue.items[0][0] == first
+            found.append(queue.pop() if is_at else queue.empty_packet())
+        return first, found
+
+
+class ImmediateInputs(Policy):
+    """What has come, at once; packets meet only where they have piled up while the node was busy."""
+
+    state = ("last", "is_told")
+
+    def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:
+        super().__init__(queues, with_bounds)
+        self.last = [UNSTARTED] * len(self.queues)
+        self.is_told = [0] * len(self.queues)
+        """Which inputs' end the node knows of."""
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        heads = [queue.head for queue in self.queues]
+        self.low = min(heads)
+        ready = [self._ready(place, queue) for place, queue in enumerate(self.queues)]
+        t = min(ready)
+        ended = [head >= ONE_OVER_POST_STREAM for head in heads]
+        has_news = any(is_over and not told for is_over, told in zip(ended, self.is_told, strict=True))
+        if t < DONE:
+            self.is_told = [int(is_over or told) for is_over, told in zip(ended, self.is_told, strict=True)]
+            found = []
+            for place, queue in enumerate(self.queues):
+                if ready[place] == t:
+                    self.last[place] = t
+                is_at = queue.items and queue.items[0][0] == t
+                found.append(queue.pop() if is_at else queue.empty_packet())
+            return t, found
+        if all(ended):
+            return CLOSE
+        if has_news and not self.with_bounds:
+            self.is_told = [int(is_over) for is_over in ended]
+            return self.low, [queue.empty_packet() for queue in self.queues]
+        return None
+
+    def _ready(self, place: int, queue: InputQueue) -> int:
+        """Return the time at which an input can be given; DONE: not now."""
+        if queue.items:
+            return queue.items[0][0]
+        if not self.with_bounds:
+            return DONE
+        t = before(queue.bound)
+        return t if t > self.last[place] else DONE
+
+
+class BarrierInputs(Policy):
+    """The next packet of each input, whatever its time."""
+
+    is_ordered = False
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        if all(queue.items for queue in self.queues):
+            found = [queue.pop() for queue in self.queues]
+            return min(packet[0] for packet in found), found
+        if any(queue.bound == DONE and not queue.items for queue in self.queues):
+            return CLOSE
+        return None
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        return [queue for queue in self.queues if not queue.items]
+
+
+class FixedSizeInputs(SettledInputs):
+    """Settled, but an input whose queue grows to ``trigger`` packets keeps only the newest ``target``."""
+
+    state = ("last", "kept")
+    drops = True
+
+    def __init__(
+        self,
+        queues: Sequence[InputQueue],
+        with_bounds: bool = False,
+        trigger: int = 2,
+        target: int = 1,
+        min_size: bool = False,
+    ) -> None:
+        super().__init__(queues, with_bounds)
+        self.trigger = trigger
+        self.target = target
+        self.min_size = min_size
+        self.kept = UNSET
+        """Below this time all is dropped."""
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        self.drop()
+        return super().next_set()
+
+    def _take(self, t: int) -> InputSet:
+        newest = min(before(after(queue.items[-1][0])) if queue.items else before(queue.bound) for queue in self.queues)
+        self.kept = min(self.kept, newest)  # so that one time survives
+        return super()._take(t)
+
+    def drop(self) -> None:
+        """Drop what newer packets push out."""
+        if self.min_size:
+            if any(len(queue.items) < self.trigger for queue in self.queues):
+                return
+            below = min(queue.items[-self.target][0] for queue in self.queues)
+        else:
+            for queue in self.queues:
+                limit = self.target if len(queue.items) >= self.trigger else self.trigger - 1
+                if len(queue.items) > limit:
+                    self.kept = max(self.kept, after(queue.items[-limit - 1][0]))
+            below = self.kept
+        for queue in self.queues:
+            while queue.items and queue.items[0][0] < below:
+                queue.pop()
+
+
+class MuxInputs(Policy):
+    """Each packet of the control input chooses, by name or number, which data input's packet of its time goes along."""
+
+    def __init__(
+        self,
+        queues: Sequence[InputQueue],
+        with_bounds: bool = False,
+        select: str = "",
+        column: str | None = None,
+    ) -> None:
+        super().__init__(queues, with_bounds)
+        self._control = next(queue for queue in self.queues if queue.name == select)
+        self._data = [queue for queue in self.queues if queue is not self._control]
+        self._by_name = {queue.name: queue for queue in self._data}
+        self._attribute = column
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        control = self._control
+        self.low = control.head
+        if not control.items:
+            return CLOSE if control.bound == DONE else None
+        t, choice = control.items[0]
+        self._drop_below(t)
+        chosen = self._choice(choice)
+        if not chosen.items and chosen.bound <= t:
+            return None
+        found = []
+        for queue in self.queues:
+            takes = queue is control or (queue is chosen and queue.items and queue.items[0][0] == t)
+            found.append(queue.pop() if takes else queue.empty_packet())
+        self._drop_below(t + 1)
+        return t, found
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        control = self._control
+        return [self._choice(control.items[0][1]) if control.items else control]
+
+    def _drop_below(self, t: int) -> None:
+        for queue in self._data:
+            while queue.items and queue.items[0][0] < t:
+                queue.pop()
+
+    def _choice(self, choice: Payload) -> InputQueue:
+        if self._attribute is not None:
+            choice = choice[self._attribute] if isinstance(choice, Mapping) else getattr(choice, self._attribute)
+        if isinstance(choice, str) and choice in self._by_name:
+            return self._by_name[choice]
+        if isinstance(choice, int) and 0 <= choice < len(self._data):
+            return self._data[choice]
+        raise InvalidPipeline(
+            f"A packet of input {self._control.name!r} of calculator {self._control.node.name!r} chooses {choice!r}.",
+            why=f"the data inputs are {', '.join(f'{n} ({name})' for n, name in enumerate(self._by_name))}.",
+            do="give each control packet one of these numbers or names.",
+            participant=self._control.node.name,
+        )
+
+
+class AlignedInputs(Policy):
+    """Settled, after each other input was shifted to the base's time at their first meeting."""
+
+    state = ("offsets",)
+
+    def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False, base: str = "") -> None:
+        super().__init__(queues, with_bounds)
+        self._base = next(queue for queue in self.queues if queue.name == base)
+        self.offsets: list[int] = []
+        """What is added to the times of each input; empty: they have not met."""
+
+    def next_set(self) -> Answer:
+        """Return the next input set, taken out of the queues."""
+        base = self._base
+        if not self.offsets:
+            self.low = base.head
+            if not base.items:
+                return None
+            if not all(queue.items for queue in self.queues):
+                t = base.items[0][0]
+                return t, [queue.pop() if queue is base else queue.empty_packet() for queue in self.queues]
+            self.offsets = [base.head - queue.head for queue in self.queues]
+        low_bound = low_packet = DONE
+        for queue, offset in zip(self.queues, self.offsets, strict=True):
+            if queue.items:
+                low_packet = min(low_packet, shift(queue.items[0][0], offset))
+            else:
+                low_bound = min(low_bound, shift(queue.bound, offset))
+        self.low = min(low_bound, low_packet)
+        if self.low >= ONE_OVER_POST_STREAM:
+            return CLOSE
+        if low_bound <= low_packet:
+            return None
+        found: list[Packet] = []
+        for queue, offset in zip(self.queues, self.offsets, strict=True):
+            if queue.items and shift(queue.items[0][0], offset) == low_packet:
+                found.append((low_packet, queue.pop()[1]))
+            else:
+                found.append(queue.empty_packet())
+        return low_packet, found
+
+    def missing(self) -> list[InputQueue]:
+        """Return the inputs that what waits is waiting for."""
+        if not self.offsets:
+            return [self._base]
+        shifts = list(zip(self.queues, self.offsets, strict=True))
+        first = min((shift(queue.items[0][0], offset) for queue, offset in shifts if queue.items), default=UNSET)
+        return [queue for queue, offset in shifts if not queue.items and shift(queue.bound, offset) <= first]
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "settled": SettledInputs,
+    "sync_sets": SyncSetInputs,
+    "immediate": ImmediateInputs,
+    "barrier": BarrierInputs,
+    "early_close": EarlyCloseInputs,
+    "fixed_size": FixedSizeInputs,
+    "mux": MuxInputs,
+    "timestamp_align": AlignedInputs,
+}
+"""How each declared kind is followed."""

@@ -1,0 +1,234 @@
+"""A graph's state as bytes, by node: what waits, what is held and promised; and how a graph goes on from it.
+
+Only an idle graph is saved: no call is under way, and what waits, waits by the policies.  A node's state is its queues
+with their bounds, what its policy remembers, an unfinished batch, the bounds of its outputs, and its calculator's own,
+which is either saved or made again: by the input sets since the last marked packet, whose outputs have left before.
+
+Where the graph has changed meanwhile, a node that is kept finds its state under its name.  An input that is new begins
+at the bound of the stream that fills it now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InvalidPipeline
+from holdfast.flow.context import Context
+from holdfast.flow.nodes import NodeRun
+from holdfast.flow.run import Run
+from holdfast.flow.timestamps import PRE_STREAM
+
+INPUTS = ""
+"""In the place of a node's name: the graph's inputs."""
+
+
+@dataclass(frozen=True)
+class SavedNode:
+    """The state of one node.
+
+    Parameters
+    ----------
+    state : bytes
+        What waits, is held and promised.
+    replay : sequence of bytes
+        Input sets that the calculator is restored by: those that were not saved before.
+    first : int
+        Number of the first of them; those from there on that were saved before are gone.
+    count : int
+        How many there are, from number 0 on.
+    """
+
+    state: bytes
+    replay: Sequence[bytes] = ()
+    first: int = 0
+    count: int = 0
+
+
+def save(run: Run, of: str) -> dict[str, SavedNode]:
+    """Return the state of an idle graph, by node.
+
+    Parameters
+    ----------
+    run : Run
+        The graph.
+    of : str
+        Whose it is, for errors.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a calculator has state and can neither save it nor be replayed, or a value cannot become bytes.
+    """
+    bounds = {name: each.stream.bound for name, each in run.engine.inputs.items()}
+    codec = run.graph.codec
+    found = {INPUTS: SavedNode(codec.encode({"bounds": bounds}, of=of))}
+    for node in run.engine.nodes:
+        named = f"node {node.name!r} of {of}"
+        first, new = node.replay.take()
+        sets = [codec.encode([t, [list(packet) for packet in packets]], of=named) for t, packets in new]
+        for each in sets:
+            node.replay.digest = hashlib.blake2b(node.replay.digest + each, digest_size=16).digest()
+        count = len(node.replay.sets)
+        state = codec.encode({**_state(node), "replay": [count, node.replay.digest]}, of=named)
+        found[node.name] = SavedNode(state, sets, first, count)
+    return found
+
+
+def _state(node: NodeRun) -> dict[str, Any]:
+    return {
+        "queues": {
+            queue.name: [queue.bound, queue.had_packet, [list(packet) for packet in queue.items]]
+            for queue in node.queues
+        },
+        "policy": {name: getattr(node.policy, name) for name in node.policy.state},
+        "batch": [[t, [list(packet) for packet in packets]] for t, packets in node.batch],
+        "outputs": {name: stream.bound for name, (stream, _) in node.outputs.items()},
+        "is_closed": node.is_closed,
+        "identity": node.identity,
+        "calculator": _own(node),
+    }
+
+
+def _own(node: NodeRun) -> dict[str, Any] | None:
+    if node.is_closed or node.contract.replay_from:
+        return None
+    try:
+        own = node.calculator.save()
+    except Exception as error:
+        raise _failure(node, "save", error) from error
+    if not isinstance(own, Mapping):
+        if own is not None:
+            raise InvalidPipeline(
+                f"save() of calculator {node.name!r} returned {type(own).__name__}.",
+                why="its state is a mapping of names to values.",
+                do='return for instance {"total": self.total}.',
+                participant=node.name,
+            )
+        raise InvalidPipeline(
+            f"Calculator {node.name!r} has state that nobody can keep.",
+            why="it has neither save() nor Contract(replay_from=...), and does not say that it has none: in a pipeline "
+            "it is restored after a crash.",
+            do="write save() and restore(), or declare Contract(is_pure=True), or what it can be replayed from.",
+            participant=node.name,
+        )
+    return dict(own)
+
+
+def restore(
+    run: Run, states: Mapping[str, bytes], replays: Mapping[str, Sequence[bytes]], renamed: Mapping[str, str], of: str
+) -> None:
+    """Let a graph that has not begun go on from a state, and begin.
+
+    Parameters
+    ----------
+    run : Run
+        Built with ``starts=False``.
+    states : mapping of str to bytes
+        Node -> state, of this graph or of an earlier version of it.
+    replays : mapping of str to sequence of bytes
+        Node -> input sets by which its calculator is restored.
+    renamed : mapping of str to str
+        Node -> its name there, until its state is kept under the new one.
+    of : str
+        Whose it is, for errors.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a calculator is another kind than the one that was saved.
+    """
+    codec = run.graph.codec
+    known = {name: codec.decode(state, of=f"node {name!r} of {of}") for name, state in states.items()}
+    bounds = known[INPUTS]["bounds"] if INPUTS in known else {}
+    for name, graph_input in run.engine.inputs.items():
+        graph_input.stream.bound = bounds.get(name, PRE_STREAM)
+    kept = names_before([node.name for node in run.engine.nodes], known, renamed)
+    for node in run.engine.nodes:
+        if node.name in kept:
+            for name, (stream, _) in node.outputs.items():
+                stream.bound = known[kept[node.name]]["outputs"].get(name, PRE_STREAM)
+    run.engine.open(muted=kept)
+    for node in run.engine.nodes:
+        state = known[kept[node.name]] if node.name in kept else None
+        _restore_queues(run, node, {} if state is None else state["queues"])
+        if state is not None:
+            sets = replays.get(kept[node.name], ())
+            _restore(node, state, [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets])
+            if kept[node.name] != node.name:
+                node.replay.saved_count, node.replay.digest = 0, b""  # they are kept under the old name
+    run.engine.begin()
+
+
+def names_before(names: Collection[str], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return node -> the name under which its state is kept, of the nodes that are not new.
+
+    A node that is known by its own name was not renamed, or was so before; and of two the renamed one goes on.
+
+    Examples
+    --------
+    >>> names_before(["a", "b", "c"], ["a"], {"b": "a"}), names_before(["a", "b"], ["a", "b"], {"b": "a"})
+    ({'b': 'a'}, {'a': 'a', 'b': 'b'})
+    """
+    moved = {name: renamed[name] for name in names if name not in known and renamed.get(name) in known}
+    taken = set(moved.values())
+    return {name: moved.get(name, name) for name in names if name in moved or (name in known and name not in taken)}
+
+
+def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Any]]) -> None:
+    for queue in node.queues:
+        if queue.name in queues:
+            bound, queue.had_packet, packets = queues[queue.name]
+            queue.items.extend((t, value) for t, value in packets)
+            queue.bound = max(bound, run.stream_bound(queue.stream))
+        else:
+            queue.bound = run.stream_bound(queue.stream)
+
+
+def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> None:
+    node.is_closed = state["is_closed"]
+    if state["identity"] != node.identity:
+        raise InvalidPipeline(
+            f"Node {node.name!r} was {state['identity']}, and is {node.identity} now.",
+            why="a node's name is the identity of its state, and another calculator cannot read it.",
+            do="give the new node a name of its own, or bring the old calculator back.",
+            participant=node.name,
+        )
+    for name in node.policy.state:
+        if name in state["policy"]:
+            setattr(node.policy, name, state["policy"][name])
+    node.batch = [(t, [(at, value) for at, value in packets]) for t, packets in state["batch"]]
+    if node.is_closed:
+        return
+    if node.contract.replay_from:
+        _replay(node, [(t, [(at, value) for at, value in packets]) for t, packets in sets])
+        node.replay.saved_count, node.replay.digest = state["replay"]
+    elif state["calculator"]:
+        try:
+            node.calculator.restore(state["calculator"])
+        except Exception as error:
+            raise _failure(node, "restore", error) from error
+
+
+def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"Calculator {node.name!r} failed in {where}: {type(error).__name__}: {error}.",
+        why="its own code raised it; its state is what save() gave, which may have been an earlier version of it.",
+        do=f"mend {where}(); restore() takes what save() of every version gives that may still be kept.",
+        participant=node.name,
+    )
+
+
+def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
+    """Give a calculator the input sets since its mark again; what it makes of them has left before."""
+    context = Context(node)
+    for context.timestamp, context._packets in sets:
+        try:
+            node.calculator.process(context)
+        except Exception as error:
+            raise node.error_of(error, context.timestamp) from error
+        context._sent.clear()
+        context._explicit.clear()
+    node.replay.sets = list(sets)

@@ -1,0 +1,1 @@
+"""``flow``: a graph of calculators for each key."""

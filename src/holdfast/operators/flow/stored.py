@@ -1,0 +1,51 @@
+"""Rows of the state of flowgraphs: which an epoch reads, writes and removes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.state import joins, tables
+from holdfast.state.step import Change, StateTable
+
+NODE = "__node__"
+SET = "__set__"
+STATE = "__state__"
+
+
+class ChangedRows:
+    """Rows of a state table that an epoch writes and removes."""
+
+    def __init__(self, declared: StateTable) -> None:
+        self._declared = declared
+        self.upserts: list[dict[str, Any]] = []
+        self.deletes: list[dict[str, Any]] = []
+
+    def change(self) -> Change:
+        """Return them as a change."""
+        return Change(
+            pa.Table.from_pylist(self.upserts, self._declared.schema),
+            pa.Table.from_pylist(self.deletes, tables.key_schema(self._declared)),
+        )
+
+
+def states_by_key(table: pa.Table, keys: pa.Table, names: Sequence[str]) -> dict[int, dict[str, bytes]]:
+    """Return key -> node -> state."""
+    rows = joins.semi_join(table, keys, names)
+    found: dict[int, dict[str, bytes]] = {}
+    codes = joins.index_in(rows, keys, names).tolist()
+    columns = (rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist())
+    for code, node, state in zip(codes, *columns, strict=True):
+        found.setdefault(code, {})[node] = state
+    return found
+
+
+def replays_of(table: pa.Table, key: pa.Table, names: Sequence[str]) -> dict[str, list[bytes]]:
+    """Return node -> the input sets of a key, in their order."""
+    rows = joins.semi_join(table, key, names).sort_by(SET)
+    found: dict[str, list[bytes]] = {}
+    for node, data in zip(rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist(), strict=True):
+        found.setdefault(node, []).append(data)
+    return found
