@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast as hf
+from holdfast.errors import InvalidPipeline
 from holdfast.flow import Calculator, Context, Contract, Graph, node
 from holdfast.flow.building import NodeSpec
 from holdfast.flow.calculators import FlowLimiter
@@ -259,6 +260,21 @@ def test_what_waits_is_counted_of_all_keys_and_in_the_intake_too() -> None:
         found.append(result.counts["waiting_rows"])
     # Each key's last row can have others below it; the one before waits for its batch of three.
     assert found == [2, 3, 4, 5]
+
+
+def test_with_threads_the_outputs_are_those_of_the_policies() -> None:
+    rows = [("rows", {"k": k, "t": t, "v": t}) for t in range(60) for k in "abc"]
+    given = cut([*rows, ("rows", close())], [30, 31, 100], ["rows"])
+    wanted = drive(single(line(Batched, Total, Odd)), given)
+    found = drive(single(line(Batched, Total, Odd), threads=3), given)
+    assert [by_key([epoch]) for epoch in found] == [by_key([epoch]) for epoch in wanted]
+
+
+def test_threads_are_refused_where_a_policy_goes_by_arrival() -> None:
+    with pytest.raises(InvalidPipeline, match=r"node 'odd' of graph .* has the policy immediate"):
+        single(line(node(Odd, name="odd", policy=hf.policy.immediate())), threads=2)
+    with pytest.raises(InvalidPipeline, match="threads=0 is no number of threads"):
+        single(line(Odd), threads=0)
 
 
 # --- what is downstream ----------------------------------------------------------------------------------------------

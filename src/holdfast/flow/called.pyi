@@ -49,6 +49,7 @@ class flow(Any):  # type: ignore[misc]  # what a call returns: a stream, several
         side_inputs: Mapping[str, Any] | None = None,
         renamed_nodes: Mapping[str, str] | None = None,
         forget_after: str | None = None,
+        threads: int | None = None,
         name: str | None = None,
         renamed_from: str | None = None,
         migrate: Any = None,

@@ -56,6 +56,8 @@ class Flow:
         Node of the graph -> its name before.
     forget_after : str, optional
         How long a silent key is remembered, in logged batch time.
+    threads : int, optional
+        Of each graph; None: its calculators are called one at a time.
     token : str
         By which a worker knows the graphs that it has built of this one.
     """
@@ -69,6 +71,7 @@ class Flow:
     side_inputs: Mapping[str, Any] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     forget_after: str | None = None
+    threads: int | None = None
     token: str = field(default_factory=lambda: uuid4().hex)
     kind: ClassVar[str] = "flow"
     wakes: ClassVar[bool] = False
@@ -168,6 +171,7 @@ class Flow:
             self.renamed,
             forget_us,
             self.token,
+            self.threads,
         )
 
 
@@ -207,6 +211,7 @@ def flow(
     side_inputs: Mapping[str, Any] | None = None,
     renamed_nodes: Mapping[str, str] | None = None,
     forget_after: str | None = None,
+    threads: int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -238,6 +243,9 @@ def flow(
         Node of the graph -> the name under which its state was kept before.  It has an effect once, and may stay.
     forget_after : str, optional
         Forget a key that was silent for this long, in logged batch time, and of which nothing waits.
+    threads : int, optional
+        Threads on which calculators of a graph run side by side; without it they are called one at a time.  Each graph
+        in memory has its own.  Only where no policy goes by arrival: what leaves is the same then.
     name : str, optional
         The operator's name, under which its state is kept.
     renamed_from : str, optional
@@ -288,6 +296,7 @@ def flow(
             "side_inputs": side_inputs,
             "renamed_nodes": renamed_nodes,
             "forget_after": forget_after,
+            "threads": threads,
         }
         if isinstance(streams, Graph) and graph is None:
             return FlowAnywhere(streams, arguments, name, built_at, past)
@@ -322,6 +331,7 @@ def _spec(
     side_inputs: Mapping[str, Any] | None,
     renamed_nodes: Mapping[str, str] | None,
     forget_after: str | None,
+    threads: int | None,
 ) -> Flow:
     graph.check()
     _check_graph(graph, streams)
@@ -351,7 +361,29 @@ def _spec(
         dict(side_inputs or {}),
         _check_renames(graph, dict(renamed_nodes or {})),
         forget_after,
+        _checked_threads(graph, threads),
     )
+
+
+_BY_TIME_OR_ORDER = ("settled", "mux", "barrier")
+"""Policies whose input sets follow from the packets of each input alone, whenever they come."""
+
+
+def _checked_threads(graph: Graph, threads: int | None) -> int | None:
+    if threads is None:
+        return None
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise InvalidPipeline(f"threads={threads!r} is no number of threads.", do="write threads=4, or leave it out.")
+    for name, placed in graph.nodes.items():
+        policy = policy_text(graph.policy_of(placed))
+        if policy not in _BY_TIME_OR_ORDER:
+            raise InvalidPipeline(
+                f"threads={threads} is given, and node {name!r} of graph {graph.name!r} has the policy {policy}.",
+                why="with threads it depends on the moment what it is given, and a replay of an epoch must give the "
+                "same.",
+                do="leave threads= out, or use policies that go by time: settled, mux, barrier.",
+            )
+    return threads
 
 
 def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow import saving, timestamps
-from holdfast.flow.executors import Application
+from holdfast.flow.executors import Application, Threads
 from holdfast.flow.graph import Graph
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
@@ -67,6 +67,7 @@ class FlowStep:
     renamed: Mapping[str, str]
     forget_us: int | None
     token: str
+    threads: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property
@@ -312,10 +313,7 @@ class _Graphs:
         return Run(
             self._step.graph,
             side_inputs=self._step.side_inputs,
-            executor=Application(),
-            executors=dict.fromkeys(
-                {placed.node.executor for placed in self._step.graph.nodes.values()}, Application()
-            ),
+            executor=Application() if self._step.threads is None else Threads(self._step.threads),
             clock=self._clock,
             starts=starts,
         )
@@ -324,11 +322,14 @@ class _Graphs:
         return self._at.batch_us
 
     def _feed(self, run: Run, packets: Sequence[FedPacket], bounds: Mapping[str, int]) -> None:
-        """Give a graph its packets, each when the one before has gone as far as it can, and then what is promised."""
+        """Give a graph its packets, and then what is promised.
+
+        A packet is given when the one before has gone as far as it can; with threads nobody waits for that.
+        """
         names = list(self._step.inputs)
         for t, place, payload in packets:
             run.add(names[place], payload, t)
-            if not run.engine.is_idle():
+            if self._step.threads is None and not run.engine.is_idle():
                 run.wait_until_idle()
         for name, bound in bounds.items():
             current = run.stream_bound(name)
