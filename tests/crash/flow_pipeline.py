@@ -16,7 +16,7 @@ import holdfast as hf
 from tests.calculators import camera_graph, frames_of
 
 WORK = Path(os.environ.get("CRASH_WORK", "."))
-EPOCHS, MORE = 24, 6
+EPOCHS, MORE = 36, 6
 BEHIND = 2
 """Epochs by which poses come later."""
 

@@ -70,7 +70,7 @@ def kill(flow: Flow, victim: str, broker: KafkaServer) -> str:
             with suppress(psutil.NoSuchProcess):
                 worker.kill()
     elif victim == "jvm":
-        jvm_of(flow.run).kill()
+        flow.kill_jvm()
         flow.await_death()
     else:
         flow.run.kill()

@@ -13,14 +13,16 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from holdfast.connectors.kafka.sink.ledger import PROGRESS
-from tests.crash.processes import Case, kill_tree
+from tests.crash.processes import Case, jvm_of, kill_tree
 from tests.kafka_servers import KafkaTopic, open_transactions
 from tests.kafka_topics import Topics
 
@@ -249,6 +251,15 @@ class Flow:
         """Wait until the life has ended, as it must; leave nothing of it."""
         assert self.run.wait(timeout=WAIT_S) != 0
         self._end()
+
+    def kill_jvm(self) -> None:
+        """Kill the JVM, until the life has ended: one that dies while it starts is replaced."""
+        end = time.monotonic() + WAIT_S
+        while self.run.poll() is None:
+            assert time.monotonic() < end, f"it lives on without a JVM:\n{self._log.read_text()[-3000:]}"
+            with suppress(psutil.NoSuchProcess, TimeoutError):
+                jvm_of(self.run, timeout_s=0.5).kill()
+            time.sleep(0.2)
 
     def note(self, what: str) -> None:
         """Count what has been done to it."""
