@@ -95,6 +95,24 @@ def echoed_here(row: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(made, schema=ECHOED)
 
 
+def paired(left: Any = None, right: Any = None) -> dict[str, Any]:
+    """Return what both inputs have at a time."""
+    return {"both": sum(each["v"] for each in (left, right) if each is not None), "is_pair": None not in (left, right)}
+
+
+def large(paired: dict[str, Any]) -> int | None:
+    return paired["both"] if paired["both"] > 3 else None
+
+
+def two_outputs() -> hf.flow.Graph:
+    """Return a flowgraph of two calculators and two outputs."""
+    graph = hf.flow.Graph("pairs")
+    pairs = {name: graph.input(name) for name in ("left", "right")} | hf.flow.node(paired)
+    graph.output("pairs", pairs)
+    graph.output("large", pairs | hf.flow.node(large))
+    return graph
+
+
 ECHOED = pa.schema([("k", pa.string()), ("t", pa.int64()), ("number", pa.int32()), ("v", pa.int64())])
 HASHED = pa.schema([("k", pa.string()), ("n", pa.int64()), ("sign", pa.string())])
 
@@ -148,7 +166,11 @@ def stateful_streams() -> dict[str, Stream]:
     joined = hf.join(chosen, plain, on="k", within=(-3, 6), how="full", disorder=1, name="joined")
     table = hf.table(marked | hf.select("k", "t", w="v", name="changes"), key="k")
     looked = hf.lookup(once, table, on="k", name="looked")
+    outputs = {"pairs": "both BIGINT, is_pair BOOLEAN", "large": "sum BIGINT"}
+    flows = hf.flow({"left": chosen, "right": plain}, two_outputs(), by="k", outputs=outputs, disorder=1, name="flows")
+    behind = flows["large"] | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="behind")
     return {
+        "pairs": flows["pairs"], "large": flows["large"], "pairs_late": flows["pairs"].late, "behind": behind,
         "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched,
         "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
