@@ -224,6 +224,7 @@ def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
 def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
     """Give a calculator the input sets since its mark again; what it makes of them has left before."""
     context = Context(node)
+    context._is_muted = True
     for context.timestamp, context._packets in sets:
         try:
             node.calculator.process(context)
