@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
 
+import holdfast as hf
 from holdfast.flow import Calculator, Context, Contract
-from tests.calculators import Decoder
+from tests.calculators import Decoder, Total
+from tests.spec.test_flow_operator import line, single
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +20,9 @@ NOTHING: Any = []
 
 def row(key: str, t: int, value: int = 1) -> dict[str, Any]:
     return {"k": key, "t": t, "v": value}
+
+
+# --- restored --------------------------------------------------------------------------------------------------------
 
 
 class Promising(Calculator):
@@ -43,3 +49,48 @@ class PromisingDecoder(Decoder):
     def process(self, context: Context) -> None:
         super().process(context)
         context.bound("image", context.timestamp + 1)
+
+
+# --- let go ----------------------------------------------------------------------------------------------------------
+
+
+class Unsaved(Total):
+    """Cannot be saved."""
+
+    def save(self) -> Mapping[str, Any]:
+        raise ValueError("no")
+
+
+def threads() -> int:
+    return sum(each.name.startswith("holdfast-flow") for each in threading.enumerate())
+
+
+_STREAMS: dict[type, hf.Stream] = {}
+
+
+def single_of(calculator: type[Calculator]) -> hf.Stream:
+    """Return the same stream for a calculator each time, as the tasks of a run have it."""
+    if calculator not in _STREAMS:
+        _STREAMS[calculator] = single(line(calculator), threads=2)
+    return _STREAMS[calculator]
+
+
+class Closing(Total):
+    """Raises when it is closed before its time."""
+
+    opened: ClassVar[list[object]] = []
+    contract: ClassVar[Contract] = Contract(
+        inputs="value", outputs="total", timestamp_offset=0, process_timestamp_bounds=True
+    )
+
+    def open(self, context: Context) -> None:
+        self.opened.append(self)
+
+    def process(self, context: Context) -> None:
+        if "value" in context:
+            super().process(context)
+
+    def close(self, context: Context) -> None:
+        self.opened.remove(self)
+        if self._total < 5:
+            raise ValueError("too few")
