@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 import holdfast as hf
-from holdfast.flow import Calculator, Context, Contract
-from tests.calculators import Decoder, Total
+from holdfast.flow import Calculator, Context, Contract, Graph, node
+from tests.calculators import Both, Decoder, Total
 from tests.spec.test_flow_operator import line, single
 
 pytestmark = pytest.mark.slow
@@ -20,6 +20,19 @@ NOTHING: Any = []
 
 def row(key: str, t: int, value: int = 1) -> dict[str, Any]:
     return {"k": key, "t": t, "v": value}
+
+
+def counted(stream: hf.Stream) -> hf.Stream:
+    """Return how many rows of a stream are in each window of ten."""
+    return stream | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count())
+
+
+def pair(**options: Any) -> Graph:
+    """Return a graph of two inputs that meet."""
+    graph = Graph("pair")
+    left, right = graph.input("left"), graph.input("right")
+    graph.output("out", {"left": left, "right": right} | node(Both, **options))
+    return graph
 
 
 # --- restored --------------------------------------------------------------------------------------------------------
@@ -94,3 +107,35 @@ class Closing(Total):
         self.opened.remove(self)
         if self._total < 5:
             raise ValueError("too few")
+
+
+# --- promised --------------------------------------------------------------------------------------------------------
+
+
+class Opening(Calculator):
+    """Sends something when it is opened, for each key."""
+
+    contract: ClassVar[Contract] = Contract(inputs="value", outputs="same", timestamp_offset=0, is_pure=True)
+
+    def open(self, context: Context) -> None:
+        context.emit("same", 0, at=0)
+
+    def process(self, context: Context) -> None:
+        context.emit("same", context["value"])
+
+    def save(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Ticking(Opening):
+    """Sends something for bounds."""
+
+    contract: ClassVar[Contract] = Contract(
+        inputs="value", outputs="same", timestamp_offset=0, process_timestamp_bounds=True, is_pure=True
+    )
+
+    def open(self, context: Context) -> None:
+        """Send nothing."""
+
+    def process(self, context: Context) -> None:
+        context.emit("same", context.get("value", 0))

@@ -251,9 +251,12 @@ class _Graphs:
         keys = joins.semi_join(state["keys"], self._keys, names)
         were = dict(zip(joins.index_in(keys, self._keys, names).tolist(), keys.to_pylist(), strict=True))
         changed = {name: ChangedRows(step.tables[name]) for name in ("nodes", "replays", "keys")}
+        has_ended = all(bound == CLOSED for bound in self._arrived.everywhere_before.values())
         for code, key in enumerate(self._keys.to_pylist()):
             known = nodes.get(code, {})
-            before = {} if begins[code] else known
+            before = {} if begins[code] and not has_ended else known
+            if has_ended and not before:  # of a late row: a graph that began now would send below what is promised
+                continue
             try:
                 after = self._one(code, key, before, partial(replays_of, replays, self._keys.slice(code, 1), names))
             except HoldfastError as error:
@@ -315,8 +318,8 @@ class _Graphs:
         return after
 
     def _reached(self, run: Run) -> int:
-        """Return the bound of a graph's outputs."""
-        return min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
+        """Return the bound of a graph's outputs.  Of one that has ended nothing leaves, closed or not."""
+        return CLOSED if run.engine.is_over else min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
 
     def _fresh(self) -> Run:
         """Return a graph that has not begun."""
@@ -390,7 +393,7 @@ class _Graphs:
 
     def _for_all(self, known: pa.Table) -> int:
         """Return the bound that holds for every key: of a graph that has no packets, or of one in which some wait."""
-        if not self._arrived.has_risen:
+        if not (self._arrived.has_risen or self._has_let_go(known)):
             return UNBOUNDED
         reached = self._reached_without_packets()
         others = joins.anti_join(known, self._keys, self._step.key.names)
@@ -401,10 +404,21 @@ class _Graphs:
         asked: list[int] = self._out[is_held].tolist()
         return int(min([reached, *held, *asked]))
 
+    def _has_let_go(self, known: pa.Table) -> bool:
+        """Return whether one of these keys held back a bound for all keys, and does so no longer, or less."""
+        if max(self._arrived.everywhere.values()) == UNBOUNDED:
+            return False
+        names = self._step.key.names
+        were = _that_wait(joins.semi_join(known, self._keys, names))
+        codes = joins.index_in(were, self._keys, names)
+        before = keyed.ticks(were.column(OUT).fill_null(UNBOUNDED))
+        return bool(((self._waiting[codes] == 0) | (self._out[codes] > before)).any())
+
     def _reached_without_packets(self) -> int:
         """Return the bound of a graph that was given the bounds for all keys alone: one from memory, or a new one.
 
-        Where bounds make calculators run it is a new one, for it must not matter which bounds came before.
+        Where bounds make calculators run it is a new one, for it must not matter which bounds came before.  What it
+        sends, a key that comes later sends too, when its graph is opened: so the bound is no higher.
         """
         token, now = f"{self._step.token} for all keys", self._arrived.everywhere
         is_kept = not self._step.asks_every_key
@@ -418,6 +432,7 @@ class _Graphs:
                 run.engine.begin()
             self._feed(run, (), now)
             reached = self._reached(run)
+            sent = [_ticks_of(t) for packets in run.collected.values() for t, _ in packets[:1]]
         except BaseException:
             live.end(run)
             raise
@@ -425,7 +440,7 @@ class _Graphs:
             live.keep(_digest(token, now), run)
         else:
             live.end(run)
-        return reached
+        return reached if reached == CLOSED else min([reached, *sent])
 
 
 def _digest(token: str, bounds: Mapping[str, int]) -> bytes:
