@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -107,6 +108,16 @@ class Closing(Total):
         self.opened.remove(self)
         if self._total < 5:
             raise ValueError("too few")
+
+
+class SlowTotal(Total):
+    """Is called several times at once."""
+
+    contract: ClassVar[Contract] = Contract(inputs="value", outputs="total", timestamp_offset=0, max_in_flight=4)
+
+    def process(self, context: Context) -> None:
+        time.sleep(0.001 * (context["value"] % 3))
+        super().process(context)
 
 
 # --- promised --------------------------------------------------------------------------------------------------------
