@@ -243,3 +243,31 @@ def test_a_process_that_dies_while_it_loads_is_an_error_with_its_last_words(work
     with pytest.raises(hf.Unavailable, match="ended before it could be called") as raised:
         hf.shared(lambda batch, loaded: batch, "n BIGINT", setup=load, name="large").row(n=1)
     assert "out of memory" in raised.value.why
+
+
+def test_processes_that_a_model_forks_do_not_count_as_it(work: Path):
+    """Workers of a data loader, say: they live on when it is killed, and must not hold its lock and its callers."""
+    forked = work / "forked"
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        with forked.open("a") as file:
+            file.write(f"{child}\n")
+
+    def forking(batch: pa.RecordBatch, loaded: None) -> pa.RecordBatch:
+        fork()
+        return batch
+
+    model = hf.shared(forking, "n BIGINT", setup=fork, name="forking", timeout="20 s")
+    try:
+        for number in range(2):
+            assert model.row(n=number) == {"n": number}
+            kill(model.stats().process_id)
+        assert model.row(n=7) == {"n": 7}
+        model.stop()
+    finally:
+        for child in map(int, forked.read_text().split()):
+            kill(child)

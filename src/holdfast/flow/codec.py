@@ -11,10 +11,11 @@ import datetime
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.flow.queues import ABSENT, Payload
@@ -118,6 +119,9 @@ class Codec:
             for key, each in value.items():
                 self._write(key, parts, of)
                 self._write(each, parts, of)
+        elif kind is datetime.datetime and (zone := _zone_of(value)) is not None:
+            parts.append(b"P")
+            self._write([value.replace(tzinfo=None).isoformat(), zone, value.fold], parts, of)
         elif kind in _AS_TEXT:
             tag, text_of, _ = _AS_TEXT[kind]
             _write_sized(tag, text_of(value).encode(), parts)
@@ -127,7 +131,7 @@ class Codec:
             parts.append(b"E" if kind is set else b"K")
             self._write(sorted(self.encode(each, of=of) for each in value), parts, of)
         elif _is_of_numpy(value):
-            parts.append(b"Q" if hasattr(value, "__setitem__") else b"G")
+            parts.append(b"Q" if type(value) is sys.modules["numpy"].ndarray else b"G")
             self._write([_dtype_of(value), list(value.shape), value.tobytes()], parts, of)
         else:
             self._write_object(value, parts, of)
@@ -162,6 +166,10 @@ class Codec:
             members, at = self._read(data, at, of)
             found_members = {self.decode(each, of=of) for each in members}
             return found_members if tag == b"E" else frozenset(found_members), at
+        if tag == b"P":
+            (text, zone, fold), at = self._read(data, at, of)
+            tz = ZoneInfo(zone) if zone else None
+            return datetime.datetime.fromisoformat(text).replace(tzinfo=tz, fold=fold), at
         if tag == b"O":
             (name, plain), at = self._read(data, at, of)
             return self._object(name, plain, of), at
@@ -216,21 +224,40 @@ def _fields_of(value: Payload) -> dict[str, Payload]:
 
 
 def _made_of(kind: type) -> Callable[[Any], Any]:
+    """Return what makes an object of its fields: one that it had not then has its default, one that is gone is left."""
+
     def make(plain: Any) -> Any:
         made: Any = object.__new__(kind)
-        for name, value in plain.items():
-            object.__setattr__(made, name, value)
+        for each in fields(kind):
+            if each.name in plain:
+                object.__setattr__(made, each.name, plain[each.name])
+            elif each.default_factory is not MISSING:
+                object.__setattr__(made, each.name, each.default_factory())
+            elif each.default is not MISSING:
+                object.__setattr__(made, each.name, each.default)
         return made
 
     return make
 
 
+def _zone_of(value: datetime.datetime) -> str | None:
+    """Return the zone of a time whose text does not say all of it: the name, or nothing where it has none."""
+    if isinstance(value.tzinfo, ZoneInfo):
+        return value.tzinfo.key
+    return "" if value.fold and value.tzinfo is None else None
+
+
 def _is_of_numpy(value: Payload) -> bool:
-    """Return whether a value is an array, or one number of NumPy's; those of objects are none of ours."""
+    """Return whether a value is an array, or one number of NumPy's; of those whose type says all of it."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
         return False
-    return not value.dtype.hasobject
+    if value.dtype.hasobject or value.dtype.fields is None:
+        return not value.dtype.hasobject
+    try:
+        return bool(numpy.dtype(value.dtype.descr) == value.dtype)
+    except ValueError:  # its fields overlap
+        return False
 
 
 def _dtype_of(value: Payload) -> Payload:
@@ -242,6 +269,8 @@ def _array(kind: Payload, shape: list[int], raw: bytes) -> Payload:
     import numpy  # where one was kept; a graph without arrays needs none
 
     dtype = numpy.dtype(kind if isinstance(kind, str) else [tuple(each) for each in kind])
+    if not dtype.itemsize:  # of an empty text
+        return numpy.zeros(shape, dtype)
     return numpy.frombuffer(raw, dtype).reshape(shape).copy()
 
 

@@ -42,7 +42,7 @@ class Context:
     ``context.emit("boxes", value)`` sends one, at the time of the input set.
     """
 
-    __slots__ = ("_explicit", "_node", "_outputs", "_packets", "_places", "_sent", "_side", "timestamp")
+    __slots__ = ("_explicit", "_is_muted", "_node", "_outputs", "_packets", "_places", "_sent", "_side", "timestamp")
 
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
@@ -55,6 +55,9 @@ class Context:
         self._packets: list[Packet] = node.no_packets
         self._sent: list[tuple[OutputStream, Packet]] = []
         self._explicit: dict[str, int] = {}
+        self._is_muted = False
+        """Whether this was called before, and what it sends and promises has left then."""
+
         self.timestamp = UNSTARTED
 
     # --- what came --------------------------------------------------------------------------------
@@ -173,6 +176,8 @@ class Context:
         if name not in self._outputs:
             raise self._no_output(name)
         t = checked_time(t, f"Calculator {self._node.name!r} promises of output {name!r} the bound")
+        if self._is_muted:  # the stream is where the calculator had come to: ahead of what it says again
+            return
         current = max(self._outputs[name][0].bound, self._explicit.get(name, timestamps.UNSET))
         checked_bound(self._outputs[name][0].name, t, current)
         self._explicit[name] = t

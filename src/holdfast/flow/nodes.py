@@ -265,15 +265,14 @@ class NodeRun(CalledNode):
         HoldfastError
             What it raises, with its name.
         """
-        context = self._free[0]
+        context = Context(self) if is_muted else self._free[0]
+        context._is_muted = is_muted
         try:
             self.calculator.open(context)
         except Exception as error:
             self.is_ended = True
             raise self.error_of(error, context.timestamp) from error
         if is_muted:
-            context._sent.clear()
-            context._explicit.clear()
             return
         self._send(context)
         self._promise(context)

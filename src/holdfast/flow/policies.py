@@ -89,6 +89,10 @@ class Policy:
     def drop(self) -> None:
         """Drop what is not wanted: a packet has come."""
 
+    def form(self) -> list[list[str]]:
+        """Return what the lists of its state are about, such as the inputs: of others they are not taken over."""
+        return []
+
     def missing(self) -> list[InputQueue]:
         """Return the inputs that what waits is waiting for."""
         return _missing(self.queues)
@@ -210,6 +214,10 @@ class SyncSetInputs(Policy):
         """For each group the time of its last input set."""
         return [group.last for group in self._groups]
 
+    def form(self) -> list[list[str]]:
+        """Return the inputs of each group."""
+        return [[queue.name for queue in group.queues] for group in self._groups]
+
     @last.setter
     def last(self, times: Sequence[int]) -> None:
         for group, t in zip(self._groups, times, strict=True):
@@ -251,6 +259,10 @@ class ImmediateInputs(Policy):
         self.last = [UNSTARTED] * len(self.queues)
         self.is_told = [0] * len(self.queues)
         """Which inputs' end the node knows of."""
+
+    def form(self) -> list[list[str]]:
+        """Return the inputs."""
+        return [[queue.name for queue in self.queues]]
 
     def next_set(self) -> Answer:
         """Return the next input set, taken out of the queues."""
@@ -422,6 +434,10 @@ class AlignedInputs(Policy):
         self._base = next(queue for queue in self.queues if queue.name == base)
         self.offsets: list[int] = []
         """What is added to the times of each input; empty: they have not met."""
+
+    def form(self) -> list[list[str]]:
+        """Return the base, and the inputs."""
+        return [[self._base.name], [queue.name for queue in self.queues]]
 
     def next_set(self) -> Answer:
         """Return the next input set, taken out of the queues."""

@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.context import Context
 from holdfast.flow.nodes import NodeRun
+from holdfast.flow.policies import Policy
 from holdfast.flow.run import Run
 from holdfast.flow.timestamps import PRE_STREAM
 
@@ -84,12 +85,17 @@ def _state(node: NodeRun) -> dict[str, Any]:
             for queue in node.queues
         },
         "policy": {name: getattr(node.policy, name) for name in node.policy.state},
+        "policy_is": _policy_is(node.policy),
         "batch": [[t, [list(packet) for packet in packets]] for t, packets in node.batch],
         "outputs": {name: stream.bound for name, (stream, _) in node.outputs.items()},
         "is_closed": node.is_closed,
         "identity": node.identity,
         "calculator": _own(node),
     }
+
+
+def _policy_is(policy: Policy) -> list[Any]:
+    return [f"{type(policy).__module__}.{type(policy).__qualname__}", *policy.form()]
 
 
 def _own(node: NodeRun) -> dict[str, Any] | None:
@@ -196,9 +202,10 @@ def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> No
             do="give the new node a name of its own, or bring the old calculator back.",
             participant=node.name,
         )
-    for name in node.policy.state:
-        if name in state["policy"]:
-            setattr(node.policy, name, state["policy"][name])
+    if state["policy_is"] == _policy_is(node.policy):  # another one begins anew: it could not read what is there
+        for name in node.policy.state:
+            if name in state["policy"]:
+                setattr(node.policy, name, state["policy"][name])
     node.batch = [(t, [(at, value) for at, value in packets]) for t, packets in state["batch"]]
     if node.is_closed:
         return
@@ -224,6 +231,7 @@ def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
 def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
     """Give a calculator the input sets since its mark again; what it makes of them has left before."""
     context = Context(node)
+    context._is_muted = True
     for context.timestamp, context._packets in sets:
         try:
             node.calculator.process(context)

@@ -73,6 +73,9 @@ def _of_function(function: FunctionType, seen: set[int]) -> Iterator[str]:
     names = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closed_over = {name: cell.cell_contents for name, cell in cells if _is_assigned(cell)}
+    defaults = {name: value for name, value in (function.__kwdefaults__ or {}).items() if _is_plain(value)}
+    if defaults:
+        yield repr(sorted(defaults.items()))
     for name, value in sorted({**names, **closed_over}.items()):
         is_own = isinstance(value, FunctionType | type) and value.__module__ == function.__module__
         if is_own or _is_plain(value):

@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.errors import InvalidPipeline
 
 VARIABLE = "HOLDFAST_MODELS"
+SOCKET_SUFFIX = ".sock"
 PATH_LENGTH_MAX = 103
 """Of a socket, by the kernel of macOS; Linux has 107."""
 
@@ -38,7 +39,7 @@ class ModelPlace:
     @property
     def socket(self) -> Path:
         """Where the process listens."""
-        return self.directory / f"{self.stem}.sock"
+        return self.directory / f"{self.stem}{SOCKET_SUFFIX}"
 
     @property
     def lock(self) -> Path:

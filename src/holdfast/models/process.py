@@ -11,15 +11,19 @@ import faulthandler
 import os
 import pickle
 import signal
+import socket
+import stat
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import IO
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.models.computing import ModelLoop, failure
 from holdfast.models.declaration import Declaration
-from holdfast.models.place import ModelPlace
+from holdfast.models.place import SOCKET_SUFFIX, ModelPlace
 from holdfast.models.server import ModelServer
 from holdfast.models.wire import LISTENS
 
@@ -35,12 +39,15 @@ def main() -> None:
     # Module path, declaration, descriptor of the lock, and how many processes have died before.
     path, pickled, lock, restart_count = pickle.loads(sys.stdin.buffer.read())
     os.set_inheritable(lock, False)
+    held = [lock, report.fileno()]
+    os.register_at_fork(after_in_child=partial(_let_go, held))
     os.pwrite(lock, f"{restart_count + 1} {os.getpid()}".encode(), 0)
     sys.path += [entry for entry in path if entry not in sys.path]
     code = 1
     try:
         place, server = _begin(pickled, restart_count)
         _say(report, LISTENS)
+        held[:] = [lock]
         server.run()
         place.socket.unlink(missing_ok=True)
         os.ftruncate(lock, 0)
@@ -50,6 +57,26 @@ def main() -> None:
         record = error.record() if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         _say(report, record.encode())
     os._exit(code)  # a frozen caller, or a thread of the function, must not keep it
+
+
+def _let_go(held: list[int]) -> None:
+    """Close in a process that the function forks what says that this one lives: that one may live longer.
+
+    So lock and report, and the sockets of callers, who see by them that this process is gone.
+    """
+    for each in {*held, *_sockets()}:
+        os.close(each)
+
+
+def _sockets() -> Iterator[int]:
+    """Yield the sockets of the place of models: the one that listens, and those of callers."""
+    for each in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # the one that reads the directory is closed
+            if stat.S_ISSOCK(os.fstat(each).st_mode):
+                with socket.socket(fileno=os.dup(each)) as found:
+                    name = found.getsockname() if found.family == socket.AF_UNIX else ""
+                if str(name).endswith(SOCKET_SUFFIX):
+                    yield each
 
 
 def _say(report: IO[bytes], what: bytes) -> None:

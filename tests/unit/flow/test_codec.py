@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -129,3 +130,43 @@ def test_damaged_bytes_are_no_value(cut: int) -> None:
         PLAIN.decode(data + b"N", of="the test")
     with pytest.raises(Corrupt):
         PLAIN.decode(b"X" + data, of="the test")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.str_(""),
+        np.bytes_(b""),
+        np.zeros(1, [("x", "<i4")])[0],
+        datetime.datetime(2026, 10, 25, 2, 30, fold=1),
+        datetime.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    ],
+    ids=["text", "bytes", "row", "fold", "zone"],
+)
+def test_a_value_is_the_same_to_the_corners(value: Any) -> None:
+    found = PLAIN.decode(PLAIN.encode(value, of="x"), of="x")
+    assert type(found) is type(value)
+    assert found == value
+    if isinstance(value, datetime.datetime):
+        assert (found.fold, found.tzinfo) == (value.fold, value.tzinfo)
+
+
+def test_an_array_whose_type_does_not_say_where_its_fields_are_is_refused() -> None:
+    array = np.zeros(2, np.dtype([("a", "i1"), ("b", "i8")], align=True))
+    with pytest.raises(InvalidPipeline, match="A ndarray of x cannot be kept"):
+        PLAIN.encode(array, of="x")
+
+
+@dataclass(slots=True)
+class Grown:
+    """A class that had another field before."""
+
+    a: int
+    b: int = 7
+    c: list[int] = field(default_factory=list)
+
+
+def test_a_dataclass_that_has_grown_has_its_defaults_and_one_that_has_shrunk_its_fields() -> None:
+    name = f"{Grown.__module__}.{Grown.__qualname__}"
+    before = PLAIN.encode([name, {"a": 1, "gone": 2}], of="x")
+    assert Codec(dataclasses=[Grown]).decode(b"O" + before, of="x") == Grown(1, 7, [])

@@ -95,6 +95,11 @@ def test_an_object_and_a_partial_count_with_what_they_hold():
     assert code_digest(partial(made["called"])) != code_digest(partial(changed["called"]))
 
 
+def test_a_default_that_is_given_by_name_alone_counts():
+    code = "def called(rows, *, limit=3): return rows[:limit]"
+    assert code_digest(module(code)["called"]) != code_digest(module(code.replace("3", "4"))["called"])
+
+
 @pytest.mark.slow
 def test_code_is_the_same_after_a_journey():
     from holdfast.spark import private

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 
 from holdfast.flow.run import Run
 
@@ -43,6 +44,19 @@ def take(key: bytes) -> Run | None:
 
 def keep(key: bytes, run: Run) -> None:
     """Keep a graph that is in a state."""
+    replaced = _LIVE.pop(key, None)  # of an attempt that was repeated
     _LIVE[key] = run
+    if replaced is not None:
+        end(replaced)
     if len(_LIVE) > LIVE_MAX:
-        _LIVE.popitem(last=False)[1].stop()
+        end(_LIVE.popitem(last=False)[1])
+
+
+def end(run: Run) -> None:
+    """Let go of a graph that nobody goes on with: its threads, and what its calculators have opened.
+
+    What they raise in ``close`` is not told: the graph's state is kept, and who happens to take its place is another
+    key, or another operator.
+    """
+    with suppress(Exception):
+        run.stop()

@@ -73,12 +73,12 @@ def table(
 
 
 def _single(value: Any, name: str) -> Any:
+    value = _fields_of(value)
     return value[name] if isinstance(value, Mapping) and set(value) == {name} else value
 
 
 def _mapping(value: Any, columns: Sequence[pa.Field], output: str) -> Mapping[str, Any]:
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    value = _fields_of(value)
     names = [column.name for column in columns]
     if not isinstance(value, Mapping) or not set(value) <= set(names):
         shown = f"{type(value).__name__} {value!r}"[:200]
@@ -88,6 +88,13 @@ def _mapping(value: Any, columns: Sequence[pa.Field], output: str) -> Mapping[st
             do="give that, or declare other columns.",
         )
     return value
+
+
+def _fields_of(value: Any) -> Any:
+    """Return a dataclass as a mapping of its fields, and another value as it is."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def _column(values: list[Any], column: pa.Field, output: str) -> pa.Array:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.flow.building import PlacedNode
 from holdfast.flow.drawing import policy_text
 from holdfast.flow.graph import Graph
 from holdfast.graph.building import a_type, building, require_columns
@@ -375,15 +376,27 @@ def _checked_threads(graph: Graph, threads: int | None) -> int | None:
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise InvalidPipeline(f"threads={threads!r} is no number of threads.", do="write threads=4, or leave it out.")
     for name, placed in graph.nodes.items():
-        policy = policy_text(graph.policy_of(placed))
-        if policy not in _BY_TIME_OR_ORDER:
+        if fault := _by_moment(graph, placed):
             raise InvalidPipeline(
-                f"threads={threads} is given, and node {name!r} of graph {graph.name!r} has the policy {policy}.",
+                f"threads={threads} is given, and node {name!r} of graph {graph.name!r} {fault}.",
                 why="with threads it depends on the moment what it is given, and a replay of an epoch must give the "
                 "same.",
-                do="leave threads= out, or use policies that go by time: settled, mux, barrier.",
+                do="leave threads= out; or use policies that go by time: settled, mux, barrier, and calculators that "
+                "are not called for bounds, and keep nothing where several calls run at a time.",
             )
     return threads
+
+
+def _by_moment(graph: Graph, placed: PlacedNode) -> str:
+    """Return what of a node depends on the moment where there are threads; nothing where all follows from packets."""
+    contract, policy = placed.node.contract, policy_text(graph.policy_of(placed))
+    if policy not in _BY_TIME_OR_ORDER:
+        return f"has the policy {policy}"
+    if contract.process_timestamp_bounds:  # it is told the newest bound, not each
+        return "has process_timestamp_bounds=True"
+    if contract.max_in_flight > 1 and not contract.is_pure:
+        return f"has state, and max_in_flight={contract.max_in_flight}"
+    return ""
 
 
 def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:
@@ -394,6 +407,13 @@ def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:
             why="in a pipeline packets come from streams, whose positions are committed with the epoch.",
             do="make it a graph input, or a side input where it never changes.",
         )
+    for name, placed in graph.nodes.items():
+        if placed.node.contract.reads_clock and placed.node.contract.replay_from:
+            raise InvalidPipeline(
+                f"node {name!r} of graph {graph.name!r} reads the clock, and is restored by a replay.",
+                why="a replay has the batch time of the epoch that it is in: it would make another state.",
+                do="let a node before it read the clock and send what it says; or write save() and restore().",
+            )
     if set(streams) != set(graph.inputs) or not graph.inputs:
         raise InvalidPipeline(
             f"graph {graph.name!r} has the inputs {', '.join(graph.inputs) or '(none)'}, and "

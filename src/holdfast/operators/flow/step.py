@@ -232,6 +232,8 @@ class _Graphs:
         self._keys = keys
         self._arrived = arrived
         self._at = at
+        now = at.batch_us
+        self._clock = lambda: now  # a graph that stays in memory keeps it, and nothing else of the epoch
         self._out: Ticks = np.full(keys.num_rows, UNBOUNDED, np.int64)
         self._waiting = np.zeros(keys.num_rows, np.int64)
         self.left: dict[str, tuple[list[int], list[int], list[Any]]] = {name: ([], [], []) for name in step.schemas}
@@ -249,9 +251,12 @@ class _Graphs:
         keys = joins.semi_join(state["keys"], self._keys, names)
         were = dict(zip(joins.index_in(keys, self._keys, names).tolist(), keys.to_pylist(), strict=True))
         changed = {name: ChangedRows(step.tables[name]) for name in ("nodes", "replays", "keys")}
+        has_ended = all(bound == CLOSED for bound in self._arrived.everywhere_before.values())
         for code, key in enumerate(self._keys.to_pylist()):
             known = nodes.get(code, {})
-            before = {} if begins[code] else known
+            before = {} if begins[code] and not has_ended else known
+            if has_ended and not before:  # of a late row: a graph that began now would send below what is promised
+                continue
             try:
                 after = self._one(code, key, before, partial(replays_of, replays, self._keys.slice(code, 1), names))
             except HoldfastError as error:
@@ -286,40 +291,48 @@ class _Graphs:
         of = f"key {_key_text(key)}"
         token = f"{step.token} {of}"
         run = live.take(live.digest(token, before)) if before else None
-        if run is None:
-            run = self._fresh()
-            for name in step.schemas:
-                run.collect(name)
-            saving.restore(run, before, replays() if before else {}, step.renamed, of)
-        run.engine.clock = self._clock
-        self._feed(
-            run, self._arrived.packets[code], {name: int(self._arrived.bounds[name][code]) for name in step.inputs}
-        )
-        for name, (places, times, values) in self.left.items():
-            packets = run.collected[name]
-            places += [code] * len(packets)
-            times += [_row_time(t, name) for t, _ in packets]
-            values += [value for _, value in packets]
-            packets.clear()
-        self._out[code] = min(_ticks_of(run.bound_of(name)) for name in step.schemas)
-        waiting = sum(run.queue_lengths().values()) + sum(len(node.batch) for node in run.engine.nodes)
-        self._waiting[code] = waiting
-        after = saving.save(run, of)
+        is_new = run is None
+        run = run if run is not None else self._fresh()
+        try:
+            if is_new:
+                saving.restore(run, before, replays() if before else {}, step.renamed, of)
+            run.engine.clock = self._clock
+            self._feed(
+                run, self._arrived.packets[code], {name: int(self._arrived.bounds[name][code]) for name in step.inputs}
+            )
+            for name, (places, times, values) in self.left.items():
+                packets = run.collected[name]
+                places += [code] * len(packets)
+                times += [_row_time(t, name) for t, _ in packets]
+                values += [value for _, value in packets]
+                packets.clear()
+            self._out[code] = self._reached(run)
+            waiting = sum(run.queue_lengths().values()) + sum(len(node.batch) for node in run.engine.nodes)
+            self._waiting[code] = waiting
+            after = saving.save(run, of)
+        except BaseException:
+            live.end(run)
+            raise
         if not run.engine.is_over:
             live.keep(live.digest(token, {name: each.state for name, each in after.items()}), run)
         return after
 
-    def _fresh(self, starts: bool = False) -> Run:
-        return Run(
+    def _reached(self, run: Run) -> int:
+        """Return the bound of a graph's outputs.  Of one that has ended nothing leaves, closed or not."""
+        return CLOSED if run.engine.is_over else min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
+
+    def _fresh(self) -> Run:
+        """Return a graph that has not begun."""
+        run = Run(
             self._step.graph,
             side_inputs=self._step.side_inputs,
             executor=Application() if self._step.threads is None else Threads(self._step.threads),
             clock=self._clock,
-            starts=starts,
+            starts=False,
         )
-
-    def _clock(self) -> int:
-        return self._at.batch_us
+        for name in self._step.schemas:
+            run.collect(name)
+        return run
 
     def _feed(self, run: Run, packets: Sequence[FedPacket], bounds: Mapping[str, int]) -> None:
         """Give a graph its packets, and then what is promised.
@@ -380,29 +393,54 @@ class _Graphs:
 
     def _for_all(self, known: pa.Table) -> int:
         """Return the bound that holds for every key: of a graph that has no packets, or of one in which some wait."""
-        if not self._arrived.has_risen:
+        if not (self._arrived.has_risen or self._has_let_go(known)):
             return UNBOUNDED
-        run = self._without_packets()
-        reached = min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
+        reached = self._reached_without_packets()
         others = joins.anti_join(known, self._keys, self._step.key.names)
-        held = _that_wait(others).column(OUT).fill_null(UNBOUNDED).to_pylist()
+        held = (
+            (others if self._step.asks_every_key else _that_wait(others)).column(OUT).fill_null(UNBOUNDED).to_pylist()
+        )
         is_held = (self._waiting > 0) | self._step.asks_every_key
         asked: list[int] = self._out[is_held].tolist()
         return int(min([reached, *held, *asked]))
 
-    def _without_packets(self) -> Run:
-        """Return a graph that was given the bounds for all keys alone: one that stayed in memory, or a new one.
+    def _has_let_go(self, known: pa.Table) -> bool:
+        """Return whether one of these keys held back a bound for all keys, and does so no longer, or less."""
+        if max(self._arrived.everywhere.values()) == UNBOUNDED:
+            return False
+        names = self._step.key.names
+        were = _that_wait(joins.semi_join(known, self._keys, names))
+        codes = joins.index_in(were, self._keys, names)
+        before = keyed.ticks(were.column(OUT).fill_null(UNBOUNDED))
+        return bool(((self._waiting[codes] == 0) | (self._out[codes] > before)).any())
 
-        Where bounds make calculators run it is a new one, for it must not matter which bounds came before.
+    def _reached_without_packets(self) -> int:
+        """Return the bound of a graph that was given the bounds for all keys alone: one from memory, or a new one.
+
+        Where bounds make calculators run it is a new one, for it must not matter which bounds came before.  What it
+        sends, a key that comes later sends too, when its graph is opened: so the bound is no higher.
         """
         token, now = f"{self._step.token} for all keys", self._arrived.everywhere
-        run = None if self._step.asks_every_key else live.take(_digest(token, self._arrived.everywhere_before))
-        if run is None:
-            run = self._fresh(starts=True)
-        self._feed(run, (), now)
-        if not self._step.asks_every_key and not run.engine.is_over:
+        is_kept = not self._step.asks_every_key
+        run = live.take(_digest(token, self._arrived.everywhere_before)) if is_kept else None
+        is_new = run is None
+        run = run if run is not None else self._fresh()
+        try:
+            run.engine.clock = self._clock
+            if is_new:
+                run.engine.open()
+                run.engine.begin()
+            self._feed(run, (), now)
+            reached = self._reached(run)
+            sent = [_ticks_of(t) for packets in run.collected.values() for t, _ in packets[:1]]
+        except BaseException:
+            live.end(run)
+            raise
+        if is_kept and not run.engine.is_over:
             live.keep(_digest(token, now), run)
-        return run
+        else:
+            live.end(run)
+        return reached if reached == CLOSED else min([reached, *sent])
 
 
 def _digest(token: str, bounds: Mapping[str, int]) -> bytes:
