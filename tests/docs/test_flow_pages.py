@@ -33,7 +33,7 @@ def test_every_calculator_of_the_library_is_on_the_page(page):
 
 
 def test_every_policy_that_a_flowgraph_follows_has_its_rules_on_the_page():
-    from holdfast.flow.policies import POLICIES
+    from holdfast.flow.policy_table import POLICIES
 
     text = prose(PAGES[0])
     assert [kind for kind in POLICIES if f"\n**{kind}.** " not in text] == []

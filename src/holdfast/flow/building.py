@@ -10,7 +10,8 @@ from typing import Any, Self
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.codec import Codec, Keeping, dataclasses_in
 from holdfast.flow.contract import Contract, Kind, kind_of
-from holdfast.flow.policies import POLICIES, Declared, Policy
+from holdfast.flow.policies import Declared, Policy
+from holdfast.flow.policy_table import POLICIES
 from holdfast.flow.queues import DEFAULT_LIMIT, Types, check_types, checked_limit
 
 PolicyGiven = Declared | type[Policy] | None

@@ -16,7 +16,8 @@ from holdfast.flow.engine import Engine, GraphInput, Root, wall_clock_us
 from holdfast.flow.executors import Application, Executor, Seeded, Sequential, Threads
 from holdfast.flow.measures import CallTimes, Measures
 from holdfast.flow.nodes import NodeRun
-from holdfast.flow.policies import POLICIES, Policy, SettledInputs
+from holdfast.flow.policies import Policy, SettledInputs
+from holdfast.flow.policy_table import POLICIES
 from holdfast.flow.queues import ABSENT, BrokenContract, InputQueue, Packet, Payload, checked_time, type_text
 from holdfast.flow.streams import Observer, OutputStream
 from holdfast.flow.timestamps import DONE

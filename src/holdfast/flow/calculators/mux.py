@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.flow import policies
+from holdfast.flow import policy_table
 from holdfast.flow.calculators.options import check_names
 from holdfast.flow.contract import Calculator, Contract
 from holdfast.flow.queues import InputQueue
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.flow.context import Context
 
 
-class BySelect(policies.MuxInputs):
+class BySelect(policy_table.MuxInputs):
     """The policy mux, whose control input is ``select``."""
 
     def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:

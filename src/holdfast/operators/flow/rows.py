@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.flow import timestamps
+from holdfast.flow.timestamps import MAX, MIN
+from holdfast.state.step import CLOSED, UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,27 @@ def _column(values: list[Any], column: pa.Field, output: str) -> pa.Array:
             why=str(error),
             do="give a value of the declared type, or declare another one.",
         ) from error
+
+
+def row_time(t: int, output: str) -> int:
+    """Return the time of a packet that leaves, as that of a row.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is a special one.
+    """
+    if not MIN <= t <= MAX:
+        raise InvalidPipeline(
+            f"A packet leaves the graph by output {output!r} at {timestamps.text(t)}.",
+            why="what leaves becomes a row, and a row has a time.",
+            do="give it one: context.emit(output, value, at=time).",
+        )
+    return t
+
+
+def ticks_of(bound: int) -> int:
+    """Return a bound of a graph as one of rows."""
+    if bound <= MIN:
+        return UNBOUNDED
+    return CLOSED if bound > MAX else bound

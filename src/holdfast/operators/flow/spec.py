@@ -10,7 +10,6 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.flow.building import PlacedNode
 from holdfast.flow.drawing import policy_text
 from holdfast.flow.graph import Graph
 from holdfast.graph.building import a_type, building, require_columns
@@ -18,16 +17,20 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply, side_output
 from holdfast.graph.shape import Shape
+from holdfast.operators.flow.checks import (
+    RIGHT,
+    check_graph,
+    check_renames,
+    checked_threads,
+    disorder_by_input,
+    output_schemas,
+)
 from holdfast.operators.flow.rows import Port
 from holdfast.operators.flow.step import FlowStep
 from holdfast.ports import SideRows
 from holdfast.state import checks, keyed
 from holdfast.state.timeline import Promise
 from holdfast.types import units
-from holdfast.types.schema import to_arrow
-
-_RIGHT = 'frames | hf.flow(graph, by="camera", schema="boxes ARRAY<STRING>")'
-
 
 PARTS = "calculators"
 """The argument that says what its calculators are: each has state by its name."""
@@ -305,7 +308,7 @@ def flow(
             raise InvalidPipeline(
                 f"hf.flow got {a_type(streams)} and {a_type(graph)}.",
                 why="it takes a graph, or streams by graph input and a graph.",
-                do=f'write {_RIGHT}, or hf.flow({{"frames": frames, "gps": gps}}, graph, ...).',
+                do=f'write {RIGHT}, or hf.flow({{"frames": frames, "gps": gps}}, graph, ...).',
             )
         spec = _spec(graph, streams, **arguments)
         given = tuple(streams[each] for each in spec.input_names)
@@ -335,7 +338,7 @@ def _spec(
     threads: int | None,
 ) -> Flow:
     graph.check()
-    _check_graph(graph, streams)
+    check_graph(graph, streams)
     keys = keyed.key_names(by)
     times = {name: keyed.timestamp_of(streams[name], None) for name in graph.inputs}
     columns = dict(inputs or {})
@@ -357,138 +360,10 @@ def _spec(
         keys,
         times,
         columns,
-        _schemas(graph, schema, outputs, (*keys, next(iter(times.values())))),
-        _disorder(disorder, list(graph.inputs)),
+        output_schemas(graph, schema, outputs, (*keys, next(iter(times.values())))),
+        disorder_by_input(disorder, list(graph.inputs)),
         dict(side_inputs or {}),
-        _check_renames(graph, dict(renamed_nodes or {})),
+        check_renames(graph, dict(renamed_nodes or {})),
         forget_after,
-        _checked_threads(graph, threads),
+        checked_threads(graph, threads),
     )
-
-
-_BY_TIME_OR_ORDER = ("settled", "mux", "barrier")
-"""Policies whose input sets follow from the packets of each input alone, whenever they come."""
-
-
-def _checked_threads(graph: Graph, threads: int | None) -> int | None:
-    if threads is None:
-        return None
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise InvalidPipeline(f"threads={threads!r} is no number of threads.", do="write threads=4, or leave it out.")
-    for name, placed in graph.nodes.items():
-        if fault := _by_moment(graph, placed):
-            raise InvalidPipeline(
-                f"threads={threads} is given, and node {name!r} of graph {graph.name!r} {fault}.",
-                why="with threads it depends on the moment what it is given, and a replay of an epoch must give the "
-                "same.",
-                do="leave threads= out; or use policies that go by time: settled, mux, barrier, and calculators that "
-                "are not called for bounds, and keep nothing where several calls run at a time.",
-            )
-    return threads
-
-
-def _by_moment(graph: Graph, placed: PlacedNode) -> str:
-    """Return what of a node depends on the moment where there are threads; nothing where all follows from packets."""
-    contract, policy = placed.node.contract, policy_text(graph.policy_of(placed))
-    if policy not in _BY_TIME_OR_ORDER:
-        return f"has the policy {policy}"
-    if contract.process_timestamp_bounds:  # it is told the newest bound, not each
-        return "has process_timestamp_bounds=True"
-    if contract.max_in_flight > 1 and not contract.is_pure:
-        return f"has state, and max_in_flight={contract.max_in_flight}"
-    return ""
-
-
-def _check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:
-    source = next((name for name, placed in graph.nodes.items() if not placed.node.contract.inputs), None)
-    if source is not None:
-        raise InvalidPipeline(
-            f"node {source!r} of graph {graph.name!r} is a source.",
-            why="in a pipeline packets come from streams, whose positions are committed with the epoch.",
-            do="make it a graph input, or a side input where it never changes.",
-        )
-    for name, placed in graph.nodes.items():
-        if placed.node.contract.reads_clock and placed.node.contract.replay_from:
-            raise InvalidPipeline(
-                f"node {name!r} of graph {graph.name!r} reads the clock, and is restored by a replay.",
-                why="a replay has the batch time of the epoch that it is in: it would make another state.",
-                do="let a node before it read the clock and send what it says; or write save() and restore().",
-            )
-    if set(streams) != set(graph.inputs) or not graph.inputs:
-        raise InvalidPipeline(
-            f"graph {graph.name!r} has the inputs {', '.join(graph.inputs) or '(none)'}, and "
-            f"{', '.join(streams) or 'none'} were given.",
-            why="each graph input is filled by one stream.",
-            do="name each of them once.",
-        )
-    wrong = next((name for name, stream in streams.items() if not isinstance(stream, Stream)), None)
-    if wrong is not None:
-        raise InvalidPipeline(f"input {wrong!r} is {a_type(streams[wrong])} and no stream.", do=f"write {_RIGHT}")
-
-
-def _check_renames(graph: Graph, renamed: dict[str, str]) -> dict[str, str]:
-    for name, before in renamed.items():
-        if name not in graph.nodes:
-            raise InvalidPipeline(
-                f"renamed_nodes= names {name!r}, which is no node of graph {graph.name!r}.",
-                why=f"its nodes are {', '.join(graph.nodes)}.",
-                do='write renamed_nodes={"new name": "old name"}.',
-            )
-        if before in renamed or list(renamed.values()).count(before) > 1:
-            raise InvalidPipeline(
-                f"renamed_nodes= of graph {graph.name!r} takes the state of {before!r} for {name!r}, and names "
-                f"{before!r} a second time.",
-                why="a name has the state of one node; and a node that has its new name already was renamed before.",
-                do="rename in two steps, with a start between them.",
-            )
-    return renamed
-
-
-def _schemas(
-    graph: Graph, schema: Any, outputs: Mapping[str, Any] | None, taken: Sequence[str]
-) -> dict[str, pa.Schema]:
-    named = list(graph.outputs)
-    if (schema is None) == (outputs is None) or not named:
-        said = "neither schema= nor outputs= says" if schema is None else "both schema= and outputs= say"
-        raise InvalidPipeline(
-            f"graph {graph.name!r} has the outputs {', '.join(named) or '(none)'}, and {said} their columns.",
-            why="what leaves becomes rows.",
-            do=f'write schema="..." for one output, or outputs={{"{(named or ["boxes"])[0]}": "...", ...}}.',
-        )
-    given = {named[0]: schema} if outputs is None and len(named) == 1 else dict(outputs or {})
-    if set(given) != set(named):
-        raise InvalidPipeline(
-            f"graph {graph.name!r} has the outputs {', '.join(named)}, and outputs= names "
-            f"{', '.join(given) or 'none'}.",
-            why="each output is a stream of its own.",
-            do="name each of them once, with its columns.",
-        )
-    found = {name: to_arrow(columns, argument=f"outputs[{name!r}]") for name, columns in given.items()}
-    for name, each in found.items():
-        used = {column.lower() for column in taken}
-        if twice := [column for column in each.names if column.lower() in used]:
-            raise InvalidPipeline(
-                f"output {name!r} declares the column {twice[0]!r}, which stands before its columns already.",
-                why=f"each row has {', '.join(taken)} first.",
-                do="leave it out, or give it another name.",
-            )
-        if name == "late":
-            raise InvalidPipeline(
-                "an output of the graph is named 'late'.", why="the operator has one of its own.", do="rename it."
-            )
-    return found
-
-
-def _disorder(given: str | int | Mapping[str, str | int] | None, names: Sequence[str]) -> dict[str, str | int]:
-    if given is None:
-        return {}
-    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
-    if unknown := [name for name in each if name not in names]:
-        raise InvalidPipeline(
-            f"disorder= names {unknown[0]!r}, which is no input.",
-            why=f"they are {', '.join(names)}.",
-            do="use one of these.",
-        )
-    for value in each.values():
-        keyed.check_duration(value, "disorder", least=0)
-    return each

@@ -11,18 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.flow import saving, timestamps
+from holdfast.errors import HoldfastError
+from holdfast.flow import saving
 from holdfast.flow.executors import Application, Threads
 from holdfast.flow.graph import Graph
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
-from holdfast.flow.timestamps import DONE, MAX, MIN
+from holdfast.flow.timestamps import DONE, MIN
 from holdfast.operators.flow import live
 from holdfast.operators.flow import rows as edge
 from holdfast.operators.flow.intake import Arrived, FedPacket, Intake, known_everywhere, rises, waiting_table
 from holdfast.operators.flow.rows import Port
-from holdfast.operators.flow.stored import NODE, SET, STATE, ChangedRows, replays_of, states_by_key
+from holdfast.operators.flow.stored import NODE, SET, STATE, ChangedRows, key_text, replays_of, states_by_key, with_key
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.keyed import Ticks
@@ -260,7 +260,7 @@ class _Graphs:
             try:
                 after = self._one(code, key, before, partial(replays_of, replays, self._keys.slice(code, 1), names))
             except HoldfastError as error:
-                raise _with_key(error, _graph_text(step, key)) from error
+                raise with_key(error, _graph_text(step, key)) from error
             except Exception as error:
                 raise StepFailed(self._rows_of(code, arrivals), _graph_text(step, key)) from error
             for name, each in after.items():
@@ -288,7 +288,7 @@ class _Graphs:
     ) -> dict[str, SavedNode]:
         """Run the graph of a key; return its state."""
         step = self._step
-        of = f"key {_key_text(key)}"
+        of = f"key {key_text(key)}"
         token = f"{step.token} {of}"
         run = live.take(live.digest(token, before)) if before else None
         is_new = run is None
@@ -303,10 +303,10 @@ class _Graphs:
             for name, (places, times, values) in self.left.items():
                 packets = run.collected[name]
                 places += [code] * len(packets)
-                times += [_row_time(t, name) for t, _ in packets]
+                times += [edge.row_time(t, name) for t, _ in packets]
                 values += [value for _, value in packets]
                 packets.clear()
-            self._out[code] = self._reached(run)
+            self._out[code] = self._bound_of(run)
             waiting = sum(run.queue_lengths().values()) + sum(len(node.batch) for node in run.engine.nodes)
             self._waiting[code] = waiting
             after = saving.save(run, of)
@@ -317,9 +317,9 @@ class _Graphs:
             live.keep(live.digest(token, {name: each.state for name, each in after.items()}), run)
         return after
 
-    def _reached(self, run: Run) -> int:
+    def _bound_of(self, run: Run) -> int:
         """Return the bound of a graph's outputs.  Of one that has ended nothing leaves, closed or not."""
-        return CLOSED if run.engine.is_over else min(_ticks_of(run.bound_of(name)) for name in self._step.schemas)
+        return CLOSED if run.engine.is_over else min(edge.ticks_of(run.bound_of(name)) for name in self._step.schemas)
 
     def _fresh(self) -> Run:
         """Return a graph that has not begun."""
@@ -431,8 +431,8 @@ class _Graphs:
                 run.engine.open()
                 run.engine.begin()
             self._feed(run, (), now)
-            reached = self._reached(run)
-            sent = [_ticks_of(t) for packets in run.collected.values() for t, _ in packets[:1]]
+            reached = self._bound_of(run)
+            sent = [edge.ticks_of(t) for packets in run.collected.values() for t, _ in packets[:1]]
         except BaseException:
             live.end(run)
             raise
@@ -452,34 +452,5 @@ def _that_wait(keys: pa.Table) -> pa.Table:
     return keys.filter(pc.greater(keys.column(WAITING), 0))
 
 
-def _with_key(error: HoldfastError, key: str) -> HoldfastError:
-    """Return an error of a graph as one of a key.  What was not reachable may be so at the next attempt."""
-    kind = type(error) if isinstance(error, Corrupt | Unavailable) else InvalidPipeline
-    if isinstance(error.__cause__, ConnectionError | TimeoutError):
-        kind = Unavailable
-    return kind(f"{key}: {error.what}", why=error.why, do=error.do, participant=error.participant)
-
-
-def _row_time(t: int, output: str) -> int:
-    if not MIN <= t <= MAX:
-        raise InvalidPipeline(
-            f"A packet leaves the graph by output {output!r} at {timestamps.text(t)}.",
-            why="what leaves becomes a row, and a row has a time.",
-            do="give it one: context.emit(output, value, at=time).",
-        )
-    return t
-
-
-def _ticks_of(bound: int) -> int:
-    """Return a bound of a graph as one of rows."""
-    if bound <= MIN:
-        return UNBOUNDED
-    return CLOSED if bound > MAX else bound
-
-
-def _key_text(key: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, key.values())) or "(one for all rows)"
-
-
 def _graph_text(step: FlowStep, key: Mapping[str, Any]) -> str:
-    return f"flowgraph {step.graph.name!r} for key {_key_text(key)}"
+    return f"flowgraph {step.graph.name!r} for key {key_text(key)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.state import joins, tables
 from holdfast.state.step import Change, StateTable
 
@@ -49,3 +50,16 @@ def replays_of(table: pa.Table, key: pa.Table, names: Sequence[str]) -> dict[str
     for node, data in zip(rows.column(NODE).to_pylist(), rows.column(STATE).to_pylist(), strict=True):
         found.setdefault(node, []).append(data)
     return found
+
+
+def with_key(error: HoldfastError, key: str) -> HoldfastError:
+    """Return an error of a graph as one of a key.  What was not reachable may be so at the next attempt."""
+    kind = type(error) if isinstance(error, Corrupt | Unavailable) else InvalidPipeline
+    if isinstance(error.__cause__, ConnectionError | TimeoutError):
+        kind = Unavailable
+    return kind(f"{key}: {error.what}", why=error.why, do=error.do, participant=error.participant)
+
+
+def key_text(key: Mapping[str, Any]) -> str:
+    """Return a key for messages."""
+    return ", ".join(map(repr, key.values())) or "(one for all rows)"
