@@ -214,14 +214,14 @@ class SyncSetInputs(Policy):
         """For each group the time of its last input set."""
         return [group.last for group in self._groups]
 
-    def form(self) -> list[list[str]]:
-        """Return the inputs of each group."""
-        return [[queue.name for queue in group.queues] for group in self._groups]
-
     @last.setter
     def last(self, times: Sequence[int]) -> None:
         for group, t in zip(self._groups, times, strict=True):
             group.last = t
+
+    def form(self) -> list[list[str]]:
+        """Return the inputs of each group."""
+        return [[queue.name for queue in group.queues] for group in self._groups]
 
     def missing(self) -> list[InputQueue]:
         """Return the inputs that what waits is waiting for."""
