@@ -68,7 +68,7 @@ SILENT = [
     "types/units.py:refused_destination BadRow",
     "connectors/kit/sql.py:misfit InvalidPipeline",
     "connectors/files/callback.py:CallbackFeed._batch BadRow 2",
-    "operators/flow/step.py:_with_key any",
+    "operators/flow/stored.py:with_key any",
     "state/call.py:_named any",
     "store/records.py:load Corrupt",
 ]
