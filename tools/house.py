@@ -48,7 +48,7 @@ _IRREGULAR = frozenset(
         """,
     )
 )
-_NO_PARTICIPLE = frozenset({"bound", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"})
+_NO_PARTICIPLE = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"})
 
 
 @dataclass(frozen=True)

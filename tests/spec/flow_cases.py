@@ -267,7 +267,7 @@ def _feed(run: flow.Run, event: list[Any], case: Case) -> bool:
     if what in ("packet", "packet_bool"):
         return run.add(name, rest[1], time_of(rest[0]), wait=case.get("add_mode") != "if_not_full")
     if what == "bound":
-        run.bound(name, time_of(rest[0]))
+        run.raise_bound(name, time_of(rest[0]))
     else:
         run.close(name)
     return True

@@ -124,7 +124,7 @@ class Node:
                 elif t == CLOSED:
                     running.close(name)
                 else:
-                    running.bound(name, t)
+                    running.raise_bound(name, t)
             except BrokenContract as error:
                 if error.rule not in ("late_packet", "bound_moved_back"):
                     raise

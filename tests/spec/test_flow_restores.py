@@ -57,11 +57,11 @@ class Promising(Calculator):
     contract: ClassVar[Contract] = Contract(inputs="value", outputs="same", is_pure=True)
 
     def open(self, context: Context) -> None:
-        context.bound("same", 0)
+        context.raise_bound("same", 0)
 
     def process(self, context: Context) -> None:
         context.emit("same", context["value"])
-        context.bound("same", context.timestamp + 1)
+        context.raise_bound("same", context.timestamp + 1)
 
     def save(self) -> Mapping[str, Any]:
         return {}
@@ -74,7 +74,7 @@ class PromisingDecoder(Decoder):
 
     def process(self, context: Context) -> None:
         super().process(context)
-        context.bound("image", context.timestamp + 1)
+        context.raise_bound("image", context.timestamp + 1)
 
 
 @pytest.mark.parametrize("calculator", [Promising, PromisingDecoder])

@@ -213,7 +213,7 @@ class Ledger:
         keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
         rules = _newest_fence(self._store)
         found = self._look(keys, rules)
-        if unlisted := self._unlisted(keys, rules, found.done, held):
+        if unlisted := self._not_listed(keys, rules, found.done, held):
             keys = sorted({*keys, *unlisted})
             found = self._look(keys, rules)
         newest = {key.epoch: key for key in keys}
@@ -238,7 +238,7 @@ class Ledger:
             self._store.delete(_fence_path(generation))
         return found
 
-    def _unlisted(self, listed: Sequence[Key], rules: _Fence, done: Done | None, held: Collection[int]) -> list[Key]:
+    def _not_listed(self, listed: Sequence[Key], rules: _Fence, done: Done | None, held: Collection[int]) -> list[Key]:
         """Return decisions that count, of epochs that some sinks hold and others lack, which no listing has shown."""
         is_done = 0 if done is None else done.record.epoch
         first, last = max(min(held, default=0), is_done) + 1, max(held, default=0)

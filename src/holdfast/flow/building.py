@@ -25,7 +25,7 @@ class Stream:
     name: str
     types: Types = None
 
-    def __or__(self, node: Any) -> Any:
+    def __or__(self, node: object) -> Any:
         if isinstance(node, NodeSpec | Structure):
             return node.__ror__(self)
         return NotImplemented
@@ -95,14 +95,14 @@ class NodeSpec:
         """Return the same under another name."""
         return replace(self, name=name)
 
-    def __ror__(self, inputs: Any) -> Any:
+    def __ror__(self, inputs: object) -> Any:
         graph, given = _inputs_of(inputs, self.name or self.kind.name, tuple(self.contract.inputs))
         return graph.add(self, given)
 
 
 def node(
-    calculator: Any,
-    options: Any = None,
+    calculator: object,
+    options: object = None,
     *,
     name: str | None = None,
     executor: str = "",
@@ -142,7 +142,7 @@ def node(
     return NodeSpec(kind, kind.contract, name, executor, policy, max_queue_size, source_layer, dict(side_inputs or {}))
 
 
-def _inputs_of(given: Any, of: str, names: tuple[str, ...]) -> tuple[Structure, dict[str, Stream]]:
+def _inputs_of(given: object, of: str, names: tuple[str, ...]) -> tuple[Structure, dict[str, Stream]]:
     """Return the graph and the streams by input, of what stands left of ``|``."""
     if isinstance(given, Stream):
         if len(names) != 1:
@@ -277,7 +277,7 @@ class Structure:
         other.side_inputs, other.loops = self.side_inputs, self.loops
         return other
 
-    def __ror__(self, inputs: Any) -> Any:
+    def __ror__(self, inputs: object) -> Any:
         """Put this graph into another one, as a part of it: its nodes are named ``part/node`` there."""
         graph, given = _inputs_of(inputs, self.name, tuple(self.inputs))
         return graph._take_in(self, given)

@@ -209,7 +209,7 @@ class Codec:
         return self._kinds[name][1](plain)
 
 
-def dataclasses_in(types: Iterable[Any]) -> list[type]:
+def dataclasses_in(types: Iterable[Payload]) -> list[type]:
     """Return the dataclasses among the types of ports, in the order in which they are named."""
     several = [each for one in types for each in (one if isinstance(one, tuple) else (one,))]
     return list(dict.fromkeys(each for each in several if isinstance(each, type) and is_dataclass(each)))

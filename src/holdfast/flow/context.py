@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
@@ -27,7 +26,7 @@ class CalledNode(QueueOwner):
 
     places: dict[str, int]
     outputs: dict[str, tuple[OutputStream, Types]]
-    side_inputs: Mapping[str, Any]
+    side_inputs: Mapping[str, Payload]
     no_packets: list[Packet]
 
     def now(self) -> int:
@@ -51,7 +50,7 @@ class Context:
         self._node = node
         self._places: dict[str, int] = node.places
         self._outputs: dict[str, tuple[OutputStream, Types]] = node.outputs
-        self._side: Mapping[str, Any] = node.side_inputs
+        self._side: Mapping[str, Payload] = node.side_inputs
         self._packets: list[Packet] = node.no_packets
         self._sent: list[tuple[OutputStream, Packet]] = []
         self._explicit: dict[str, int] = {}
@@ -99,7 +98,7 @@ class Context:
         return iter(self.payloads())
 
     @property
-    def side(self) -> Mapping[str, Any]:
+    def side(self) -> Mapping[str, Payload]:
         """Side inputs: name -> value."""
         return self._side
 
@@ -165,7 +164,7 @@ class Context:
             at = checked_time(at, f"Calculator {self._node.name!r} sends a packet to output {name!r} at")
         self._sent.append((stream, (at, value)))
 
-    def bound(self, name: str, t: int) -> None:
+    def raise_bound(self, name: str, t: int) -> None:
         """Promise that nothing below a time leaves by an output any more.
 
         Raises

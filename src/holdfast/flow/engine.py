@@ -28,7 +28,7 @@ from holdfast.flow.context import Context
 from holdfast.flow.executors import Executor, TaskQueue, Worker
 from holdfast.flow.measures import Measures
 from holdfast.flow.nodes import CalculatorCall, NodeRun, Scheduler
-from holdfast.flow.queues import InputQueue, checked_bound
+from holdfast.flow.queues import InputQueue, Packet, checked_bound
 from holdfast.flow.streams import OutputStream
 from holdfast.flow.timestamps import DONE, UNSET
 
@@ -142,7 +142,7 @@ class Engine(Scheduler, Worker):
         for executor in self._executors.values():
             executor.start(self)
 
-    def _or_close(self, call: Callable[[], Any]) -> None:
+    def _or_close(self, call: Callable[[], object]) -> None:
         """Call something; where it fails, the run is over before it has begun."""
         try:
             call()
@@ -296,7 +296,7 @@ class Engine(Scheduler, Worker):
 
     # --- from outside --------------------------------------------------------------------------------
 
-    def add(self, name: str, packet: tuple[int, Any], *, wait: bool = True) -> bool:
+    def add(self, name: str, packet: Packet, *, wait: bool = True) -> bool:
         """Add a packet to a graph input; return whether it was taken.
 
         Parameters

@@ -6,9 +6,9 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.flow import timestamps
+from holdfast.flow.queues import Payload
 
 _BITS = 4
 """First bits by which times are told apart: a percentile is right to an eighth."""
@@ -71,7 +71,7 @@ class Measures:
             found[name] = CallTimes(number, self._totals[name] / 1000, *percentiles)
         return found
 
-    def trace(self) -> dict[str, Any]:
+    def trace(self) -> dict[str, Payload]:
         """Return the calls as Chrome's trace events, which Perfetto shows, too.
 
         References

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.context import CalledNode, Context
 from holdfast.flow.contract import STOP, Contract, Kind
 from holdfast.flow.policies import Close, InputSet, Policy
-from holdfast.flow.queues import ABSENT, InputQueue, Packet, Throttle, Types, late_packet
+from holdfast.flow.queues import ABSENT, InputQueue, Packet, Payload, Throttle, Types, late_packet
 from holdfast.flow.replay import REPLAY_MAX, ReplayedSets
 from holdfast.flow.streams import OutputStream, Raised
 from holdfast.flow.timestamps import DONE, MAX, MIN, PRE_STREAM, UNSTARTED
@@ -60,7 +59,7 @@ class NodeRun(CalledNode):
         number: int,
         contract: Contract,
         kind: Kind,
-        side_inputs: Mapping[str, Any],
+        side_inputs: Mapping[str, Payload],
         source_layer: int = 0,
     ) -> None:
         self.engine = engine

@@ -13,9 +13,9 @@ MediaPipe, "Synchronization: input policies".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from holdfast.flow.queues import InputQueue, Packet
+from holdfast.flow.queues import InputQueue, Packet, Payload
 from holdfast.flow.timestamps import (
     DONE,
     ONE_OVER_POST_STREAM,
@@ -49,7 +49,7 @@ class Declared(Protocol):
     def kind(self) -> str:
         """Its name."""
 
-    def arguments(self) -> Mapping[str, Any]:
+    def arguments(self) -> Mapping[str, Payload]:
         """Return what it was declared with."""
 
 

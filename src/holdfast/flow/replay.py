@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from holdfast.flow.queues import ABSENT, Packet
+from holdfast.flow.queues import ABSENT, Packet, Payload
 
 REPLAY_MAX = 10_000
 """Input sets that a calculator may want back: without a mark among so many, there is none."""
@@ -44,5 +43,5 @@ class ReplayedSets:
 
 
 def _is_marked(mark: str, packets: Sequence[Packet]) -> bool:
-    values: list[Any] = [value for _, value in packets if value is not ABSENT]
+    values: list[Payload] = [value for _, value in packets if value is not ABSENT]
     return any(value.get(mark) if isinstance(value, Mapping) else getattr(value, mark, None) for value in values)

@@ -123,7 +123,7 @@ class Run:
             for executor in self._executors.values():
                 executor.after_add(self.engine)
 
-    def bound(self, name: str, at: int) -> None:
+    def raise_bound(self, name: str, at: int) -> None:
         """Promise that no packet below a time comes to a graph input.
 
         Raises
@@ -215,7 +215,7 @@ class Run:
                 f"{node.name}.{queue.name}": len(queue.items) for node in self.engine.nodes for queue in node.queues
             }
 
-    def trace(self, path: str | Path | None = None) -> dict[str, Any]:
+    def trace(self, path: str | Path | None = None) -> dict[str, Payload]:
         """Return the calls as Chrome's trace events, and write them to a file for Perfetto or chrome://tracing."""
         with self.engine.lock:
             found = self._measures.trace()
@@ -360,7 +360,7 @@ def _threads_for(graph: Structure) -> int | None:
     return max(1, min(os.cpu_count() or 1, len(graph.nodes)))
 
 
-def _checked_sides(graph: Structure, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_sides(graph: Structure, given: Mapping[str, Payload]) -> Mapping[str, Payload]:
     missing = [name for name in graph.side_inputs if name not in given]
     unknown = [name for name in given if name not in graph.side_inputs]
     if missing or unknown:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.context import Context
 from holdfast.flow.nodes import NodeRun
 from holdfast.flow.policies import Policy
+from holdfast.flow.queues import Payload
 from holdfast.flow.run import Run
 from holdfast.flow.timestamps import PRE_STREAM
 
@@ -78,7 +78,7 @@ def save(run: Run, of: str) -> dict[str, SavedNode]:
     return found
 
 
-def _state(node: NodeRun) -> dict[str, Any]:
+def _state(node: NodeRun) -> dict[str, Payload]:
     return {
         "queues": {
             queue.name: [queue.bound, queue.had_packet, [list(packet) for packet in queue.items]]
@@ -94,11 +94,11 @@ def _state(node: NodeRun) -> dict[str, Any]:
     }
 
 
-def _policy_is(policy: Policy) -> list[Any]:
+def _policy_is(policy: Policy) -> list[Payload]:
     return [f"{type(policy).__module__}.{type(policy).__qualname__}", *policy.form()]
 
 
-def _own(node: NodeRun) -> dict[str, Any] | None:
+def _own(node: NodeRun) -> dict[str, Payload] | None:
     if node.is_closed or node.contract.replay_from:
         return None
     try:
@@ -183,7 +183,7 @@ def names_before(names: Collection[str], known: Collection[str], renamed: Mappin
     return {name: moved.get(name, name) for name in names if name in moved or (name in known and name not in taken)}
 
 
-def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Any]]) -> None:
+def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Payload]]) -> None:
     for queue in node.queues:
         if queue.name in queues:
             bound, queue.had_packet, packets = queues[queue.name]
@@ -193,7 +193,7 @@ def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Any]]
             queue.bound = run.stream_bound(queue.stream)
 
 
-def _restore(node: NodeRun, state: Mapping[str, Any], sets: Sequence[Any]) -> None:
+def _restore(node: NodeRun, state: Mapping[str, Payload], sets: Sequence[Payload]) -> None:
     node.is_closed = state["is_closed"]
     if state["identity"] != node.identity:
         raise InvalidPipeline(
@@ -228,7 +228,7 @@ def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
     )
 
 
-def _replay(node: NodeRun, sets: Sequence[Any]) -> None:
+def _replay(node: NodeRun, sets: Sequence[Payload]) -> None:
     """Give a calculator the input sets since its mark again; what it makes of them has left before."""
     context = Context(node)
     context._is_muted = True

@@ -55,7 +55,7 @@ def seen(
         if len(event) == 3:
             run.add(event[0], event[2], event[1])
         elif len(event) == 2:
-            run.bound(*event)
+            run.raise_bound(*event)
         elif event:
             run.close(*event)
         if not piles_up or not event:

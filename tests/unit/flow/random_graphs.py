@@ -155,7 +155,7 @@ def fed(
             continue
         t, value = ahead[name].pop()
         if chance.random() < 0.2:
-            run.bound(name, t)
+            run.raise_bound(name, t)
         run.add(name, value, t)
         if chance.random() < 0.05:
             now_and_then()

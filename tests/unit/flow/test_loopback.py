@@ -70,9 +70,9 @@ def test_bounds_that_wait_do_not_pile_up() -> None:
     node.calculator = calculator
     run.add("main", "m", 0)
     for t in range(1, 50):
-        run.bound("main", t)
+        run.raise_bound("main", t)
     for t in range(1, 50):
-        run.bound("loop", t)
+        run.raise_bound("loop", t)
     assert sum(map(len, (calculator.save()["main"], calculator.save()["nothing"]))) < 4
 
 

@@ -136,7 +136,7 @@ def test_bounds_wait_for_what_is_in_flight() -> None:
     found = run.collect("out")
     with run:
         run.add("data", "x", 1)
-        run.bound("data", 9)
+        run.raise_bound("data", 9)
     assert found == [(1, "x")]
 
 
@@ -424,9 +424,9 @@ class Faulty(flow.Calculator):
             case "text as time":
                 context.emit("out", 1, at=cast(Any, "noon"))
             case "bound":
-                context.bound("out", context.timestamp - 5)
+                context.raise_bound("out", context.timestamp - 5)
             case "bound of nothing":
-                context.bound("boxes", 1)
+                context.raise_bound("boxes", 1)
             case "closed":
                 context.close_output("out")
                 if context.timestamp > 7:
@@ -474,7 +474,7 @@ def test_what_a_calculator_does_wrong_is_one_error_that_names_it(wrong: str, exe
 
     def feed() -> None:
         with run:
-            run.bound("data", 7)
+            run.raise_bound("data", 7)
             run.wait_until_idle()
             for t in (7, 8, 9):
                 run.add("data", t, t)
@@ -498,7 +498,7 @@ def _late_to_outside(wrong: str) -> None:
     run = faulty(wrong, is_read=False).start(executor=flow.Application())
     run.collect("out")
     with run:
-        run.bound("data", 7)
+        run.raise_bound("data", 7)
         run.wait_until_idle()
         for t in (7, 8, 9):
             run.add("data", t, t)
@@ -543,8 +543,11 @@ def test_what_is_added_wrong_is_one_error(executor: str) -> None:
         (lambda run: run.add("data", 1, "noon"), "Graph input 'data' is given a packet at 'noon'"),
         (lambda run: run.add("data", 1, 1.5), "Graph input 'data' is given a packet at 1.5"),
         (lambda run: run.add("data", 1, 1) and run.add("data", 1, 1), "stream 'data' at 1 comes too late"),
-        (lambda run: (run.bound("data", 5), run.bound("data", 4)), "bound of stream 'data' goes back from 5 to 4"),
-        (lambda run: run.bound("data", "noon"), "Graph input 'data' is given the bound 'noon'"),
+        (
+            lambda run: (run.raise_bound("data", 5), run.raise_bound("data", 4)),
+            "bound of stream 'data' goes back from 5 to 4",
+        ),
+        (lambda run: run.raise_bound("data", "noon"), "Graph input 'data' is given the bound 'noon'"),
         (lambda run: run.observe("outt", print), "has no output 'outt'"),
     ]:
         run = started()
@@ -572,7 +575,7 @@ def test_an_observer_that_raises_ends_the_run(executor: str, bounds: bool) -> No
 
     def feed() -> None:
         with run:
-            run.bound("data", 3)
+            run.raise_bound("data", 3)
             run.add("data", 1, 3)
 
     with pytest.raises(InvalidPipeline, match=r"An observer of stream 'same.same' failed at \d: OSError: disk full"):
@@ -758,7 +761,7 @@ def test_nothing_is_taken_after_the_end(executor: str, end: str) -> None:
     with pytest.raises(InvalidPipeline, match="The run of graph 'one' has ended"):
         run.add("data", 2, 2)
     with pytest.raises(InvalidPipeline, match="The run of graph 'one' has ended"):
-        run.bound("data", 2)
+        run.raise_bound("data", 2)
     run.wait_until_idle()
     run.finish()
     run.stop()
@@ -886,10 +889,10 @@ def test_a_chain_of_a_thousand_calculators(executor: str) -> None:
     found = run.collect("out")
     with run:
         run.add("right", 1, 2)
-        run.bound("data", 2)  # goes the whole way at once
+        run.raise_bound("data", 2)  # goes the whole way at once
         run.add("data", 2, 2)
         run.add("right", 4, 4)
-        run.bound("data", 9)
+        run.raise_bound("data", 9)
     assert found == [(2, 3)]
     assert len(graph.explain().splitlines()) > 1000
 
@@ -904,7 +907,7 @@ def test_a_bound_goes_a_long_way_without_a_stack() -> None:
     graph.output("out", stream)
     run = graph.start(executor=flow.Application())
     run.observe("out", lambda t, value: engine_bounds.append(t), bounds=True)
-    run.bound("data", 9)
+    run.raise_bound("data", 9)
     run.stop()
     assert engine_bounds == [8]
 
@@ -952,7 +955,7 @@ def test_it_says_who_waits_for_what() -> None:
     graph.output("out", made)
     run = graph.start(executor=flow.Application())
     assert run.waits() == []
-    run.bound("b", 3)
+    run.raise_bound("b", 3)
     for t in (5, 6):
         run.add("a", 1, t)
     run.wait_until_idle()

@@ -113,7 +113,7 @@ class FilePart(NamedTuple):
         """
         with opened(self) as file:
             if (codec := compression(self.path)) is not None:
-                yield from _decompressed(file, codec, size)
+                yield from _decompress(file, codec, size)
                 return
             file.seek(self.start)
             left = self.size
@@ -289,7 +289,7 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
         raise _changed(part, f"it is a different file of {size} bytes now ({now})")
 
 
-def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
+def _decompress(file: Any, codec: str, size: int) -> Iterator[bytes]:
     try:
         yield from _of_bz2(file, size) if codec == "bz2" else _by_arrow(file, codec, size)
     except (OSError, pa.ArrowException) as error:

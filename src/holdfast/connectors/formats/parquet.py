@@ -82,7 +82,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
         if not rows.rejects:
             yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
-        batches = _verified(part, rows.schema)
+        batches = _verify(part, rows.schema)
     except _UNREADABLE as error:
         if not is_of_data(error):
             raise unavailable(part, error) from error
@@ -101,7 +101,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
     yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
 
 
-def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+def _verify(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
     """Decode all of a part before any of it counts: a damaged page may be last.  None: it holds too much to keep."""
     batches: list[pa.RecordBatch] | None = []
     size = 0

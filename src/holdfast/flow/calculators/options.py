@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.errors import InvalidPipeline
 
 
-def check_names(options: Any, field: str, *, taken: Sequence[str] = (), may_be_none: bool = False) -> None:
+def check_names(options: object, field: str, *, taken: Sequence[str] = (), may_be_none: bool = False) -> None:
     """Check an option that names ports, and keep it as a tuple; one is a text.
 
     Parameters
@@ -40,7 +39,7 @@ def check_names(options: Any, field: str, *, taken: Sequence[str] = (), may_be_n
     object.__setattr__(options, field, names)
 
 
-def check_numbers(options: Any, **least: int | None) -> None:
+def check_numbers(options: object, **least: int | None) -> None:
     """Check options that are whole numbers, each from a lowest one on; None: any.
 
     Raises

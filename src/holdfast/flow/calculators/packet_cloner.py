@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.calculators.options import check_names
 from holdfast.flow.contract import Calculator, Contract, Saved
+from holdfast.flow.queues import Payload
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
@@ -67,7 +68,7 @@ class PacketCloner(Calculator):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._latest: dict[str, Any] = {}
+        self._latest: dict[str, Payload] = {}
 
     def process(self, context: Context) -> None:
         """Remember what came, and send it at a tick."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.flow.contract import Saved
-from holdfast.flow.queues import Packet
+from holdfast.flow.queues import Packet, Payload
 from holdfast.flow.timestamps import MAX
 
 if TYPE_CHECKING:
     from holdfast.flow.context import Context
 
 
-def saved_packets(packets: Collection[Packet]) -> dict[str, list[Any]]:
+def saved_packets(packets: Collection[Packet]) -> dict[str, list[Payload]]:
     """Return packets as a calculator's state has them: a list of times, and one of payloads."""
     return {"times": [t for t, _ in packets], "payloads": [value for _, value in packets]}
 
@@ -28,4 +28,4 @@ def promise(context: Context, output: str, bound: int) -> None:
     if bound > MAX:
         context.close_output(output)
     elif bound > context.output_bound(output):
-        context.bound(output, bound)
+        context.raise_bound(output, bound)

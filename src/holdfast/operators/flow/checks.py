@@ -11,6 +11,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.flow.building import PlacedNode
 from holdfast.flow.drawing import policy_text
 from holdfast.flow.graph import Graph
+from holdfast.flow.queues import Payload
 from holdfast.graph.building import a_type
 from holdfast.graph.nodes import Stream
 from holdfast.state import keyed
@@ -118,7 +119,7 @@ def check_renames(graph: Graph, renamed: dict[str, str]) -> dict[str, str]:
 
 
 def output_schemas(
-    graph: Graph, schema: Any, outputs: Mapping[str, Any] | None, taken: Sequence[str]
+    graph: Graph, schema: Any, outputs: Mapping[str, Payload] | None, taken: Sequence[str]
 ) -> dict[str, pa.Schema]:
     """Return graph output -> columns of its payloads, the main one first.
 

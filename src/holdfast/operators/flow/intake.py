@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.flow.queues import Payload
 from holdfast.operators.flow.rows import Port
 from holdfast.state import joins, keyed, tables
 from holdfast.state.input_bounds import reported
@@ -224,7 +225,7 @@ def waiting_table(name: str) -> str:
     return f"waiting_{name}"
 
 
-def known_everywhere(state: Mapping[str, pa.Table], names: Mapping[str, Any]) -> dict[str, int]:
+def known_everywhere(state: Mapping[str, pa.Table], names: Mapping[str, Payload]) -> dict[str, int]:
     """Return graph input -> its bound for all keys, before the epoch."""
     known = {row[INPUT]: row[BOUND] for row in state["inputs"].to_pylist()}
     return {name: known.get(name, UNBOUNDED) for name in names}
@@ -240,5 +241,5 @@ def _concatenate(parts: Sequence[Ticks]) -> Ticks:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _upserts(declared: StateTable, rows: Sequence[Mapping[str, Any]]) -> Change:
+def _upserts(declared: StateTable, rows: Sequence[Mapping[str, Payload]]) -> Change:
     return Change(pa.Table.from_pylist(list(rows), declared.schema), tables.no_change(declared).deletes)

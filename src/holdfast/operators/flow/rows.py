@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
+from holdfast.flow.queues import Payload
 from holdfast.flow.timestamps import MAX, MIN
 from holdfast.state.step import CLOSED, UNBOUNDED
 
@@ -32,7 +33,7 @@ class Port:
     column: str | None
     key: tuple[str, ...]
 
-    def payloads(self, rows: pa.Table) -> list[Any]:
+    def payloads(self, rows: pa.Table) -> list[Payload]:
         """Return the payload of each row."""
         if self.column is not None:
             return list(rows.column(self.column).to_pylist())
@@ -40,7 +41,12 @@ class Port:
 
 
 def table(
-    keys: pa.Table, places: Sequence[int], times: Sequence[int], values: Iterable[Any], schema: pa.Schema, output: str
+    keys: pa.Table,
+    places: Sequence[int],
+    times: Sequence[int],
+    values: Iterable[Payload],
+    schema: pa.Schema,
+    output: str,
 ) -> pa.Table:
     """Return what left by an output as rows.
 
@@ -75,12 +81,12 @@ def table(
     return pa.Table.from_arrays([*of_keys, stamps, *made], schema=schema)
 
 
-def _single(value: Any, name: str) -> Any:
+def _single(value: Payload, name: str) -> Any:
     value = _fields_of(value)
     return value[name] if isinstance(value, Mapping) and set(value) == {name} else value
 
 
-def _mapping(value: Any, columns: Sequence[pa.Field], output: str) -> Mapping[str, Any]:
+def _mapping(value: Payload, columns: Sequence[pa.Field], output: str) -> Mapping[str, Payload]:
     value = _fields_of(value)
     names = [column.name for column in columns]
     if not isinstance(value, Mapping) or not set(value) <= set(names):
@@ -93,14 +99,14 @@ def _mapping(value: Any, columns: Sequence[pa.Field], output: str) -> Mapping[st
     return value
 
 
-def _fields_of(value: Any) -> Any:
+def _fields_of(value: Payload) -> Any:
     """Return a dataclass as a mapping of its fields, and another value as it is."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-def _column(values: list[Any], column: pa.Field, output: str) -> pa.Array:
+def _column(values: list[Payload], column: pa.Field, output: str) -> pa.Array:
     try:
         return pa.array(values, column.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:

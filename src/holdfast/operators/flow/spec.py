@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.drawing import policy_text
 from holdfast.flow.graph import Graph
+from holdfast.flow.queues import Payload
 from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
@@ -72,7 +73,7 @@ class Flow:
     columns: Mapping[str, str]
     schemas: Mapping[str, pa.Schema]
     disorder: Mapping[str, str | int]
-    side_inputs: Mapping[str, Any] = field(default_factory=dict)
+    side_inputs: Mapping[str, Payload] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     forget_after: str | None = None
     threads: int | None = None
@@ -108,7 +109,7 @@ class Flow:
     def _columns(self, output: str) -> tuple[str, ...]:
         return (*self.by, self._time, *self.schemas[output].names)
 
-    def arguments(self) -> Mapping[str, Any]:
+    def arguments(self) -> Mapping[str, Payload]:
         """Return key, inputs, outputs, and what each calculator is."""
         return {
             "by": list(self.by),
@@ -184,7 +185,7 @@ class FlowAnywhere:
     """A flow that has no input yet: what ``hf.flow(graph, ...)`` returns."""
 
     graph: Graph
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Payload]
     name: str | None
     origin: Origin
     past: Evolution = NOTHING
@@ -209,10 +210,10 @@ def flow(
     *,
     by: str | Sequence[str],
     schema: Any = None,
-    outputs: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Payload] | None = None,
     inputs: Mapping[str, str] | None = None,
     disorder: str | int | Mapping[str, str | int] | None = None,
-    side_inputs: Mapping[str, Any] | None = None,
+    side_inputs: Mapping[str, Payload] | None = None,
     renamed_nodes: Mapping[str, str] | None = None,
     forget_after: str | None = None,
     threads: int | None = None,
@@ -329,10 +330,10 @@ def _spec(
     *,
     by: str | Sequence[str],
     schema: Any,
-    outputs: Mapping[str, Any] | None,
+    outputs: Mapping[str, Payload] | None,
     inputs: Mapping[str, str] | None,
     disorder: str | int | Mapping[str, str | int] | None,
-    side_inputs: Mapping[str, Any] | None,
+    side_inputs: Mapping[str, Payload] | None,
     renamed_nodes: Mapping[str, str] | None,
     forget_after: str | None,
     threads: int | None,

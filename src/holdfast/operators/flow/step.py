@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow import saving
 from holdfast.flow.executors import Application, Threads
 from holdfast.flow.graph import Graph
+from holdfast.flow.queues import Payload
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
 from holdfast.flow.timestamps import DONE, MIN
@@ -63,7 +64,7 @@ class FlowStep:
     ports: Mapping[str, Port]
     schemas: Mapping[str, pa.Schema]
     promises: Mapping[str, Promise]
-    side_inputs: Mapping[str, Any]
+    side_inputs: Mapping[str, Payload]
     renamed: Mapping[str, str]
     forget_us: int | None
     token: str
@@ -236,7 +237,7 @@ class _Graphs:
         self._clock = lambda: now  # a graph that stays in memory keeps it, and nothing else of the epoch
         self._out: Ticks = np.full(keys.num_rows, UNBOUNDED, np.int64)
         self._waiting = np.zeros(keys.num_rows, np.int64)
-        self.left: dict[str, tuple[list[int], list[int], list[Any]]] = {name: ([], [], []) for name in step.schemas}
+        self.left: dict[str, tuple[list[int], list[int], list[Payload]]] = {name: ([], [], []) for name in step.schemas}
         """Graph output -> key, time and payload of each packet that left."""
 
     def run(
@@ -284,7 +285,7 @@ class _Graphs:
         return {name: each.change() for name, each in changed.items()}
 
     def _one(
-        self, code: int, key: Mapping[str, Any], before: Mapping[str, bytes], replays: Any
+        self, code: int, key: Mapping[str, Payload], before: Mapping[str, bytes], replays: Any
     ) -> dict[str, SavedNode]:
         """Run the graph of a key; return its state."""
         step = self._step
@@ -349,7 +350,7 @@ class _Graphs:
             if bound == CLOSED and current != DONE:
                 run.close(name)
             elif UNBOUNDED < bound < CLOSED and bound > current:
-                run.bound(name, max(bound, MIN))
+                run.raise_bound(name, max(bound, MIN))
         run.wait_until_idle()
         if all(bound == CLOSED for bound in bounds.values()) and not run.engine.is_over:
             run.finish()
@@ -452,5 +453,5 @@ def _that_wait(keys: pa.Table) -> pa.Table:
     return keys.filter(pc.greater(keys.column(WAITING), 0))
 
 
-def _graph_text(step: FlowStep, key: Mapping[str, Any]) -> str:
+def _graph_text(step: FlowStep, key: Mapping[str, Payload]) -> str:
     return f"flowgraph {step.graph.name!r} for key {key_text(key)}"

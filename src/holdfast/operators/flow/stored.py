@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.flow.queues import Payload
 from holdfast.state import joins, tables
 from holdfast.state.step import Change, StateTable
 
@@ -21,8 +21,8 @@ class ChangedRows:
 
     def __init__(self, declared: StateTable) -> None:
         self._declared = declared
-        self.upserts: list[dict[str, Any]] = []
-        self.deletes: list[dict[str, Any]] = []
+        self.upserts: list[dict[str, Payload]] = []
+        self.deletes: list[dict[str, Payload]] = []
 
     def change(self) -> Change:
         """Return them as a change."""
@@ -60,6 +60,6 @@ def with_key(error: HoldfastError, key: str) -> HoldfastError:
     return kind(f"{key}: {error.what}", why=error.why, do=error.do, participant=error.participant)
 
 
-def key_text(key: Mapping[str, Any]) -> str:
+def key_text(key: Mapping[str, Payload]) -> str:
     """Return a key for messages."""
     return ", ".join(map(repr, key.values())) or "(one for all rows)"

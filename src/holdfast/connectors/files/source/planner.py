@@ -125,7 +125,7 @@ class FilePlanner:
         if frozen and not self._is_frozen:
             self.freeze()
         end, is_full = self._end_within(start, limit)
-        while not is_full and (owed := self._owed(self._room(limit, self.log.blocks[start:end]))):
+        while not is_full and (owed := self._owed_rows(self._room(limit, self.log.blocks[start:end]))):
             self.log.append(owed)  # lost to another planner: what it took is not owed any more
             end, is_full = self._end_within(start, limit)
         if is_full:
@@ -166,7 +166,7 @@ class FilePlanner:
             # What waits is taken first: files are ordered within one discovery.
             self._waiting = self._discovery.new_files(self.log.names)
 
-    def _owed(self, room: EpochRoom) -> list[LoggedFile]:
+    def _owed_rows(self, room: EpochRoom) -> list[LoggedFile]:
         """Return as much as the epoch still takes of what earlier runs have left, and this one reads."""
         files: dict[str, LoggedFile] = {}
         for block in self._index.due(self.log.owed.values()):
