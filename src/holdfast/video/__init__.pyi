@@ -1,0 +1,5 @@
+# The public names, and where each is defined: the one list of them (holdfast/later.py reads it).
+
+from holdfast.video.packets import CodecParameters as CodecParameters
+from holdfast.video.packets import EncodedPacket as EncodedPacket
+from holdfast.video.packets import message_times as message_times
