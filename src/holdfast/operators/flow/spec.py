@@ -304,14 +304,14 @@ def flow(
             "threads": threads,
         }
         if isinstance(streams, Graph) and graph is None:
-            return FlowAnywhere(streams, arguments, name, built_at, past)
+            return FlowAnywhere(streams.snapshot(), arguments, name, built_at, past)
         if not isinstance(graph, Graph) or not isinstance(streams, Mapping):
             raise InvalidPipeline(
                 f"hf.flow got {a_type(streams)} and {a_type(graph)}.",
                 why="it takes a graph, or streams by graph input and a graph.",
                 do=f'write {RIGHT}, or hf.flow({{"frames": frames, "gps": gps}}, graph, ...).',
             )
-        spec = _spec(graph, streams, **arguments)
+        spec = _spec(graph.snapshot(), streams, **arguments)
         given = tuple(streams[each] for each in spec.input_names)
     return _put(spec, given, name, built_at, past)
 

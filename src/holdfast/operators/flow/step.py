@@ -135,6 +135,7 @@ class FlowStep:
         """Feed each key's graph what is settled, and keep the rest."""
         for name, given in arrivals.items():
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
+            edge.require_times(given.rows, self.times[name], name)
         forgotten = self._silent_keys(state, at)
         news = self._news(arrivals)
         keys = self._keys_to_run(state, arrivals, news, forgotten)
