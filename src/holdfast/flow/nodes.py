@@ -88,7 +88,7 @@ class NodeRun(CalledNode):
         self.blocked_by: set[InputQueue] = set()
         """Of a source: the full queues that it feeds."""
 
-        self.replay = ReplayedSets()
+        self.replay = ReplayedSets(contract.replay_from, contract.replay_marks)
 
         self._offset = contract.timestamp_offset
         self._batch_size = contract.batch_size
@@ -244,7 +244,7 @@ class NodeRun(CalledNode):
             If none was marked for too long.
         """
         bounds = {name: context.output_bound(name) for name in self.outputs} if self.replay.encode else {}
-        if not self.replay.note(context.timestamp, context._packets, bounds, self.contract.replay_from):
+        if not self.replay.note(context.timestamp, context._packets, bounds):
             raise InvalidPipeline(
                 f"Calculator {self.name!r} has seen {REPLAY_MAX} input sets without a packet that is marked by "
                 f"{self.contract.replay_from!r}.",

@@ -160,9 +160,11 @@ def restore(
     for node in run.engine.nodes:
         if node.name in found and not node.is_closed:
             sets = replays.get(kept[node.name], ()) if node.contract.replay_from else ()
-            _replay(node, [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets])
+            decoded = [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets]
             is_renamed = kept[node.name] != node.name  # they are kept under the old name
-            node.replay.go_on(sets, None if is_renamed else found[node.name]["replay"][1])
+            digest = None if is_renamed else found[node.name]["replay"][1]
+            node.replay.go_on(sets, [packets for _, packets, _ in decoded], digest)
+            _replay(node, decoded)
             _restore_own(node, found[node.name]["calculator"])
     run.engine.begin()
 
