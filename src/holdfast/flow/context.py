@@ -41,7 +41,18 @@ class Context:
     ``context.emit("boxes", value)`` sends one, at the time of the input set.
     """
 
-    __slots__ = ("_bounds_then", "_explicit", "_node", "_outputs", "_packets", "_places", "_sent", "_side", "timestamp")
+    __slots__ = (
+        "_bounds_then",
+        "_drop_count",
+        "_explicit",
+        "_node",
+        "_outputs",
+        "_packets",
+        "_places",
+        "_sent",
+        "_side",
+        "timestamp",
+    )
 
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
@@ -54,6 +65,7 @@ class Context:
         self._packets: list[Packet] = node.no_packets
         self._sent: list[tuple[OutputStream, Packet]] = []
         self._explicit: dict[str, int] = {}
+        self._drop_count = 0
         self._bounds_then = bounds_then
         """Of a call that is repeated, whose packets and promises have left: output -> its bound before it was made."""
 
@@ -190,6 +202,10 @@ class Context:
         if name not in self._outputs:
             raise self._no_output(name)
         self._explicit[name] = DONE
+
+    def drop(self, count: int = 1) -> None:
+        """Count packets that the calculator drops, for :meth:`Run.drops` and the status of a pipeline."""
+        self._drop_count += count
 
     def output_bound(self, name: str) -> int:
         """Return the lowest time that the next packet of an output may have."""

@@ -319,6 +319,9 @@ class NodeRun(CalledNode):
             self._send(context)
         if context._explicit:
             self._promise(context)
+        if context._drop_count:
+            self.drop_count += context._drop_count
+            context._drop_count = 0
         self.in_flight -= 1
         self._free.append(context)
         sets = invocation.sets

@@ -11,7 +11,8 @@ import pyarrow as pa
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.queues import Payload
-from holdfast.flow.timestamps import MAX, MIN
+from holdfast.flow.run import Run
+from holdfast.flow.timestamps import DONE, MAX, MIN
 from holdfast.state import checks, keyed
 from holdfast.state.step import CLOSED, UNBOUNDED
 
@@ -152,6 +153,16 @@ def row_time(t: int, output: str) -> int:
             do="give it one: context.emit(output, value, at=time).",
         )
     return t
+
+
+def promise(run: Run, bounds: Mapping[str, int]) -> None:
+    """Tell a graph the bounds of its inputs."""
+    for name, bound in bounds.items():
+        current = run.stream_bound(name)
+        if bound == CLOSED and current != DONE:
+            run.close(name)
+        elif UNBOUNDED < bound < CLOSED and bound > current:
+            run.raise_bound(name, max(bound, MIN))
 
 
 def ticks_of(bound: int) -> int:
