@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.video.extra import NANO, extra
+from holdfast.video.library import extra
 
 if TYPE_CHECKING:
     from av import VideoFrame as Picture
+
+NANO = Fraction(1, 10**9)
+"""The unit of all times, for PyAV."""
 
 _COLOUR = ("color_range", "colorspace", "color_primaries", "color_trc")
 
