@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import checkpoints, dead_letters, dev, frame, words
+from holdfast.cli import checkpoints, dead_letters, dev, frame, video, words
 from holdfast.cli.changes import exit_code, new_column_lines
 from holdfast.cli.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
@@ -67,6 +67,7 @@ app = typer.Typer(
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dev.app, name="dev")
+app.add_typer(video.app, name="video")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("rewind")(rewind_)
