@@ -62,7 +62,8 @@ class Pictures:
         fed: av.Packet[av.stream.Stream] | None = None
         if packet is not None:
             fed = av.Packet(packet.data)
-            fed.pts, fed.dts, fed.time_base = packet.pts, packet.dts, Fraction(1, SECOND_NS)
+            fed.pts, fed.dts, fed.duration = packet.pts, packet.dts, packet.duration
+            fed.time_base = Fraction(1, SECOND_NS)
         try:
             return self._decoder.decode(fed)
         except av.FFmpegError:
