@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from examples.video import detector, scene
 from examples.video.scene import CAMERAS, GATE, LEFT, RIGHT, picture_of, strip_of
 from examples.video.tracker import LOST_AFTER, Track
 from holdfast.testing import flow_contract
-from tests.docs.pages import ROOT, environment
+from tests.docs.pages import ROOT, blocks, environment
 
 SMALL = (320, 180)
 
@@ -30,8 +31,6 @@ def reduced(camera: scene.Camera, number: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("camera", CAMERAS, ids=lambda camera: camera.name)
 def test_each_frame_of_a_film_says_its_number(camera: scene.Camera, tmp_path: Path) -> None:
-    import av
-
     scene.film(tmp_path / "film.mp4", camera, 5, seed=2, size=SMALL)
     with av.open(str(tmp_path / "film.mp4")) as film:
         said = [strip_of(frame.to_ndarray(format="gray")) for frame in film.decode(video=0)]
@@ -139,6 +138,22 @@ def test_an_onnx_model_is_asked_where_a_file_is_given(tmp_path: Path) -> None:
     dark, light = np.zeros((90, 160, 3), np.uint8), np.full((90, 160, 3), 250, np.uint8)
     assert find(dark) == [(20, 10, 20, 20)]
     assert find(light) == [(20, 10, 20, 20), (80, 45, 80, 45)]
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_page_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(ROOT / "docs/video.md", "python"):
+        exec(compile(block.text, str(block), "exec"), names)
+    names["pipeline"].explain()
+    with av.open(str(tmp_path / "gate.ts")) as video:
+        assert [strip_of(frame.to_ndarray(format="gray")) for frame in video.decode(video=0)] == [
+            (0, number) for number in range(60)
+        ]
 
 
 # --- the pipelines ----------------------------------------------------------------------------------------------------
