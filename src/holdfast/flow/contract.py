@@ -57,7 +57,8 @@ class Contract:
         Whether what leaves depends on real time: :meth:`Context.now`.
     replay_from : str
         Name of an attribute or key of a payload, true for packets from which on all can be made again: a key frame.
-        The state then is the packets since the last of these, which are processed again, their outputs muted.
+        The state then is the packets since the last of these, which are processed again, their outputs muted.  Calls
+        without packets are not repeated, so they must change nothing that is kept.
     replay_marks : int
         From the how-manieth last of these: 2, where a group of pictures needs the one before it.
     """

@@ -211,8 +211,8 @@ class NodeRun(CalledNode):
                 self.close(context)
                 return
             for context.timestamp, context._packets in invocation.sets:
-                if self.contract.replay_from:
-                    self._note(context)
+                if self.contract.replay_from and any(value is not ABSENT for _, value in context._packets):
+                    self._note(context)  # without packets nothing is kept: a silent key would gather calls for ever
                 if self.calculator.process(context) is STOP:
                     invocation.is_stop = True
         except Exception as error:

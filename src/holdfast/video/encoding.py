@@ -17,8 +17,8 @@ from holdfast.errors import InvalidPipeline
 from holdfast.flow.building import NodeSpec, node
 from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.types.units import duration_us
-from holdfast.video.extra import NANO, extra
-from holdfast.video.frames import VideoFrame
+from holdfast.video.frames import NANO, VideoFrame
+from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
 from holdfast.video.payloads import payload_of
 

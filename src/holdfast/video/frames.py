@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.video.extra import NANO, extra
+from holdfast.video.library import extra
 
 if TYPE_CHECKING:
     from av import VideoFrame as Picture
+
+NANO = Fraction(1, 10**9)
+"""The unit of all times, for PyAV."""
 
 _COLOUR = ("color_range", "colorspace", "color_primaries", "color_trc")
 
@@ -125,13 +129,21 @@ class VideoFrame:
         return VideoFrame(self._picture.reformat(format=pixel_format), self.pts)
 
     def copy(self, pts: int | None = None) -> VideoFrame:
-        """Return a frame with planes of its own, that may be drawn on; at another time where one is said."""
+        """Return a frame with planes of its own, at another time where one is said."""
         made = object.__new__(VideoFrame)
         made.pts = self.pts if pts is None else pts
         made.width, made.height = self.width, self.height
         made.pixel_format, made.colour = self.pixel_format, self.colour
         made._picture = _copy_of(self.planes(), made)
         return made
+
+    def pixels(self) -> Sequence[NDArray[np.uint8]]:
+        """Return the pixels of each plane to be drawn on, of a copy that nobody else has: lines x pixels (x bytes)."""
+        views = [_view(self._picture, number, is_writable=True) for number in range(len(self._picture.planes))]
+        width = self.width
+        return [
+            view.reshape(len(view), width, -1) if len(views) == 1 and view.shape[1] > width else view for view in views
+        ]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VideoFrame):

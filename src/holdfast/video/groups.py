@@ -13,12 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from holdfast.video.extra import NANO, PIXELS_MAX, extra
-from holdfast.video.frames import VideoFrame
+from holdfast.video.frames import NANO, VideoFrame
+from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
 
 if TYPE_CHECKING:
     from av import Packet, VideoStream
+
+PIXELS_MAX = 1 << 26
+"""Pixels of a picture that a decoder makes room for: 8192 x 8192.  A damaged header must not ask for all memory."""
 
 _STRICT = {"err_detect": "explode"}
 DECODERS = {"h264": ("h264", {}), "hevc": ("hevc", _STRICT), "mjpeg": ("mjpeg", _STRICT), "av1": ("libdav1d", {})}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.flow import Calculator, Context, Contract
+from holdfast.flow import Calculator, Context, Contract, saving
 from holdfast.flow.replay import ReplayedSets
 from holdfast.testing import flow_contract
 
@@ -71,3 +71,27 @@ def test_a_calculator_that_needs_two_groups_is_restored_by_two() -> None:
 def test_the_number_of_marks_is_a_number() -> None:
     with pytest.raises(hf.InvalidPipeline, match="replay_marks=0"):
         Contract(inputs="packet", replay_from="is_key", replay_marks=0)
+
+
+class Silent(Since):
+    """Hears of times without packets, too."""
+
+    contract = Contract(
+        inputs="packet", outputs="seen", process_timestamp_bounds=True, replay_from="is_key", replay_marks=2
+    )
+
+    def process(self, context: Context) -> None:
+        if "packet" in context:
+            super().process(context)
+
+
+def test_calls_without_packets_are_no_state() -> None:
+    """Else a key that is silent would gather one in every epoch, until it is refused."""
+    graph = hf.flow.Graph("silent")
+    graph.output("seen", graph.input("packet") | hf.flow.node(Silent, name="since"))
+    with graph.start(executor=hf.flow.Sequential()) as run:
+        run.add("packet", {"is_key": True}, at=0)
+        for t in range(10, 50):
+            run.raise_bound("packet", t)
+        state = saving.save(run, "the test")["since"]
+        assert (state.first, state.count) == (0, 1)
