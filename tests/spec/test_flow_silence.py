@@ -22,6 +22,7 @@ from tests.spec.test_flow_operator import flowed, single, source
 
 pytestmark = pytest.mark.slow
 
+FEW, MANY = 8, 60
 SECOND = 1_000_000
 NOTHING: Any = []
 
@@ -68,33 +69,42 @@ def test_without_it_the_key_waits() -> None:
     assert times_of(single(pair()), given, [0, 1_000_000]) == [[], []]
 
 
-def test_it_is_the_idle_rule_of_sync() -> None:
-    """Rows of two or three inputs, at random, some of them silent: the same times leave in the same epochs."""
-    for seed in range(30):
-        chance = random.Random(seed)
-        names = ["left", "right", "third"][: chance.choice((2, 2, 3))]
-        disorder = chance.choice((None, None, 3))
-        given: dict[str, list[list[Any]]] = {name: [] for name in names}
-        at_s, now, t = [], 0, 0
-        for _ in range(25):
-            now += chance.choice((1, 1, 3, 6))
-            at_s.append(now)
-            for name in names:
-                some = [] if chance.random() < 0.6 else sorted({t + chance.randrange(4) for _ in range(2)})
-                items: list[Any] = [row(each, key) for each in some for key in chance.choice(("a", "b", "ab"))]
-                if chance.random() < 0.1:
-                    items.append(bound(t))
-                given[name].append(items)
-            t += chance.randrange(3)
-        graph = Graph("all")
-        streams = {name: graph.input(name) for name in names}
-        graph.output("out", streams | node(all_of(names)))
-        stream = single(graph, idle_after="5 s", disorder=disorder)
-        synced = hf.sync({name: source(name) for name in names}, by="k", idle_after="5 s", disorder=disorder)
-        wanted = drive(synced, given, batch_times=[each * SECOND for each in at_s])
-        times = [sorted((each["k"], each["timestamp"]) for each in epoch) for epoch in wanted]
-        assert [sorted(each) for each in times_of(stream, given, at_s)] == times, seed
-        assert sum(map(len, times)) > 5, seed
+@pytest.mark.parametrize(
+    "seed", [*range(FEW), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(FEW, MANY))]
+)
+def test_it_is_the_idle_rule_of_sync(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two or three inputs, at random, some of them silent: the same leaves in the same epochs, late or not."""
+    chance = random.Random(seed)
+    names = ["left", "right", "third"][: chance.choice((2, 2, 3))]
+    disorder = chance.choice((None, None, 3))
+    given: dict[str, list[list[Any]]] = {name: [] for name in names}
+    at_us, now, t = [], 0, 0
+    for _ in range(25):
+        now += chance.choice((1, 1, 3, 6)) * SECOND
+        at_us.append(now)
+        for name in names:
+            some = [] if chance.random() < 0.6 else sorted({t + chance.randrange(4) for _ in range(2)})
+            items: list[Any] = [row(each, key) for each in some for key in chance.choice(("a", "b", "ab"))]
+            if chance.random() < 0.1:
+                items.append(bound(t))
+            given[name].append(items)
+        t += chance.randrange(3)
+    graph = Graph("all")
+    streams = {name: graph.input(name) for name in names}
+    graph.output("out", streams | node(all_of(names)))
+    stream = single(graph, idle_after="5 s", disorder=disorder)
+    synced = hf.sync({name: source(name) for name in names}, by="k", idle_after="5 s", disorder=disorder)
+    if seed % 2:
+        monkeypatch.setattr(live, "take", lambda key: None)
+    wanted, found = (drive(each, given, batch_times=at_us, buckets=1 + seed % 3) for each in (synced, stream))
+    times = [sorted((each["k"], each["timestamp"]) for each in epoch) for epoch in wanted]
+    assert [sorted((each["k"], each["t"]) for each in epoch) for epoch in found] == times
+    assert sum(map(len, times)) > 5
+    late = [
+        [sorted((each["k"], each["timestamp"], each["input"]) for each in epoch) for epoch in epochs]
+        for epochs in (drive(each.late, given, batch_times=at_us) for each in (synced, stream))
+    ]
+    assert late[0] == late[1]
 
 
 def all_of(names: Sequence[str]) -> Any:
