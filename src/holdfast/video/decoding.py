@@ -139,7 +139,7 @@ class DecodeVideo(Calculator):
         is_key = False
         try:
             is_key, _ = message_of(payload)
-            packet = packet_of(payload)
+            packet = packet_of(payload, t)
         except UnreadablePacket as error:
             frames = self._unreadable(t, str(error), payload, is_key, rejects)
         else:

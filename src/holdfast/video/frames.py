@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,18 +158,22 @@ class VideoFrame:
         return f"VideoFrame({self.width}x{self.height} {self.pixel_format} at {self.pts})"
 
 
-def _lines(picture: Picture, number: int) -> tuple[int, int]:
-    """Return the lines of a plane, and the bytes of a line without padding."""
-    layout = picture.format
-    if len(picture.planes) == 1:
-        return picture.height, picture.width * layout.padded_bits_per_pixel // 8
-    parts = [each for each in layout.components if each.plane == number]
-    return max(each.height for each in parts), sum(each.width * (-(-each.bits // 8)) for each in parts)
+@lru_cache
+def _sizes(pixel_format: str, width: int, height: int) -> tuple[tuple[int, int], ...]:
+    """Return of each plane its lines, and the bytes of a line without padding."""
+    with extra("A video frame"):
+        from av import VideoFormat
+    layout = VideoFormat(pixel_format, width, height)
+    planes = sorted({each.plane for each in layout.components})
+    if len(planes) == 1:
+        return ((height, width * layout.padded_bits_per_pixel // 8),)
+    parts = [[each for each in layout.components if each.plane == number] for number in planes]
+    return tuple((max(c.height for c in of), sum(c.width * (-(-c.bits // 8)) for c in of)) for of in parts)
 
 
 def _view(picture: Picture, number: int, *, is_writable: bool = False) -> NDArray[np.uint8]:
     plane = picture.planes[number]
-    height, width = _lines(picture, number)
+    height, width = _sizes(picture.format.name, picture.width, picture.height)[number]
     view: NDArray[np.uint8] = np.frombuffer(memoryview(plane), np.uint8)[: height * plane.line_size].reshape(
         height, plane.line_size
     )[:, :width]
@@ -190,11 +195,9 @@ def _copy_of(planes: Sequence[NDArray[np.uint8]], frame: VideoFrame) -> Picture:
 
 def _picture_of(frame: VideoFrame) -> Picture:
     """Return the picture of a frame that was stored."""
-    with extra("A video frame"):
-        from av import VideoFrame as Picture
-    layout, planes, place = Picture(frame.width, frame.height, frame.pixel_format), [], 0
-    for number in range(len(layout.planes)):
-        height, width = _lines(layout, number)
+    planes: list[NDArray[np.uint8]] = []
+    place = 0
+    for height, width in _sizes(frame.pixel_format, frame.width, frame.height):
         planes.append(np.frombuffer(frame.data, np.uint8, height * width, place).reshape(height, width))
         place += height * width
     return _copy_of(planes, frame)

@@ -37,8 +37,16 @@ def message_of(payload: Any) -> tuple[bool, bytes]:
     return bool(payload.get("is_key")), bytes(data)
 
 
-def packet_of(payload: Any) -> EncodedPacket:
+def packet_of(payload: Any, t: int = MAX) -> EncodedPacket:
     """Return the packet of a payload.
+
+    Parameters
+    ----------
+    payload : mapping
+        A row.
+    t : int
+        Its time.  By :func:`message_times` no packet's is above it; a single one that was would let all frames of
+        later packets come too late.
 
     Raises
     ------
@@ -49,6 +57,6 @@ def packet_of(payload: Any) -> EncodedPacket:
     packet = EncodedPacket.from_bytes(data)
     if not packet.data:  # what FFmpeg takes for the end of the stream
         raise UnreadablePacket("a packet without data")
-    if not MIN <= packet.pts < MAX:
-        raise UnreadablePacket(f"a packet whose time is {packet.pts}")
+    if not MIN <= packet.pts <= min(t, MAX - 1):
+        raise UnreadablePacket(f"a packet whose pts, {packet.pts}, is not at or below the time of its row")
     return packet
