@@ -23,6 +23,39 @@ Positions = Mapping[str, SourcePositions]
 
 
 @dataclass(frozen=True)
+class SegmentSet:
+    """Some of the segments of a source: those that are named; or the rest, all but those.
+
+    Parameters
+    ----------
+    names : frozenset of str
+        Segments.
+    is_rest : bool
+        Whether the set is of all others, also of those that appear later.
+
+    Examples
+    --------
+    >>> few, rest = SegmentSet(frozenset({"a"})), SegmentSet(frozenset({"a"}), is_rest=True)
+    >>> "a" in few, "new" in few, "a" in rest, "new" in rest
+    (True, False, False, True)
+    """
+
+    names: frozenset[str] = frozenset()
+    is_rest: bool = False
+
+    def __contains__(self, segment: str) -> bool:
+        return (segment in self.names) is not self.is_rest
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every segment is in it."""
+        return self.is_rest and not self.names
+
+
+ALL_SEGMENTS = SegmentSet(is_rest=True)
+
+
+@dataclass(frozen=True)
 class Holding:
     """Up to where one sink holds rows.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
-from holdfast.connectors.reading.identified import KnownPlace, Numbered, numbered
+from holdfast.connectors.reading.identified import KnownPlace, Numbered, PlaceRun
+from holdfast.connectors.reading.partitioned import share
 from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Clock, Explanation, Span
-from holdfast.positions import SourcePositions
+from holdfast.positions import ALL_SEGMENTS, SegmentSet, SourcePositions
 from holdfast.store import sealed
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class RateSpec:
     """Where reading begins; no argument of users."""
     before_us: int | None = None
     """Where it ends, exclusive; no argument of users."""
+    parts: int = 0
+    """How many segments there are: of each the rows whose value has another remainder; no argument of users."""
+    reads: SegmentSet = ALL_SEGMENTS
+    """Those that are read; no argument of users."""
     clock: Clock = field(default_factory=SystemClock, compare=False)
     kind: str = field(default="rate", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
@@ -58,8 +63,30 @@ class RateSpec:
             "rows_per_second": self.rows_per_second,
             "start_us": self.start_us,
             "max_rows_per_epoch": self.max_rows_per_epoch,
+            "parts": self.parts or None,
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def in_parts(self, parts: int) -> RateSpec:
+        """Return the source with its rows dealt to so many segments in turn."""
+        return replace(self, parts=parts)
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the segments."""
+        return [segment for segment in self.remainders if segment in self.reads]
+
+    def of_segments(self, segments: SegmentSet) -> RateSpec:
+        """Return the source of some of them."""
+        return replace(self, reads=segments)
+
+    def group_of(self, segment: str) -> str:
+        """Return the remainder that its rows have."""
+        return segment.partition("/")[0]
+
+    @property
+    def remainders(self) -> dict[str, int]:
+        """Segment -> the remainder of its rows' values by the number of segments."""
+        return {f"{each}/{self.parts}": each for each in range(self.parts)} if self.parts else {SEGMENT: 0}
 
     def from_time(self, at_us: int) -> RateSpec:
         """Return the source from the last row at or before a time."""
@@ -89,8 +116,9 @@ class RateSpec:
         return [] if held is None else [Explanation(name, 1, held.decode())]
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
-        """Yield the one place of its rows."""
-        yield KnownPlace(SEGMENT, 0, _value(until), SEGMENT, None, "generated")
+        """Yield the one place of its rows; of one in segments it is not known: their numbers take turns."""
+        if not self.parts:
+            yield KnownPlace(SEGMENT, 0, _value(until), SEGMENT, None, "generated")
 
     def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
         """Make the time of row 0 durable."""
@@ -121,24 +149,29 @@ class RateSource:
 
     def initial(self) -> SourcePositions:
         """Positions before row 0, or before the last row at or before the time where reading begins."""
-        if self.spec.from_us is None:
-            return {SEGMENT: 0}
-        return {SEGMENT: max(0, (self.spec.from_us - self.start_us) * self.spec.rows_per_second // _SECOND)}
+        first = 0
+        if self.spec.from_us is not None:
+            first = max(0, (self.spec.from_us - self.start_us) * self.spec.rows_per_second // _SECOND)
+        return dict.fromkeys(self._segments, first)
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
-        """End of the next epoch: the rows whose time has come, within the limit."""
-        first = _value(start)
+        """End of the next epoch: the rows whose time has come, within the limit, of each segment the same share."""
         if bounded and self._frozen is None:
             self.freeze()
-        end = self._due() if not bounded or self._frozen is None else self._frozen
-        count = end - first
+        due = self._due() if not bounded or self._frozen is None else self._frozen
+        counts = {segment: len(self._values(segment, start, due)) for segment in self._segments}
+        count = sum(counts.values())
         most = rows_within(self.spec.max_rows_per_epoch, limit, count, lambda: count * _ROW_SIZE)
-        end = end if most is None else min(end, first + most)
-        return {SEGMENT: max(first, end)}  # a clock that was set back takes nothing back
+        found = dict(start)  # a clock that was set back takes nothing back
+        for segment, taken in share(counts, most).items():
+            if taken:
+                found[segment] = self._values(segment, start, due)[taken - 1] + 1
+        return found
 
     def has_passed(self, positions: SourcePositions) -> bool:
         """Return whether every row before the time where reading ends is before these positions."""
-        return self._last is not None and _value(positions) >= self._last
+        last = self._last
+        return last is not None and not any(self._values(segment, positions, last) for segment in self._segments)
 
     def freeze(self) -> None:
         """Record how many rows there are now."""
@@ -146,27 +179,28 @@ class RateSource:
 
     def newest(self) -> SourcePositions | None:
         """Position after the last row whose time has come, and is wanted."""
-        return {SEGMENT: self._due()}
+        return dict.fromkeys(self._segments, self._due())
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Bytes between two positions."""
-        return (_value(end) - _value(start)) * _ROW_SIZE
+        return self._count_between(start, end) * _ROW_SIZE
 
     def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Rows between two positions."""
-        return _value(end) - _value(start)
+        return self._count_between(start, end)
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
-        """Cut into one span per core; small epochs into one."""
-        first, last = _value(start), _value(end)
-        count = last - first
-        parts = max(1, min(parallelism, count // _SPAN_ROWS_MIN))
-        cuts = [first + count * number // parts for number in range(parts + 1)]
-        return [
-            Span((self.start_us, self.spec.rows_per_second, begin, stop), stop - begin, (stop - begin) * _ROW_SIZE)
-            for begin, stop in pairwise(cuts)
-            if stop > begin
-        ]
+        """Cut into one span per core; small epochs into one.  The value of each is rate and ranges of row numbers."""
+        parts = max(1, min(parallelism, self._count_between(start, end) // _SPAN_ROWS_MIN))
+        tasks: list[list[range]] = [[] for _ in range(parts)]
+        for segment in (each for each in self.spec.remainders if each in end):
+            rows = self._values(segment, start, int(end[segment]))
+            cuts = [len(rows) * number // parts for number in range(parts + 1)]
+            for task, (begin, stop) in zip(tasks, pairwise(cuts), strict=True):
+                task += [rows[begin:stop]] if stop > begin else []
+        found = [(tuple(ranges), sum(map(len, ranges))) for ranges in tasks if ranges]
+        value = self.start_us, self.spec.rows_per_second
+        return [Span((*value, ranges), count, count * _ROW_SIZE) for ranges, count in found]
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
@@ -175,16 +209,34 @@ class RateSource:
 
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the rows of a span with their numbers."""
-        start_us, per_second, first, last = span.value
-        for begin in range(first, last, _BATCH_ROWS):
-            values = np.arange(begin, min(begin + _BATCH_ROWS, last), dtype=np.int64)
+        start_us, per_second, ranges = span.value
+        some = (rows[begin : begin + _BATCH_ROWS] for rows in ranges for begin in range(0, len(rows), _BATCH_ROWS))
+        for rows in some:
+            values = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
             # Whole seconds first: value * 1_000_000 would leave 64 bits after some months at high rates.
             micros = start_us + values // per_second * _SECOND + values % per_second * _SECOND // per_second
             arrays = [pa.array(values), pa.array(micros).cast(SCHEMA.field("timestamp").type)]
-            yield numbered(SEGMENT, begin, pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+            batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+            yield Numbered((PlaceRun(SEGMENT, values.view(np.uint64)),), batch)
 
     def committed(self, end: SourcePositions) -> None:
         """Do nothing: nothing is kept."""
+
+    @property
+    def _segments(self) -> Collection[str]:
+        return self.spec.segments(self.name, self.workspace)
+
+    def _values(self, segment: str, start: SourcePositions, end: int) -> range:
+        """Return the values of a segment's rows from a position up to another one.
+
+        A segment without a position goes on where the source was read up to before it was divided.
+        """
+        first, step = int(start.get(segment, start.get(SEGMENT, 0))), max(1, self.spec.parts)
+        return range(first + (self.spec.remainders[segment] - first) % step, max(first, end), step)
+
+    def _count_between(self, start: SourcePositions, end: SourcePositions) -> int:
+        own = self.spec.remainders
+        return sum(len(self._values(segment, start, int(at))) for segment, at in end.items() if segment in own)
 
     @property
     def _last(self) -> int | None:

@@ -43,6 +43,7 @@ from holdfast.ports.sources import (
     Backlogged,
     Bounded,
     Confidential,
+    Divisible,
     Exhaustible,
     ExplainedSpec,
     FollowedSpec,
@@ -69,7 +70,8 @@ from holdfast.values import (
 
 __all__ = [
     "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
-    "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Early",
+    "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Divisible",
+    "Early",
     "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining",
     "Explanation", "FollowedSpec", "Follower", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable",
     "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "MeasuredSpec",

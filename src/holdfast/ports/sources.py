@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.capabilities import optional
 from holdfast.limits import ReadLimit
 from holdfast.ports.sinks import SinkSpec
-from holdfast.positions import SourcePositions
+from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.values import Explanation, Guarantee, SegmentLag, Span
 
 
@@ -221,6 +221,44 @@ class PartitionedSpec(Protocol):
     @property
     def partitions(self) -> str:
         """What users call them, in the plural; empty where there are none."""
+
+
+@optional(SourceSpec)
+class Divisible(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to be read in parts, each of some segments.
+
+    The parts of a source share its name and its workspace, in which everything is put only where it is absent: what one
+    of them records holds for all.  So a position means the same to each part and to the whole, and the positions of a
+    part are those of the whole for its segments.  A segment without a position is read from where the source begins in
+    it.
+    """
+
+    parts: int
+    """How many segments it is divided into by hash; 0 where its segments are those of its system, and may come."""
+
+    def in_parts(self, parts: int) -> SourceSpec:
+        """Return the declaration of the same source with a position for each segment that can be read alone.
+
+        Parameters
+        ----------
+        parts : int
+            How many, where they are by hash; else of no effect.  May not change once rows were read.
+        """
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the segments that there are now.  Asks the system; creates and changes nothing.
+
+        Raises
+        ------
+        Unavailable
+            If it does not answer.
+        """
+
+    def of_segments(self, segments: SegmentSet) -> SourceSpec:
+        """Return the declaration of the part that reads these.  Arguments and fingerprint are those of the whole."""
+
+    def group_of(self, segment: str) -> str:
+        """Return what a segment shares with those of other sources that have rows of the same keys."""
 
 
 @optional(SourceSpec, SinkSpec)

@@ -213,9 +213,14 @@ def damaged(path: str, at: int, why: str) -> Corrupt:
 READERS = "_readers"
 """Directory of a store; one object for each reader.  Who is gone for good is removed by hand."""
 
+OF_SEGMENT = "@"
+"""What the name of an object has that is of one stream of a reader; no name of a source has it."""
+
 
 class ReaderMark:
-    """What one reader has said.
+    """What one reader has said: of all its streams in one object, and in others of streams that a part of it reads.
+
+    What is said of a stream alone counts for it: its positions only grow, whoever reads it next.
 
     Parameters
     ----------
@@ -244,8 +249,34 @@ class ReaderMark:
         durable.prepare(self._directory, aside=aside)
         data = json.dumps({**self._said, "positions": dict(positions)}).encode()
         durable.replace(self._path, sealed.seal(data), aside=aside)
+        self._forget_segments()
+
+    def put_segment(self, segment: str, at: int | None) -> None:
+        """Say of one stream that nothing before a position is needed; None: nothing of it."""
+        aside = os.path.join(self._directory, "writing")
+        data = json.dumps({**self._said, "segment": segment, "at": at}).encode()
+        durable.replace(mark_of_segment(self._path, segment), sealed.seal(data), aside=aside)
+
+    def is_released(self, segment: str) -> bool:
+        """Return whether nothing of a stream is needed, as was said of it alone."""
+        data = sealed.read_sealed(mark_of_segment(self._path, segment))
+        return data is not None and json.loads(data)["at"] is None
 
     def remove(self) -> None:
         """Take the mark away: the reader needs nothing any more."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)
+        self._forget_segments()
+
+    def _forget_segments(self) -> None:
+        """Remove what was said of streams alone; what a crash leaves of it holds more than is needed, or nothing."""
+        begin = os.path.basename(self._path).removesuffix(".json") + OF_SEGMENT
+        for name in os.listdir(self._directory) if os.path.isdir(self._directory) else ():
+            if name.startswith(begin):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, name))
+
+
+def mark_of_segment(path: str, segment: str) -> str:
+    """Return where the mark of a reader says something of one stream alone."""
+    return f"{path.removesuffix('.json')}{OF_SEGMENT}{hashlib.sha256(segment.encode()).hexdigest()[:16]}.json"

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from holdfast.connectors.byte_stream.append import StreamAppend, StreamRules
 from holdfast.connectors.byte_stream.branch import BranchView, StreamView
-from holdfast.connectors.byte_stream.data_file import READERS
+from holdfast.connectors.byte_stream.data_file import OF_SEGMENT, READERS, mark_of_segment
 from holdfast.connectors.byte_stream.manifest import (
     LOWEST,
     DataFile,
@@ -227,7 +227,7 @@ def needed(store: str, segment: str) -> int | None:
         return None
     lowest: int | None = None
     for name in names:
-        if name.endswith(".json"):
+        if name.endswith(".json") and OF_SEGMENT not in name:
             at = _needed_by(os.path.join(directory, name), segment)
             lowest = at if lowest is None or (at is not None and at < lowest) else lowest
     return lowest
@@ -238,6 +238,9 @@ def _needed_by(path: str, segment: str) -> int | None:
         data = read_sealed(path)
         if data is None:
             return None
+        if (alone := read_sealed(mark_of_segment(path, segment))) is not None:
+            at = json.loads(alone)["at"]
+            return None if at is None else int(at)
         said = json.loads(data)
         streams, positions = said["streams"], said["positions"]
         return int(positions.get(segment, 0)) if streams is None or segment.split("/", 2)[2] in streams else None

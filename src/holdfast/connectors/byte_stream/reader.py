@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,8 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.limits import ReadLimit, rows_within
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
+
+T = TypeVar("T")
 
 
 class ByteStreamSource:
@@ -50,7 +52,7 @@ class ByteStreamSource:
 
     def initial(self) -> SourcePositions:
         """Positions where reading begins, as recorded at the first start."""
-        return self._recorded().start
+        return self._own(self._recorded().start)
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: what is committed, within the limits."""
@@ -89,7 +91,7 @@ class ByteStreamSource:
         end = self._recorded().end
         if end is None:
             return False
-        streams = self._looked()
+        streams = self._own(self._looked())
         return all(
             segment not in streams or not streams[segment].count_between(self._low(segment, positions), int(last))
             for segment, last in end.items()
@@ -113,7 +115,7 @@ class ByteStreamSource:
         """Return the time below which no message follows positions: the lowest of the streams that go on."""
         if self._bounds is None:
             self._bounds = PartitionBounds(PartitionTimes(disorder, self.spec.idle_us), self._highest_times)
-        end, streams = self._recorded().end, self._streams
+        end, streams = self._recorded().end, self._own(self._streams)
         last = {name: stream.end if end is None else int(end.get(name, 0)) for name, stream in streams.items()}
         going = {
             name: stream.end
@@ -151,16 +153,34 @@ class ByteStreamSource:
         """Let retention have the files whose messages every sink holds."""
         if not self.spec.holds_retention:
             return
-        streams = self._looked()
+        streams = self._own(self._looked())
         released = {
             segment: sum(1 for file in stream.files if file.end <= int(end.get(segment, 0)))
             for segment, stream in streams.items()
         }
-        if self.spec.bounded and self.has_ended(end):
+        has_ended = self.spec.bounded and self.has_ended(end)
+        if not self.spec.reads.is_all:
+            self._release(end, released, has_ended=has_ended)
+        elif has_ended:
             self._mark().remove()
         elif released != self._released:  # a whole file more: only such are dropped
             self._mark().put(end)
             self._released = released
+
+    def _release(self, end: SourcePositions, released: Mapping[str, int], *, has_ended: bool) -> None:
+        """Say it of the streams of this part alone; the last part to reach the end takes the whole mark away."""
+        mark, last = self._mark(), self._recorded().end or {}
+        if has_ended:
+            for segment in self._own(last):
+                mark.put_segment(segment, None)
+            if all(mark.is_released(segment) for segment in last):
+                mark.remove()
+            return
+        before = self._released or {}
+        for segment, count in released.items():
+            if count != before.get(segment):
+                mark.put_segment(segment, int(end.get(segment, 0)))
+        self._released = dict(released)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -233,6 +253,10 @@ class ByteStreamSource:
     def _looked(self) -> dict[str, StreamView]:
         return self._streams or self._look()
 
+    def _own(self, by_segment: Mapping[str, T]) -> dict[str, T]:
+        """Return what is of the streams that this part of the source reads."""
+        return {segment: value for segment, value in by_segment.items() if segment in self.spec.reads}
+
     def _recorded(self) -> Recorded:
         """Return where reading begins and ends; recorded by the first process that asks."""
         recorded = Recorded(self.workspace, self.name)
@@ -259,7 +283,11 @@ class ByteStreamSource:
         return stream.end if start == "latest" else stream.state.begin
 
     def _ends(self) -> dict[str, int]:
-        """Return the position up to which each stream can be read now."""
+        """Return the position up to which each stream of this part can be read now."""
+        return self._own(self._ends_of_all())
+
+    def _ends_of_all(self) -> dict[str, int]:
+        """Return it of all streams: where reading ends is recorded once, for all parts."""
         recorded, streams = self._recorded(), self._look()
         end = recorded.end
         if end is None and isinstance(self.spec.end, int):

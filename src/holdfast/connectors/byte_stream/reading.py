@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.connectors.byte_stream.manifest import Times
+from holdfast.positions import ALL_SEGMENTS, SegmentSet
 from holdfast.store import durable
 
 KINDS = {"timestamp": pa.timestamp("us", tz="UTC"), "bigint": pa.int64()}
@@ -34,6 +35,8 @@ class ByteStreamReading:
     """Where reading begins instead of ``start``; no argument of users."""
     before: int | None = None
     """Where this run ends, exclusive; no argument of users."""
+    reads: SegmentSet = ALL_SEGMENTS
+    """The streams that are read, as segments; no argument of users."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from holdfast.connectors.reading.identified import KnownPlace, Recorded
 from holdfast.connectors.reading.partitioned import own_bounds
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.ports import Explanation
-from holdfast.positions import SourcePositions
+from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.store import durable
 from holdfast.types import units
 
@@ -32,6 +32,25 @@ class ByteStreamSourceSpec(ByteStreamReading):
     rejects: bool = field(default=False, init=False)
     numbering: ClassVar[str] = "its stream, and its ordinal there"
     partitions: ClassVar[str] = "streams"
+    parts: ClassVar[int] = 0
+
+    def in_parts(self, parts: int) -> ByteStreamSourceSpec:
+        """Return it: streams have positions of their own."""
+        return self
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the streams that are there now."""
+        wanted = self.streams
+        found = (each for each, stream in self._streams().items() if wanted is None or stream.name in wanted)
+        return sorted(each for each in found if each in self.reads)
+
+    def of_segments(self, segments: SegmentSet) -> ByteStreamSourceSpec:
+        """Return the source of some streams."""
+        return replace(self, reads=segments)
+
+    def group_of(self, segment: str) -> str:
+        """Return the stream's name, whoever writes it."""
+        return segment.split("/", 2)[2]
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -76,7 +95,9 @@ class ByteStreamSourceSpec(ByteStreamReading):
     def recorded_start(self, name: str, workspace: str) -> SourcePositions | None:
         """Return where it began in each stream that was there; its sinks keep that, too."""
         recorded = Recorded(workspace, name)
-        return recorded.start if recorded.has_start else None
+        if not recorded.has_start:
+            return None
+        return {segment: at for segment, at in recorded.start.items() if segment in self.reads}
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the ends of the streams; the store may be an older copy as well."""

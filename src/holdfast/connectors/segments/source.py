@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,12 +25,15 @@ from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.limits import EpochRoom, ReadLimit
 from holdfast.ports import Span
-from holdfast.positions import SourcePositions
+from holdfast.positions import ALL_SEGMENTS, SegmentSet, SourcePositions
 from holdfast.store import durable, sealed
 from holdfast.store.time_ranges import TimeRange, of_groups, united
 from holdfast.types.schema import to_arrow
 
 SEGMENT = "files"
+"""The only segment of one that is not divided; of one that is: up to where it was read before."""
+UNPARTITIONED = "."
+"""The segment of rows that are in no partition."""
 _CONTENT = "content"
 _ATTEMPTS = 20
 
@@ -45,11 +49,19 @@ class _File:
     sealed: tuple[str, ...] = ()
     lowest: int | None = None
     """A time that no row of it is below, where rows have times and it is known."""
+    growing: tuple[str, ...] = ()
+    """Of the journal: the partitions of its rows that are not sealed."""
 
     @property
     def name(self) -> str:
         """What distinguishes it."""
         return self.path
+
+    @property
+    def partitions(self) -> Sequence[str]:
+        """Those that it has rows of, as segments."""
+        names = self.growing if self.partition is None else (self.partition,)
+        return [name or UNPARTITIONED for name in names]
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,11 @@ class SegmentsSourceSpec:
     max_files_per_epoch: int | None = None
     since: int | None = None
     """No row before this time is wanted, microseconds or ticks; no argument of users."""
+    is_divided: bool = False
+    """Whether each partition has a position of its own; no argument of users."""
+    reads: SegmentSet = ALL_SEGMENTS
+    """The partitions that are read; no argument of users."""
+    parts: ClassVar[int] = 0
     kind: str = field(default="segments", init=False)
     rejects: bool = field(default=False, init=False)
     bounded: bool = field(default=True, init=False)
@@ -74,9 +91,37 @@ class SegmentsSourceSpec:
             "growing": self.growing,
             "timestamp": self.timestamp,
             "max_files_per_epoch": self.max_files_per_epoch,
+            "divided": self.is_divided or None,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def in_parts(self, parts: int) -> SegmentsSourceSpec:
+        """Return the source with a position for each partition."""
+        return replace(self, is_divided=True)
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the partitions of the version that is read; while it is not fixed, of the newest one."""
+        if not self.is_divided:
+            return [SEGMENT]
+        files = _noted(workspace)
+        if files is not None:
+            found = {each for file in files for each in file.partitions}
+        else:
+            now = dataset.content(self.path)
+            names = {segment.partition for segment in now.sealed}
+            for file in now.growing if self.growing else ():
+                names |= {*_growing_of(file.path)} - file.sealed
+            found = {name or UNPARTITIONED for name in names}
+        return sorted(each for each in found if each in self.reads)
+
+    def of_segments(self, segments: SegmentSet) -> SegmentsSourceSpec:
+        """Return the source of some partitions."""
+        return replace(self, reads=segments)
+
+    def group_of(self, segment: str) -> str:
+        """Return the partition."""
+        return segment
 
     def from_time(self, at_us: int) -> SegmentsSourceSpec:
         """Return the source without sealed files of which every row is before a time."""
@@ -92,12 +137,21 @@ class SegmentsSourceSpec:
         """Return whether the list of files is lost: without it a position names no file."""
         if lost := sealed.obstacle(workspace):
             return lost
-        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        wanted, known = max(map(int, {**positions, **(until or {})}.values()), default=0), len(_noted(workspace) or ())
         return f"its list of files has {known}, and {wanted} is wanted." if wanted > known else ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the list."""
-        return {SEGMENT: len(_noted(workspace) or ())}
+        files = _noted(workspace) or ()
+        return {SEGMENT: len(files), **(self.ends(files) if self.is_divided else {})}
+
+    def segments_of(self, file: _File) -> Sequence[str]:
+        """Return the segments that a file has rows of, of those that are read."""
+        return [each for each in file.partitions if each in self.reads] if self.is_divided else [SEGMENT]
+
+    def ends(self, files: Sequence[_File]) -> dict[str, int]:
+        """Return the position after the last file of each segment."""
+        return {segment: at for at, file in enumerate(files, start=1) for segment in self.segments_of(file)}
 
 
 class SegmentsSource:
@@ -120,20 +174,22 @@ class SegmentsSource:
 
     def initial(self) -> SourcePositions:
         """Positions before the first file."""
-        return {SEGMENT: 0}
+        return {} if self.spec.is_divided else {SEGMENT: 0}
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: all files, or as many as an epoch may have."""
-        end, files = _ordinal(start), self._fixed()
+        found, files = dict(start), self._fixed()
         room = EpochRoom(self.spec.max_files_per_epoch, None, limit)
-        while end < len(files) and room.fits(files[end]):
-            room.take(files[end])
-            end += 1
-        return {SEGMENT: end}
+        for at, segments in self._files_after(start):
+            if not room.fits(files[at]):
+                break
+            room.take(files[at])
+            found |= dict.fromkeys(segments, at + 1)
+        return found if self.spec.is_divided else {SEGMENT: 0, **found}
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether these positions are after the last file."""
-        return _ordinal(positions) >= len(self._fixed())
+        return next(iter(self._files_after(positions)), None) is None
 
     def has_more(self, positions: SourcePositions) -> bool:
         """Return whether files are left."""
@@ -141,7 +197,8 @@ class SegmentsSource:
 
     def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
         """Return the time below which no row follows positions: the lowest of the files that are left."""
-        lowest = [file.lowest for file in self._fixed()[_ordinal(positions) :]]
+        files = self._fixed()
+        lowest = [files[at].lowest for at, _ in self._files_after(positions)]
         known = [low for low in lowest if low is not None]
         return min(known) if known and len(known) == len(lowest) else None
 
@@ -150,7 +207,7 @@ class SegmentsSource:
 
     def newest(self) -> SourcePositions | None:
         """Position after the last file."""
-        return {SEGMENT: len(self._fixed())}
+        return self.spec.ends(self._fixed()) if self.spec.is_divided else {SEGMENT: len(self._fixed())}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Bytes of the files between two positions."""
@@ -202,12 +259,41 @@ class SegmentsSource:
                 ) from error
 
     def committed(self, end: SourcePositions) -> None:
-        """Remove the links when nothing is read any more."""
-        if self.has_ended(end):
-            shutil.rmtree(os.path.join(self.workspace, "files"), ignore_errors=True)
+        """Remove the links when nothing is read any more; a part removes those that no other part reads."""
+        links = os.path.join(self.workspace, "files")
+        if not self.has_ended(end):
+            return
+        if self.spec.reads.is_all:
+            shutil.rmtree(links, ignore_errors=True)
+            return
+        for file in self._fixed():
+            is_link = os.path.dirname(file.path) == links  # else it is the sink's own file, which could not be linked
+            if is_link and file.partition is not None and self.spec.segments_of(file):
+                with suppress(FileNotFoundError):
+                    os.unlink(file.path)
+
+    def _files_after(
+        self, start: SourcePositions, end: SourcePositions | None = None
+    ) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield the files after positions, up to others: which one it is, and the segments that are read of it."""
+        for at, file in enumerate(self._fixed()):
+            segments = [
+                each
+                for each in self.spec.segments_of(file)
+                if _low(start, each) <= at and (end is None or at < int(end.get(each, 0)))
+            ]
+            if segments:
+                yield at, segments
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[_File]:
-        return self._fixed()[_ordinal(start) : _ordinal(end)]
+        return [self._read_of(self._fixed()[at], segments) for at, segments in self._files_after(start, end)]
+
+    def _read_of(self, file: _File, segments: Sequence[str]) -> _File:
+        """Return a file as it is read: of one of the journal only the rows of some partitions."""
+        if not self.spec.is_divided or file.partition is not None or len(segments) == len(file.growing):
+            return file
+        others = (each for each in file.growing if (each or UNPARTITIONED) not in segments)
+        return replace(file, row_count=None, sealed=(*file.sealed, *others))
 
     def _fixed(self) -> Sequence[_File]:
         """Return the files of the version, which is fixed by the first call of the first process."""
@@ -246,7 +332,8 @@ class SegmentsSource:
         for file in found.growing if self.spec.growing else ():
             path = _link(file.path, links, is_copied=True)
             count = None if file.sealed else file.row_count
-            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)))
+            left = tuple(each for each in _growing_of(path) if each not in file.sealed)
+            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)), growing=left)
             files.append(replace(growing, lowest=self._lowest_of(growing)))
         durable.sync_directory(links)
         # In the order of time, as far as files have one: the bound that holds after each rises soonest so.
@@ -274,7 +361,7 @@ class SegmentsSource:
 
     def _note(self, files: Sequence[_File]) -> None:
         body = [
-            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest]
+            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest, file.growing]
             for file in files
         ]
         sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
@@ -301,13 +388,19 @@ def _noted(workspace: str) -> list[_File] | None:
     if data is None:
         return None
     return [
-        _File(path, size, rows, partition, tuple(of), lowest)
-        for path, size, rows, partition, of, lowest in json.loads(data)
+        _File(path, size, rows, partition, tuple(of), lowest, tuple(more[0]) if more else ())
+        for path, size, rows, partition, of, lowest, *more in json.loads(data)
     ]
 
 
-def _ordinal(positions: SourcePositions) -> int:
-    return int(positions.get(SEGMENT, 0))
+def _growing_of(path: str) -> list[str]:
+    """Return the partitions that a file of the journal has rows of."""
+    return sorted({str(each) for each in PiecesReader(path).index["partition"].to_pylist()})
+
+
+def _low(start: SourcePositions, segment: str) -> int:
+    """Return where a partition is read next: without a position, where all were read before they were divided."""
+    return int(start.get(segment, start.get(SEGMENT, 0)))
 
 
 def segments(

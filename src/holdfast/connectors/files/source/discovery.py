@@ -295,15 +295,15 @@ _NAMED = 20
 """Files that are named, at most; of the others only how many there are, and where the last one lies."""
 
 
-def what_is_gone(blocks: Sequence[Block], start: int, end: int, part_of: Callable[[Block], FilePart]) -> str:
-    """Return which of the files between two positions are not there as they were logged; empty where all are.
+def what_is_gone(blocks: Sequence[Block], wanted: Sequence[int], part_of: Callable[[Block], FilePart]) -> str:
+    """Return which of the files that are wanted are not there as they were logged; empty where all are.
 
     Parameters
     ----------
     blocks : sequence of Block
         The log.
-    start, end : int
-        Positions.
+    wanted : sequence of int
+        Ordinals of the blocks that are to be read, in order.
     part_of : callable
         What a reader of a block needs.
 
@@ -312,7 +312,7 @@ def what_is_gone(blocks: Sequence[Block], start: int, end: int, part_of: Callabl
     Unavailable
         If a file cannot be looked at now.
     """
-    files = list(_files(blocks, start, end))
+    files = list(_files(blocks, wanted))
     gone = [(low, high, part, why) for low, high, part in files if (why := _why_gone(part_of(part)))]
     if not gone:
         return ""
@@ -325,9 +325,9 @@ def what_is_gone(blocks: Sequence[Block], start: int, end: int, part_of: Callabl
     return f"{len(gone)} of its {len(files)} files are gone, or are not as they were: {'; '.join(named)}."
 
 
-def _files(blocks: Sequence[Block], start: int, end: int) -> Iterator[tuple[int, int, Block]]:
+def _files(blocks: Sequence[Block], wanted: Sequence[int]) -> Iterator[tuple[int, int, Block]]:
     """Yield first and last position (exclusive) of each file, and one of its blocks."""
-    for _, several in groupby(range(start, min(end, len(blocks))), key=lambda at: blocks[at].name):
+    for _, several in groupby(wanted, key=lambda at: blocks[at].name):
         low, *others = several
         yield low, (others[-1] if others else low) + 1, blocks[low]
 

@@ -5,7 +5,7 @@ Small texts are parsed together, as they are without numbers: then each has as m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -57,9 +57,13 @@ def one_row(part: FilePart, where: Place, layout: Layout, batch: pa.RecordBatch)
     return numbered(where.name(part.path), part.start, batch) if is_parquet else numbered(_place(part, where), 0, batch)
 
 
-def places_of(blocks: Sequence[Block], layout: Layout, segment: str) -> Iterator[KnownPlace]:
-    """Yield the places of some blocks of the log, from its beginning on."""
-    for position, block in enumerate(blocks):
+def places_of(
+    blocks: Sequence[Block], ordinals: Iterable[int], layout: Layout, segment_of: Callable[[str], str]
+) -> Iterator[KnownPlace]:
+    """Yield the places of some blocks of the log, by their ordinals."""
+    for position in ordinals:
+        block = blocks[position]
+        segment = segment_of(block.name)
         if layout.format == "parquet":
             end = block.end if block.end >= 0 else ROWS_MAX
             yield KnownPlace(block.name, block.start, end, segment, position, block.name, block.since, block.before)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.connectors.files.source import discovery
 from holdfast.connectors.files.source.discovery import Discovery, Found, Place
+from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, low_of, segment_of
 from holdfast.connectors.files.source.index import TimeIndex
 from holdfast.connectors.files.source.listing import NOT_THERE, named
 from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, whole
@@ -21,6 +22,7 @@ from holdfast.connectors.formats.identity import FileIdentity, of_status
 from holdfast.connectors.reading.until import check_timestamp
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.limits import EpochRoom, ReadLimit
+from holdfast.positions import SourcePositions
 
 _CHECKED_AGAIN = 64
 """Files that are checked again after they were taken."""
@@ -50,29 +52,41 @@ class FilePlanner:
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
         self._index = TimeIndex(spec)
-        self._read_to: tuple[int, int | None] = 0, None
-        """A position, and the highest time before it."""
+        self._own = BlockIndex(self.log.blocks, spec.division, spec.reads)
+        self._read_to: tuple[dict[str, int], int | None] = {}, None
+        """Positions, and the highest time before them."""
         if self.log.owed:
             check_timestamp(spec, name, self.log.owed_by)
         if self.log.is_new and spec.start == "latest":
             self._skip_what_is_there()
 
-    @property
-    def newest(self) -> int:
-        """Position after every file seen so far; one that is not split yet counts as one block."""
-        return self.log.end + len(self._waiting) + self._index.due_count(self.log.owed)
+    def newest(self) -> dict[str, int]:
+        """Return the position after every file seen so far; one that is not split yet counts as one block."""
+        to_come = len(self._waiting) + self._index.due_count(self.log.owed)
+        if self.spec.division is None:
+            return {SEGMENT: self.log.end + to_come}
+        waiting = {segment_of(self.spec.division, each.name) for each in self._waiting if self._own.is_own(each.name)}
+        return {**self._own.ends(), **dict.fromkeys(waiting, self.log.end + to_come)}
 
-    def has_passed(self, position: int) -> bool:
-        """Return whether no row below the time where reading ends follows a position: neither of what is there, nor, by
+    def has_more(self, start: SourcePositions) -> bool:
+        """Return whether files were seen that follow positions."""
+        return any(at > low_of(start, segment) for segment, at in self.newest().items())
+
+    def has_ended(self, start: SourcePositions) -> bool:
+        """Return whether nothing follows positions: all of a bounded source is logged, and before them."""
+        return self.log.is_complete and not self._own.after(start) and not self.log.owed
+
+    def has_passed(self, start: SourcePositions) -> bool:
+        """Return whether no row below the time where reading ends follows positions: neither of what is there, nor, by
         what the source has reached, of what may come.
         """
         log, before = self.log, self.spec.before
-        if before is None or position < log.end or self.newest > log.end:
+        if before is None or self._own.after(start) or self.has_more(start):
             return False
         return log.is_complete or (log.reached is not None and log.reached >= before)
 
-    def bound_after(self, position: int, disorder: int) -> int | None:
-        """Return the time below which no row follows a position; None where that is not known.
+    def bound_after(self, start: SourcePositions, disorder: int) -> int | None:
+        """Return the time below which no row follows positions; None where that is not known.
 
         What was found, and is not read yet, has the times of its blocks.  What arrives later is at most ``disorder``
         ticks below the newest that was read; nothing does where the source is bounded, and all of it is logged.
@@ -80,29 +94,37 @@ class FilePlanner:
         log = self.log
         if self._waiting:
             return None
-        bounds = [lowest_of(block) for block in (*log.blocks[position:], *log.owed.values())]
+        left = (log.blocks[ordinal] for ordinal in self._own.after(start))
+        bounds = [lowest_of(block) for block in (*left, *log.owed.values())]
         if not log.is_complete:
-            highest = self._highest(position)
+            highest = self._highest(start)
             bounds.append(None if highest is None else highest - disorder)
         known = [bound for bound in bounds if bound is not None]
         return min(known) if known and len(known) == len(bounds) else None
 
-    def _highest(self, position: int) -> int | None:
-        """Return the highest time that was read before a position; None without any."""
-        begin, highest = self._read_to if self._read_to[0] <= position else (0, None)
-        for block in self.log.blocks[begin:position]:
+    def _highest(self, end: SourcePositions) -> int | None:
+        """Return the highest time that was read before positions; None without any."""
+        begin, highest = self._read_to
+        if any(int(end.get(segment, 0)) < at for segment, at in begin.items()):
+            begin, highest = {}, None
+        for ordinal in self._own.between(begin, {**self._own_lows(end), **end}):
+            block = self.log.blocks[ordinal]
             if block.times is not None:
                 high = (
                     block.times.high if block.before is None else block.times.low
                 )  # of what was read not more is known
                 highest = high if highest is None else max(highest, high)
-        self._read_to = position, highest
+        self._read_to = {segment: int(at) for segment, at in end.items()}, highest
         return highest
 
-    def blocks(self, start: int, end: int) -> Sequence[Block]:
+    def _own_lows(self, start: SourcePositions) -> dict[str, int]:
+        """Return where each segment is read next that has something."""
+        return {segment: low_of(start, segment) for segment in self._own.ends()}
+
+    def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
         """Return the blocks between two positions."""
         self._check_known(end)
-        return self.log.blocks[start:end]
+        return [self.log.blocks[ordinal] for ordinal in self._own.between(start, end)]
 
     def part(self, block: Block) -> FilePart:
         """Return what a reader of a block needs."""
@@ -110,48 +132,55 @@ class FilePlanner:
 
     def freeze(self) -> None:
         """Record which files are there now."""
+        self._read_on()
         if not self.log.is_complete:
             self._check_recent()
             known = self.log.names.union(found.name for found in self._waiting)
             self._waiting += self._discovery.new_files(known)
         self._is_frozen = True
 
-    def end_of_epoch(self, start: int, *, frozen: bool, limit: ReadLimit | None = None) -> int:
+    def end_of_epoch(self, start: SourcePositions, *, frozen: bool, limit: ReadLimit | None = None) -> dict[str, int]:
         """Return the end of the epoch that begins at ``start``: logged blocks first, then new files, within the limits.
 
-        With ``frozen`` no file that arrived after :meth:`freeze`.
+        With ``frozen`` no file that arrived after :meth:`freeze`.  A part of the source logs what it finds of the
+        others, too: each file is in the log once, whoever finds it.
         """
         self._check_known(start)
-        if frozen and not self._is_frozen:
+        if not frozen:
+            self._read_on()
+        elif not self._is_frozen:
             self.freeze()
-        end, is_full = self._end_within(start, limit)
-        while not is_full and (owed := self._owed_rows(self._room(limit, self.log.blocks[start:end]))):
+        taken, is_full = self._taken_within(start, limit)
+        while not is_full and (owed := self._owed_rows(self._room(limit, taken))):
             self.log.append(owed)  # lost to another planner: what it took is not owed any more
-            end, is_full = self._end_within(start, limit)
+            taken, is_full = self._taken_within(start, limit)
         if is_full:
-            return end
+            return self._own.positions_after(start, taken)
         if not frozen:
             self._discover()
         misses = 0
         self._index.begin_epoch()
-        while self._waiting and not is_full and not (self._index.has_spent_much and end > start):
-            again = self._log_more(self._room(limit, self.log.blocks[start:end]))
+        while self._waiting and not is_full and not (self._index.has_spent_much and taken):
+            again = self._log_more(self._room(limit, taken))
             misses += bool(again)
             if misses == _MISSES:  # what is found again is some of what was missed before
                 raise self._still_changing(again)
-            end, is_full = self._end_within(start, limit)
+            taken, is_full = self._taken_within(start, limit)
         if self._is_at_its_end and not self.log.is_complete:
             self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
-        return end
+        return self._own.positions_after(start, taken)
 
-    def _room(self, limit: ReadLimit | None, taken: Sequence[Block] = ()) -> EpochRoom:
+    def _room(self, limit: ReadLimit | None, taken: Sequence[int] = ()) -> EpochRoom:
         room = EpochRoom(self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch, limit)
-        for block in taken:
-            room.take(block)
+        for ordinal in taken:
+            room.take(self.log.blocks[ordinal])
         return room
 
-    def _end_within(self, start: int, limit: ReadLimit | None) -> tuple[int, bool]:
-        return within_limits(self.log.blocks, start, self._room(limit))
+    def _taken_within(self, start: SourcePositions, limit: ReadLimit | None) -> tuple[list[int], bool]:
+        """Return the ordinals of the logged blocks that an epoch takes, and whether a limit ended it."""
+        ordinals = self._own.after(start)
+        count, is_full = within_limits([self.log.blocks[ordinal] for ordinal in ordinals], 0, self._room(limit))
+        return ordinals[:count], is_full
 
     @property
     def _is_at_its_end(self) -> bool:
@@ -165,6 +194,12 @@ class FilePlanner:
         if not self._waiting:
             # What waits is taken first: files are ordered within one discovery.
             self._waiting = self._discovery.new_files(self.log.names)
+
+    def _read_on(self) -> None:
+        """Read what others have logged, where others do all the time: what they found need not be cut again."""
+        if not self.spec.reads.is_all:
+            self.log.refresh()
+            self._waiting = [found for found in self._waiting if found.name not in self.log.names]
 
     def _owed_rows(self, room: EpochRoom) -> list[LoggedFile]:
         """Return as much as the epoch still takes of what earlier runs have left, and this one reads."""
@@ -201,7 +236,7 @@ class FilePlanner:
                 continue
             logged.append(cut)
             read_count += bool(cut.blocks)  # what is passed over fills no epoch
-            for block in cut.blocks:
+            for block in cut.blocks if self._own.is_own(cut.name) else ():
                 room.take(block)
         again: list[Found] = []
         if skipped:
@@ -313,7 +348,8 @@ class FilePlanner:
     def _new_discovery(self) -> Discovery:
         return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
 
-    def _check_known(self, position: int) -> None:
+    def _check_known(self, positions: SourcePositions) -> None:
+        position = max(map(int, positions.values()), default=0)
         if position > self.log.end:
             self.log.refresh()
         if position > self.log.end:
@@ -323,6 +359,19 @@ class FilePlanner:
                 do="restore the checkpoint directory as a whole.",
                 participant=self.name,
             )
+
+
+def segments_there(spec: FilesSelection, workspace: str) -> list[str]:
+    """Return the segments of a source: by hash all of them, of groups those of files that are logged, or there."""
+    if spec.division is None:
+        return [SEGMENT]
+    found = {f"{at}/{spec.parts}" for at in range(spec.parts)}
+    if not found:
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        looked = Discovery(discovery.settled(spec.where), spec.min_age_us, follow_links=spec.follow_links)
+        names = (*log.names, *(file.name for file in looked.new_files(log.names)))
+        found = {segment_of(spec.division, name) for name in names}
+    return sorted(segment for segment in found if segment in spec.reads)
 
 
 def lowest_of(block: Block) -> int | None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.connectors.files.source.discovery import Place
+from holdfast.connectors.files.source.division import FileDivision
 from holdfast.connectors.files.source.layout import Layout
+from holdfast.positions import ALL_SEGMENTS, SegmentSet
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,19 @@ class FilesSelection:
     """Whether the times of blocks are looked up, for bounds; no argument of users."""
     marker: str | None = None
     """Where a time is set to end at: the column that marks bound rows; no argument of users."""
+    division: FileDivision | None = None
+    """How the files are divided into segments; no argument of users."""
+    reads: SegmentSet = ALL_SEGMENTS
+    """The segments that are read; no argument of users."""
+
+    @property
+    def parts(self) -> int:
+        """How many segments there are, where they are by the hash of a file's name."""
+        return 0 if self.division is None else self.division.parts
+
+    def group_of(self, segment: str) -> str:
+        """Return the group, or the number of the part."""
+        return segment.partition("/")[0] if self.parts else segment
 
     def identity(self, where: Place) -> dict[str, str]:
         """Return what its log is of, and of no other files."""

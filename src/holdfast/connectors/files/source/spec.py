@@ -7,8 +7,9 @@ and know nothing of the log.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,10 +17,11 @@ import pyarrow as pa
 
 from holdfast.connectors.files.source import discovery
 from holdfast.connectors.files.source.discovery import Discovery, what_is_gone
+from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, FileDivision, segment_of
 from holdfast.connectors.files.source.layout import RECORD_SIZE, Layout
 from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.connectors.files.source.numbering import places_of
-from holdfast.connectors.files.source.planner import FilePlanner, grouped, part_of
+from holdfast.connectors.files.source.planner import FilePlanner, grouped, part_of, segments_there
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines
@@ -31,7 +33,7 @@ from holdfast.connectors.reading.partitioned import own_bounds
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import Explanation, Span
-from holdfast.positions import SourcePositions
+from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.store import sealed
 from holdfast.types import units
 from holdfast.types.partition import is_partition_type
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from holdfast.graph.nodes import Stream
 
 Format = Literal["json", "csv", "parquet"]
-SEGMENT = "log"
 _BLOCK_SIZE_MAX = 10**9
 _PARQUET_GROWTH = 20
 """Rows against Parquet files, in bytes: measured 3 bytes a row in the file and 60 in memory.  Only the choice between a
@@ -73,9 +74,23 @@ class FilesSourceSpec(FilesSelection):
             "encoding": None if self.layout.encoding == UTF_8 else self.layout.encoding,
             "compare": None if self.compare == "identity" else self.compare,
             "partition_by": list(self.partition_by) or None,
+            "divided": None if self.division is None else self.division.argument(),
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def in_parts(self, parts: int) -> FilesSourceSpec:
+        """Return the source in so many segments by hash; itself where it has a rule for groups of files."""
+        is_by_group = self.division is not None and not self.division.parts
+        return self if is_by_group else replace(self, division=FileDivision(parts))
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the segments: of groups those of the files that are logged, and of those that are there."""
+        return segments_there(self, workspace)
+
+    def of_segments(self, segments: SegmentSet) -> FilesSourceSpec:
+        """Return the source of some segments."""
+        return replace(self, reads=segments)
 
     def from_time(self, at_us: int) -> FilesSourceSpec:
         """Return the source without what its time index shows to be before a time."""
@@ -98,17 +113,18 @@ class FilesSourceSpec(FilesSelection):
         """
         if lost := sealed.obstacle(workspace):
             return lost
-        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        wanted, known = _highest({**positions, **(until or {})}), _highest(self.reached(name, workspace))
         if wanted > known:
             log = os.path.join(workspace, "log")
             return f"its log of what was read, {log!r}, ends at {known}, and {wanted} is wanted."
-        return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
+        return "" if until is None else self._what_is_gone(workspace, positions, until)
 
-    def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
+    def _what_is_gone(self, workspace: str, start: SourcePositions, end: SourcePositions) -> str:
         where = discovery.settled(self.where)
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
         follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
-        return what_is_gone(log.blocks, start, end, lambda block: part_of(self, where, block, follows_links=follows))
+        wanted = BlockIndex(log.blocks, self.division, self.reads).between(start, end)
+        return what_is_gone(log.blocks, wanted, lambda block: part_of(self, where, block, follows_links=follows))
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position.
@@ -124,12 +140,14 @@ class FilesSourceSpec(FilesSelection):
         except HoldfastError:  # nothing is there, or nobody can tell: who reads says so
             return {SEGMENT: log_end(log)}
         check_log(log, name, self.identity(where))
-        return {SEGMENT: log_end(log)}
+        blocks = () if self.division is None else FileLog(log, is_read_only=True).blocks
+        return {SEGMENT: log_end(log), **BlockIndex(blocks, self.division, self.reads).ends()}
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the blocks that are logged: of Parquet with their rows in the file."""
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
-        return places_of(log.blocks[: _ordinal(until)], self.layout, SEGMENT)
+        ordinals = BlockIndex(log.blocks, self.division, self.reads).between({}, until)
+        return places_of(log.blocks, ordinals, self.layout, partial(segment_of, self.division))
 
     def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
         """Return what the log is of, and its increments."""
@@ -166,22 +184,21 @@ class FilesSource:
 
     def initial(self) -> SourcePositions:
         """Positions before the first block."""
-        return {SEGMENT: 0}
+        return {SEGMENT: 0} if self.spec.division is None else {}
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: logged blocks first, then new files, within the limits."""
         if limit is not None:  # it speaks of bytes as rows have them
             limit = replace(limit, size_bytes=limit.size_bytes // self._growth)
-        return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded, limit=limit)}
+        return self._plan.end_of_epoch(start, frozen=bounded, limit=limit)
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether nothing follows these positions: all of a bounded source is logged and before them."""
-        log = self._plan.log
-        return log.is_complete and _ordinal(positions) >= log.end and not log.owed
+        return self._plan.has_ended(positions)
 
     def has_passed(self, positions: SourcePositions) -> bool:
         """Return whether no row below the time where reading ends follows these positions."""
-        return self._plan.has_passed(_ordinal(positions))
+        return self._plan.has_passed(positions)
 
     def freeze(self) -> None:
         """Record which files are there now."""
@@ -189,19 +206,19 @@ class FilesSource:
 
     def newest(self) -> SourcePositions | None:
         """Position after every file seen so far; one that is not split yet counts as one block."""
-        return {SEGMENT: self._plan.newest}
+        return self._plan.newest()
 
     def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
         """Return the time below which no row follows positions, by the times of the files."""
-        return self._plan.bound_after(_ordinal(positions), disorder)
+        return self._plan.bound_after(positions, disorder)
 
     def has_more(self, positions: SourcePositions) -> bool:
         """Return whether files were seen that are after these positions."""
-        return _ordinal(positions) < self._plan.newest
+        return self._plan.has_more(positions)
 
     def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
         """Return the blocks between two positions."""
-        return self._plan.blocks(_ordinal(start), _ordinal(end))
+        return self._plan.blocks(start, end)
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Bytes of the files between two positions, as rows: Parquet's grow; None where the files are compressed."""
@@ -255,8 +272,9 @@ def _read_of(blocks: Sequence[Block], parts: tuple[FilePart, ...]) -> tuple[File
     return parts if since is None and before is None else PartsBetween(parts, since, before)
 
 
-def _ordinal(positions: SourcePositions) -> int:
-    return int(positions.get(SEGMENT, 0))
+def _highest(positions: SourcePositions) -> int:
+    """Return the highest of some positions: all of them are ordinals of one log."""
+    return max(map(int, positions.values()), default=0)
 
 
 def files(

@@ -11,6 +11,7 @@ from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
 from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.reading.bounds import OWN, PartitionTimes
+from holdfast.positions import ALL_SEGMENTS, SegmentSet
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class KafkaReading:
         What the times in its partitions promise, where it gives bounds by itself.
     unread : frozenset of str
         Columns beside the payload's that nothing reads: they are null.
+    reads : SegmentSet
+        The partitions that are read; no argument of users.
     """
 
     address: Brokers
@@ -51,6 +54,7 @@ class KafkaReading:
     times: PartitionTimes | None = None
     registry: Registry | None = None
     unread: frozenset[str] = frozenset()
+    reads: SegmentSet = ALL_SEGMENTS
 
     @property
     def schema(self) -> pa.Schema:

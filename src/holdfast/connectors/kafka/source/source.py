@@ -107,8 +107,9 @@ class KafkaSource:
         if not recorded.has_start:
             parts = self._look()
             self._check_topics(parts)
+            # Of all partitions, also where a part of them is read: each part finds what the first one has recorded.
             recorded.put_start({part.segment: at for part, at in self._start(list(parts.values())).items()})
-        return recorded.start
+        return {segment: at for segment, at in recorded.start.items() if segment in self.spec.reads}
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: what is decided now, of each partition the same share of ``max_rows_per_epoch``."""
@@ -268,6 +269,10 @@ class KafkaSource:
         self._looked_s = time.monotonic()
         return self._parts
 
+    def _own(self) -> dict[str, PartitionOf]:
+        """Return those that this part of the source reads."""
+        return {segment: part for segment, part in self._parts.items() if segment in self.spec.reads}
+
     def _start(self, parts: Sequence[PartitionOf]) -> Mapping[PartitionOf, int]:
         cluster, start = self._cluster(), self.spec.start
         if start == "earliest":
@@ -281,12 +286,13 @@ class KafkaSource:
         start = of_partitions(start)
         if self._looked_s is None or time.monotonic() - self._looked_s > LOOK_S:
             self._look()
-        known = dict(self._parts)
+        known = self._own()
         found = self._cluster().ends(known.values(), committed=self._is_committed)
         ends = {part.segment: end for part, end in found.items()}
         if ends != self._ends or start.keys() - ends.keys():
             # Ids are compared after the ends were read: they are those of topics that were there before and after.
-            now = self._look()
+            self._look()
+            now = self._own()
             if now.keys() != known.keys():
                 found = self._cluster().ends(now.values(), committed=self._is_committed)
                 ends = {part.segment: end for part, end in found.items()}

@@ -19,7 +19,7 @@ from holdfast.connectors.reading.bounds import OWN, PartitionTimes, with_bounds
 from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.partitioned import of_partitions
 from holdfast.errors import InvalidPipeline
-from holdfast.positions import SourcePositions
+from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
 from holdfast.values import SegmentLag
@@ -42,6 +42,7 @@ class KafkaSourceSpec(KafkaReading):
     kind: str = field(default="kafka", init=False)
     numbering: ClassVar[str] = "its topic, partition and offset"
     partitions: ClassVar[str] = "partitions"
+    parts: ClassVar[int] = 0
 
     @property
     def sends_secret(self) -> bool:
@@ -53,6 +54,25 @@ class KafkaSourceSpec(KafkaReading):
         wanted = {*columns, self.timestamp}
         unread = (name for name, of in self.metadata if name not in wanted and FIELDS[of].nullable)
         return replace(self, unread=frozenset(unread))
+
+    def in_parts(self, parts: int) -> KafkaSourceSpec:
+        """Return it: partitions have positions of their own."""
+        return self
+
+    def segments(self, name: str, workspace: str) -> Collection[str]:
+        """Return the partitions; the cluster is asked."""
+        with libraries_for(f"source {name!r}"):
+            from holdfast.connectors.kafka.source.cluster import Cluster
+        found = Cluster(self.address.expanded(), f"source {name!r}").partitions(self.selection)
+        return [segment for segment in found if segment in self.reads]
+
+    def of_segments(self, segments: SegmentSet) -> KafkaSourceSpec:
+        """Return the source of some partitions."""
+        return replace(self, reads=segments)
+
+    def group_of(self, segment: str) -> str:
+        """Return the partition's number: topics with as many partitions have the rows of a key under the same one."""
+        return str(PartitionOf.of(segment).number)
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of ``security`` only the protocol."""
@@ -122,16 +142,17 @@ class KafkaSourceSpec(KafkaReading):
         from holdfast.connectors.reading.identified import Recorded
 
         recorded = Recorded(workspace, name)
-        return recorded.start if recorded.has_start else {} if self.start == "earliest" else None
+        if not recorded.has_start:
+            return {} if self.start == "earliest" else None
+        return {segment: at for segment, at in recorded.start.items() if segment in self.reads}
 
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each partition is; the cluster is asked."""
         with libraries_for(f"source {name!r}"):
             from holdfast.connectors.kafka.source.group import lags
         is_committed = self.isolation == "read_committed"
-        return tuple(
-            lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
-        )
+        found = lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
+        return tuple(each for each in found if each.segment in self.reads)
 
     def follower(self, name: str) -> GroupFollower | None:
         """Return who tells the group, if one is named."""
