@@ -37,6 +37,7 @@ COMMANDS = {
         ("bench.failover",),
         ("bench.object_store",),
         ("bench.flow",),
+        ("bench.video",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -64,6 +65,7 @@ COMMANDS = {
         ("bench.failover", "--times", "1", "--rows", "200000", "--rounds", "2"),
         ("bench.object_store", "--epochs", "30", "--warm", "5", "--rounds", "2"),
         ("bench.flow", "--sets", "20000", "--rows", "40000", "--rounds", "2"),
+        ("bench.video", "--frames", "100", "--rounds", "2", "--store-seconds", "2"),
     ),
 }
 

@@ -6,6 +6,7 @@ from holdfast import lookup_table as lookup_table
 from holdfast import read as read
 from holdfast import segments as segments
 from holdfast import testing as testing
+from holdfast import video as video
 from holdfast import write as write
 from holdfast.cli.supervision import supervise as supervise
 from holdfast.connectors import control as control

@@ -58,6 +58,8 @@ class Contract:
     replay_from : str
         Name of an attribute or key of a payload, true for packets from which on all can be made again: a key frame.
         The state then is the packets since the last of these, which are processed again, their outputs muted.
+    replay_marks : int
+        From the how-manieth last of these: 2, where a group of pictures needs the one before it.
     """
 
     inputs: Mapping[str, Types]
@@ -71,6 +73,7 @@ class Contract:
     is_pure: bool
     reads_clock: bool
     replay_from: str
+    replay_marks: int
 
     def __init__(
         self,
@@ -85,16 +88,17 @@ class Contract:
         is_pure: bool = False,
         reads_clock: bool = False,
         replay_from: str = "",
+        replay_marks: int = 1,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         for name, value in given.items():
             object.__setattr__(self, name, _ports(value, name) if name.endswith("puts") else value)
-        for name in ("batch_size", "max_in_flight"):
+        for name in ("batch_size", "max_in_flight", "replay_marks"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidPipeline(
                     f"{name}={value!r} of a contract is no number of input sets.",
-                    why="at least one is processed.",
+                    why="it counts from one.",
                     do=f"write {name}=1, or more.",
                 )
 

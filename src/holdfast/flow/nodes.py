@@ -87,7 +87,7 @@ class NodeRun(CalledNode):
         self.blocked_by: set[InputQueue] = set()
         """Of a source: the full queues that it feeds."""
 
-        self.replay = ReplayedSets()
+        self.replay = ReplayedSets(contract.replay_from, contract.replay_marks)
 
         self._offset = contract.timestamp_offset
         self._batch_size = contract.batch_size
@@ -242,7 +242,7 @@ class NodeRun(CalledNode):
         InvalidPipeline
             If none was marked for too long.
         """
-        if not self.replay.note(context.timestamp, context._packets, self.contract.replay_from):
+        if not self.replay.note(context.timestamp, context._packets):
             raise InvalidPipeline(
                 f"Calculator {self.name!r} has seen {REPLAY_MAX} input sets without a packet that is marked by "
                 f"{self.contract.replay_from!r}.",

@@ -210,8 +210,7 @@ def _restore(node: NodeRun, state: Mapping[str, Payload], sets: Sequence[Payload
     if node.is_closed:
         return
     if node.contract.replay_from:
-        _replay(node, [(t, [(at, value) for at, value in packets]) for t, packets in sets])
-        node.replay.saved_count, node.replay.digest = state["replay"]
+        _replay(node, [(t, [(at, value) for at, value in packets]) for t, packets in sets], *state["replay"])
     elif state["calculator"]:
         try:
             node.calculator.restore(state["calculator"])
@@ -228,7 +227,7 @@ def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
     )
 
 
-def _replay(node: NodeRun, sets: Sequence[Payload]) -> None:
+def _replay(node: NodeRun, sets: Sequence[Payload], saved_count: int, digest: bytes) -> None:
     """Give a calculator the input sets since its mark again; what it makes of them has left before."""
     context = Context(node)
     context._is_muted = True
@@ -239,4 +238,4 @@ def _replay(node: NodeRun, sets: Sequence[Payload]) -> None:
             raise node.error_of(error, context.timestamp) from error
         context._sent.clear()
         context._explicit.clear()
-    node.replay.sets = list(sets)
+    node.replay.restore(sets, saved_count, digest)

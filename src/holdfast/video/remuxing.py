@@ -188,8 +188,7 @@ class PacketFile:
                 raise
             raise Corrupt(
                 f"the packet at {utc(packet.pts)} cannot be written into {self._kind}.",
-                why=f"{error.strerror if isinstance(error, av.FFmpegError) else error}: it, or the codec's header in the "
-                "key packet before it, is damaged.",
+                why=f"FFmpeg says {error}: it is damaged, or the codec's header in the key packet before it.",
                 do="export the parts before and after it; --exact leaves out what cannot be decoded.",
                 participant=self._name,
             ) from error
