@@ -235,6 +235,13 @@ class ContainerReader:
                 do="name a file or an address with a video stream.",
                 participant=self.shown,
             )
+        if found.codec_context is None:
+            raise InvalidPipeline(
+                f"the codec of the video in {self.shown} is not known.",
+                why="FFmpeg has no decoder for it; or the head of the file is damaged.",
+                do="get the file again, or encode it as H.264 first.",
+                participant=self.shown,
+            )
         return found
 
     def _creation_time(self) -> int | None:
@@ -250,7 +257,7 @@ class ContainerReader:
         is_ordered = not (self.format in FORMATS and codec in CODECS)
         order = None if is_ordered else DisplayOrder(self._stream)
         with self._errors_of("reading"):
-            for packet in self._container.demux():
+            for packet in self._all_packets():
                 if packet.stream_index != self._stream.index:
                     self.other_count += bool(packet.size)
                 elif not packet.size:
@@ -261,6 +268,12 @@ class ContainerReader:
                     yield from order.feed(packet)
             if order is not None:
                 yield from order.end()
+
+    def _all_packets(self) -> Iterator[av.Packet[av.stream.Stream]]:
+        try:
+            yield from self._container.demux()
+        except IndexError:
+            return  # PyAV, after the last packet, where streams have appeared that the head does not name
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 
